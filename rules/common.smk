@@ -6,6 +6,9 @@ configfile: "config/config.yaml"
 
 
 workflow_site.collect_rarely()
+workflow_site.look_at_functions_once()
+workflow_site.check_groups_once()
+workflow_site.prepare_only_what_is_said(workflow)
 STUDY = triplepoint_workflow.bind(
     config,
     workflow.basedir,
@@ -24,4 +27,5 @@ wildcard_constraints:
     part=r"\d+-\d+",
     study=STUDY.study_pattern,
     figure=STUDY.figure_pattern,
-    comparison=STUDY.comparison_pattern,
+    comparison=STUDY.simulated_pattern_of("whatif"),
+    projection=STUDY.simulated_pattern_of("projection"),

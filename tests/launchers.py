@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,12 @@ import psutil
 from triplepoint.config.point import Steps
 
 LONG = Steps(warmup=1, measured=10_000, profiled=0)
+STUB_ENGINE = str(Path(__file__).with_name("stub_engine"))
+"""First in PYTHONPATH it has ranks keep step and write steps, without training."""
 
 
-def start(folder: Path, *options: str, **variables: str) -> subprocess.Popen[str]:
+def start(folder: Path, *options: str, trains: bool = False, **variables: str) -> subprocess.Popen[str]:
+    """Start `triplepoint launch`, with the stub engine unless it `trains`."""
     command = [
         sys.executable,
         "-m",
@@ -32,10 +35,17 @@ def start(folder: Path, *options: str, **variables: str) -> subprocess.Popen[str
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | variables,
+        env=environment(trains, variables),
         # A shell starts background jobs with SIGINT ignored, and all their children inherit that: CI may be one.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
+
+
+def environment(trains: bool, variables: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables of a launcher, changed by `variables`: with the stub engine unless it `trains`."""
+    changed = os.environ | (variables or {})
+    path = [*([] if trains else [STUB_ENGINE]), *filter(None, [changed.get("PYTHONPATH")])]
+    return changed | {"PYTHONPATH": os.pathsep.join(path)} if path else dict(changed)
 
 
 def finish(launch: subprocess.Popen[str], timeout_s: float = 90) -> tuple[int, str]:

@@ -172,6 +172,9 @@ class Band:
 def in_band(power_w: npt.ArrayLike, period_s: float, low_hz: float, high_hz: float, window_s: float = 0.0) -> Band:
     """Return how much power swings in a band: what its spectrum adds up to there; Hann window.
 
+    The window spreads a line over 2 / duration on both sides, so that much beside the band counts: a line on its edge
+    counts whole. One that near outside counts in part; it cannot be told from one on the edge.
+
     Args:
         power_w: Samples; shape (num_samples,). Unit: W.
         period_s: Time between them. Unit: s.
@@ -190,7 +193,8 @@ def in_band(power_w: npt.ArrayLike, period_s: float, low_hz: float, high_hz: flo
     window = np.hanning(len(power))
     found = np.abs(np.fft.rfft((power - power.mean()) * window)) ** 2 * 2.0 / (len(power) * np.sum(window**2))
     frequency = np.fft.rfftfreq(len(power), period_s)
-    inside = float(found[(frequency >= low_hz) & (frequency <= high_hz)].sum())
+    spread_hz = 2.0 / (len(power) * period_s)
+    inside = float(found[(frequency >= low_hz - spread_hz) & (frequency <= high_hz + spread_hz)].sum())
     everything = float(found[1:].sum())
     return Band(float(np.sqrt(inside)), inside / everything if everything > 0 else 0.0)
 

@@ -23,6 +23,6 @@ def ns_to_s(duration_ns: float) -> float:
     return duration_ns / NS_PER_S
 
 
-def counted(num: int, noun: str) -> str:
-    """Return a number with its noun, such as '1 layout' and '3 layouts'."""
-    return f"{num} {noun}{'s' * (num != 1)}"
+def counted(num: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, such as '1 layout' and '3 layouts'; the plural ends in s unless given."""
+    return f"{num} {noun}" if num == 1 else f"{num} {plural or noun + 's'}"

@@ -36,19 +36,32 @@ PACKAGE = Path(__file__).parent
 ROOT_MODULE = __package__
 DATA_SUFFIXES = (".yaml", ".html")
 _IMPORT = re.compile(
-    rf"^[ \t]*(?:from[ \t]+({ROOT_MODULE}[\w.]*)[ \t]+import[ \t]+(?:\(([^)]*)\)|([^\n]*))"
-    rf"|import[ \t]+({ROOT_MODULE}[\w.]*))",
-    re.MULTILINE,
+    rf"\n[ \t]*(?:from[ \t]+({ROOT_MODULE}[\w.]*)[ \t]+import[ \t]+(?:\(([^)]*)\)|([^\n]*))"
+    rf"|import[ \t]+({ROOT_MODULE}[\w.]*))"
 )
-_DATA = re.compile(r"""([^"'\n]*\.(?:yaml|html))["']""")
-"""Imports of this package and names of data files in source text: parsing all of it would take a second each time."""
+_DATA_END = re.compile(r"""\.(?:yaml|html)["']""")
+"""Imports of this package and ends of names of data files in source text: to parse all of it would take a second.
+
+Both patterns begin with a fixed character, which Python searches for faster than for what may be anything.
+"""
 
 RUN_PATTERN = "[^/]+"
 """Regular expression of any run id; of one that is not planned the stages say that there is no such run."""
 
 _RESULTS = Path("results")
 
-CHEAP_RULES = ("simulate", "telemetry", "parse", "trace", "aggregate", "claims", "whatif", "figure", "report")
+CHEAP_RULES = (
+    "simulate",
+    "telemetry",
+    "parse",
+    "trace",
+    "aggregate",
+    "claims",
+    "whatif",
+    "project",
+    "figure",
+    "report",
+)
 """All rules but the one that costs GPU hours."""
 
 TRACE_TABLES = ("kernels", "intervals", "categories", "collectives", "ranks", "critical_path", "timeline")
@@ -82,7 +95,7 @@ def bind(config: Mapping[str, Any], base: str, asked: Sequence[str] = (), report
     except UserError as error:
         print(f"triplepoint: {error}", file=sys.stderr)
         sys.exit(USER_ERROR)
-    of_runs = [name for name in asked if not figures.spec_of(name).comparison]
+    of_runs = [name for name in asked if not figures.spec_of(name).simulated]
     if of_runs or not asked:
         budget = f"--max-gpu-hours {selection.max_gpu_hours}"
         tell_cost(" ".join([binding.arguments, budget, *(f"--figure {name}" for name in of_runs)]))
@@ -102,11 +115,13 @@ class Binding:
     """Tables of all studies together."""
     trace_products = (*(f"{name}.parquet" for name in TRACE_TABLES), "perfetto.json.gz")
     products = ("raw/manifest.json", "telemetry.parquet", *trace_products)
-    # What `aggregate` reads of a run; each further file of a thousand runs costs Snakemake a quarter of a second.
+    # What `aggregate` reads of a run, and below it one file of each rule that writes it: each further file of a
+    # thousand runs costs Snakemake a quarter of a second.
     aggregated = (
         "raw/manifest.json",
         *(f"{name}.parquet" for name in ("telemetry", "kernels", "categories", "intervals", "timeline")),
     )
+    behind_aggregate = ("raw/manifest.json", "telemetry.parquet", "kernels.parquet")
 
     def __init__(self, selection: Selection, base: Path, plan: Plan) -> None:
         self._selection = selection
@@ -200,8 +215,8 @@ class Binding:
     def figure_tables(self, figure: str) -> list[str]:
         """Return the files a figure is drawn from."""
         spec = figures.spec_of(figure)
-        if spec.comparison:
-            return [str(_RESULTS / "whatif" / f"{spec.comparison}.parquet")]
+        if spec.simulated:
+            return [str(_RESULTS / f"{spec.simulated}.parquet")]
         return self.tables_behind(spec.tables, spec.studies)
 
     def question(self, figure: str) -> str:
@@ -212,10 +227,9 @@ class Binding:
         """Return the caption of a figure: Snakemake fills no wildcards in its path."""
         return figures.caption(figure)
 
-    @property
-    def comparison_pattern(self) -> str:
-        """Regular expression of the comparisons there are."""
-        names = sorted(path.stem for path in Path("config", "whatif").glob("*.yaml"))
+    def simulated_pattern_of(self, kind: str) -> str:
+        """Return the regular expression of the files in a folder of the configuration, `whatif` or `projection`."""
+        names = sorted(path.stem for path in Path("config", kind).glob("*.yaml"))
         return "|".join(map(re.escape, names)) or "(?!)"
 
     @property
@@ -235,9 +249,12 @@ class Binding:
         return f"(?:(?:{self.study_pattern})/)?(?:{'|'.join(figures.NAMES)})"
 
     def aggregated_files(self, study: str) -> list[str]:
-        """Return the files of runs that the tables of a study are made of."""
+        """Return the files of runs that Snakemake has behind the tables of a study, one of each rule."""
+        return self._files_of_runs(study, self.behind_aggregate)
+
+    def _files_of_runs(self, study: str, products: Iterable[str]) -> list[str]:
         runs = [entry.run for entry in self._plans[study].valid]
-        return [f"{_RESULTS}/runs/{run}/{product}" for run in runs for product in self.aggregated]
+        return [f"{_RESULTS}/runs/{run}/{product}" for run in runs for product in products]
 
     def _tables_of(self, study: str) -> list[str]:
         return [str(_TABLES / study / name) for name in self.table_names]
@@ -288,9 +305,13 @@ class Binding:
     def outdated(self) -> set[str]:
         """Return files to be made again although Snakemake would take them for up to date."""
         found = outdated_files(self._plan, _RESULTS, self.products)
+        for run in self.runs:
+            traces = {f"{_RESULTS}/runs/{run}/{product}" for product in self.trace_products}
+            there = set(filter(os.path.isfile, traces))
+            found |= traces - there if there else set()
         for study, plan in self._plans.items():
             files = self._tables_of(study)
-            behind = self.aggregated_files(study)
+            behind = self._files_of_runs(study, self.aggregated)
             if _is_of_another_plan(_TABLES / study / "plan.json", plan) or not all(map(os.path.isfile, files + behind)):
                 found.update(files)
         if not all(map(os.path.isfile, self.judged)):
@@ -428,6 +449,7 @@ def sources(module: str) -> frozenset[Path]:
     return frozenset().union(*found.values())
 
 
+@cache
 def _file_of(module: str) -> Path | None:
     path = PACKAGE.joinpath(*module.split(".")[1:])
     for candidate in (path.with_suffix(".py"), path / "__init__.py"):
@@ -450,12 +472,13 @@ def _read_module(path: Path) -> tuple[tuple[str, ...], tuple[Path, ...]]:
     """Return the modules of this package a file imports, anywhere in it, and the data files it names in its strings."""
     text = path.read_text(encoding="utf-8")
     imports: list[str] = []
-    for module, several, rest, alone in _IMPORT.findall(text):
+    for module, several, rest, alone in _IMPORT.findall(f"\n{text}"):
         names = re.sub(r"#[^\n]*", "", several or rest).split(",")
         imports += [alone or module, *(f"{module}.{name.split()[0]}" for name in names if name.strip())]
     data: list[Path] = []
-    for constant in _DATA.findall(text):
-        name = constant.rpartition("}")[2]
+    for end in _DATA_END.finditer(text):
+        begin = max(text.rfind(mark, 0, end.start()) for mark in "\"'\n") + 1
+        name = text[begin : end.end() - 1].rpartition("}")[2]
         # A suffix alone is the end of f"{name}.yaml", which may be any of them.
         data += filter(Path.is_file, path.parent.glob(f"*{name}") if name in DATA_SUFFIXES else [path.parent / name])
     return tuple(name for name in imports if name.startswith(f"{ROOT_MODULE}.")), tuple(data)

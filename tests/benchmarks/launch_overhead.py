@@ -19,7 +19,7 @@ from tests.slurm.launches import SHORT, Place, finish, result
 def measure(place: Place, name: str) -> tuple[float, float, float]:
     """Launch once; return submission to first rank, to last rank, and last step to result. Unit: s."""
     folder = place.run(SHORT, num_nodes=4, name=name)
-    status, said = finish(place.launch(folder), 600)
+    status, said = finish(place.launch(folder, trains=True), 600)
     assert status == 0, said
     raw = folder / "raw"
     submitted = (raw / "point.json").stat().st_mtime

@@ -1,8 +1,8 @@
-"""`triplepoint recommend` on made-up clusters it does not see: `python -m tests.benchmarks.recommend [NUM]`.
+"""`triplepoint recommend` on made-up clusters it does not see: `python -m tests.benchmarks.recommend [--limits] [NUM]`.
 
 A cluster is drawn (contacts, faulty slots, inlet, leakage of parts) and a run is simulated on it. The advisor sees the
 telemetry of that run and the description of a sound cluster. What it recommends is then simulated on the truth.
-Leakage of parts stays where it was when nodes change places.
+Leakage of parts stays where it was when nodes change places. With --limits, power limits of clusters without faults.
 """
 
 import shutil
@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from triplepoint.advise.caps import with_limits
 from triplepoint.advise.placement import Placement, placed_on
-from triplepoint.advise.recommend import Advice, advise
+from triplepoint.advise.recommend import Advice, Limits, advise
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.plan import PlannedRun
@@ -110,8 +111,51 @@ def cases(number: int) -> Iterator[Case]:
         yield run_case(seed, JOBS[seed % len(JOBS)])
 
 
+def limits_of(seed: int) -> Iterator[tuple[Limits, float, float]]:
+    """Yield power limits advised on a cluster without faulty contacts, what they truly save, and the longer step.
+
+    Every second four clusters have limits of 600 W in force, which the advisor knows.
+    """
+    drawn, sound, limit_w = draw_cluster(seed), Catalogue(CONFIG).cluster(CLUSTER), 600.0 if seed // 4 % 2 else None
+    truth, known = (
+        one.model_copy(
+            update={"conditions": one.conditions.model_copy(update={"bad_contact": {}, "power_limit_w": limit_w})}
+        )
+        for one in (drawn, sound)
+    )
+    run = planned(JOBS[seed % len(JOBS)], repeat=seed + 2)
+    with tempfile.TemporaryDirectory() as name:
+        folder, config = simulate_on(truth, run, Path(name)), shutil.copytree(CONFIG, Path(name) / "known")
+        (config / "clusters" / f"{CLUSTER}.yaml").write_text(known.model_dump_json(exclude_defaults=True))
+        advice = advise(folder, config)
+    for one in [] if advice.is_accepted else advice.limits:
+        before, after = (
+            predict_job(job_of(run.point, Catalogue(CONFIG)), None, CONFIG, with_limits(truth, limits))
+            for limits in ({}, one.caps.limits_w)
+        )
+        longer = after.step_time_s / before.step_time_s - 1.0
+        assert before.power is not None and after.power is not None
+        energy = (1.0 + longer) * after.power.gpu_power_w / before.power.gpu_power_w
+        yield one, 1.0 - energy if one.caps.goal == "save" else -longer, longer
+
+
+def main_limits(number: int) -> None:
+    """Print a line for each advised change of power limits."""
+    for seed in range(number):
+        for one, true, longer in limits_of(seed):
+            print(
+                f"cluster {seed}, {one.caps.goal}: promised {one.gain.share:+.2%} ({one.gain.lo:+.2%} to "
+                f"{one.gain.hi:+.2%}), {'accepted' if one.gain.is_accepted else 'left'}; true {true:+.2%}, "
+                f"step {longer:+.2%}",
+                flush=True,
+            )
+
+
 def main() -> None:
     """Print a line for each cluster, then the sums."""
+    if sys.argv[1:2] == ["--limits"]:
+        main_limits(int(sys.argv[2]) if len(sys.argv) > 2 else 8)
+        return
     all_cases = []
     for case in cases(int(sys.argv[1]) if len(sys.argv) > 1 else 20):
         all_cases.append(case)

@@ -1,52 +1,84 @@
-"""What `triplepoint record` costs a loop it watches: `python -m tests.benchmarks.record_overhead [PAIRS]`.
+"""What `triplepoint record` costs a job, on and off by turns within one process.
 
-The loop of `tests/loops/plain.py` under torchrun with two ranks is run in pairs, alone and watched, in turns of order.
-Its own clock times the steps, so that both are timed alike.
+`python -m tests.benchmarks.record_overhead [PAIRS]` runs a loop of equal steps under `triplepoint record`. In blocks of
+steps, by turns of order, it marks its steps with the sampler and its watcher going on, or does neither with both of
+them stopped (SIGSTOP). CPU time is compared, of the job and of what runs beside it: wall time of a shared machine is
+off by 6 % from block to block. A last line has the job's wall time too.
 """
 
+import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from triplepoint.recorded.marks import Marks
+import numpy as np
+
+from triplepoint.metrics import robust_sigma
+from triplepoint.recorded.marks import SESSION, Marks
 
 ROOT = Path(__file__).parents[2]
-STEPS, EXTRA_S = 60, 0.1
-_LOOP = f"""
-import sys, time
-import torch, torch.distributed as dist
-torch.set_num_threads(1)
-dist.init_process_group("gloo")
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(512, 512))
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-times = []
-for _ in range({STEPS}):
-    begun = time.perf_counter()
-    end = begun + {EXTRA_S}
-    while time.perf_counter() < end:
-        model.module(torch.ones(64, 512))
-    model(torch.ones(64, 512)).sum().backward()
-    optimizer.step()
-    times.append(time.perf_counter() - begun)
-if dist.get_rank() == 0:
-    open(sys.argv[1], "w").write(str(sorted(times[5:])[len(times[5:]) // 2]))
-"""
+STEPS, PAIRS = 5, 120
+"""Steps of a block, and pairs of blocks."""
+_SIZE, _PRODUCTS = 384, 24
+"""A step is so many products of square matrices: some 50 ms of one core."""
 
 
-def step_s(folder: Path, is_watched: bool) -> float:
-    """Return the median step of the loop, alone or watched. Unit: s."""
-    loop, out = folder / "loop.py", folder / "median"
-    loop.write_text(_LOOP)
-    watch = ["-m", "triplepoint", "record", "--results", str(folder / "results"), "--", sys.executable]
-    job = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(loop), str(out)]
-    command = [sys.executable, *(watch if is_watched else []), *job]
-    paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    subprocess.run(command, check=True, capture_output=True, env=os.environ | {"PYTHONPATH": paths})
-    return float(out.read_text())
+def cpu_s(pids: Sequence[int]) -> float:
+    """Return the CPU time of processes, ended children left out. Unit: s."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def beside() -> list[int]:
+    """Return the processes that `triplepoint record` runs beside this one: itself, and its sampler."""
+    parent = os.getppid()
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [parent, *(int(pid) for pid in children if int(pid) != os.getpid())]
+
+
+def block(marks: Marks | None, pids: Sequence[int]) -> dict[str, float]:
+    """Run one block and return its CPU time, wall time, and the CPU time of what ran beside it. Unit: s."""
+    values = np.random.default_rng(1).standard_normal((_SIZE, _SIZE)) / _SIZE**0.5
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT if marks is not None else signal.SIGSTOP)
+    begun = time.process_time(), time.perf_counter(), cpu_s(pids)
+    for _ in range(STEPS):
+        product = values
+        for _ in range(_PRODUCTS):
+            product = product @ values
+        if marks is not None:
+            marks.mark("calls")
+    ended = time.process_time(), time.perf_counter(), cpu_s(pids)
+    return dict(
+        zip(("job", "wall", "beside"), (end - start for start, end in zip(begun, ended, strict=True)), strict=True)
+    )
+
+
+def loop(pairs: int, out: Path) -> None:
+    """Run pairs of blocks, with and without the recording, and write what each took."""
+    pids = beside()
+    if len(pids) < 2:
+        raise SystemExit("no sampler runs beside the loop; start it with 'triplepoint record'")
+    marks = Marks(Path(os.environ[SESSION]), 0, "calls")
+    marks.begin()
+    block(marks, pids)
+    found = []
+    for pair in range(pairs):
+        order = (True, False) if pair % 2 else (False, True)
+        found.append({"on" if is_on else "off": block(marks if is_on else None, pids) for is_on in order})
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    marks.end()
+    out.write_text(json.dumps(found))
 
 
 def mark_us(folder: Path, num: int = 10_000) -> float:
@@ -59,20 +91,40 @@ def mark_us(folder: Path, num: int = 10_000) -> float:
     return (time.perf_counter() - begun) / num * 1e6
 
 
-def main(pairs: int) -> None:
-    """Print cost of a mark, and of each pair the step alone and watched."""
-    shares = []
+def measure(pairs: int) -> list[dict[str, dict[str, float]]]:
+    """Return the blocks of a loop that `triplepoint record` watches, `on` and `off` of each pair."""
     with tempfile.TemporaryDirectory() as name:
-        print(f"a mark: {mark_us(Path(name) / 'marks'):.1f} us")
-        for pair in range(pairs):
-            order = (False, True) if pair % 2 == 0 else (True, False)
-            found = {is_watched: step_s(Path(name), is_watched) for is_watched in order}
-            shares.append(found[True] / found[False] - 1)
-            print(f"pair {pair + 1}: {found[False]:.4f} s alone, {found[True]:.4f} s watched, {shares[-1]:+.2%}")
-    if pairs > 1:
-        error = statistics.stdev(shares) / len(shares) ** 0.5
-        print(f"mean {statistics.fmean(shares):+.2%}, standard error {error:.2%}")
+        out = Path(name) / "blocks.json"
+        watch = [sys.executable, "-m", "triplepoint", "record", "--steps", "calls", "--results", f"{name}/results"]
+        job = [sys.executable, "-m", "tests.benchmarks.record_overhead", "--loop", str(pairs), str(out)]
+        paths = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+        one_core = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        environment = os.environ | one_core | {"PYTHONPATH": paths}
+        subprocess.run([*watch, "--", *job], check=True, capture_output=True, env=environment)
+        found: list[dict[str, dict[str, float]]] = json.loads(out.read_text())
+        return found
+
+
+def main(pairs: int) -> None:
+    """Print cost of a mark, and of the recording."""
+    with tempfile.TemporaryDirectory() as name:
+        print(f"a mark: {mark_us(Path(name)):.1f} us")
+    blocks = measure(pairs)
+    step_s = statistics.median(pair["off"]["job"] for pair in blocks) / STEPS
+    print(f"{pairs} pairs of {STEPS} steps of {1e3 * step_s:.1f} ms CPU time, {os.cpu_count()} cores")
+    for name in ("job", "wall"):
+        values = [pair["on"][name] / pair["off"][name] - 1 for pair in blocks]
+        # Of a median, by the median absolute deviation: a few blocks in which the machine was away do not count.
+        error = 1.2533 * robust_sigma(values) / len(values) ** 0.5
+        about = "CPU time of the job" if name == "job" else "wall time of the job"
+        print(f"{about}: median of pairs {statistics.median(values):+.2%}, standard error {error:.2%}")
+    # Of sums: a process's CPU time is counted in ticks of 10 ms, too coarse for one block.
+    beside_s, wall_s = (sum(pair["on"][name] for pair in blocks) for name in ("beside", "wall"))
+    print(f"sampler and watcher: {beside_s / wall_s:.2%} of one core")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if sys.argv[1:] else 4)
+    if sys.argv[1:2] == ["--loop"]:
+        loop(int(sys.argv[2]), Path(sys.argv[3]))
+    else:
+        main(int(sys.argv[1]) if sys.argv[1:] else PAIRS)

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from tests.launchers import environment
 from tests.points import planned, tiny_point, write_run
 from triplepoint.config.point import Layout, PointCluster, Steps
 from triplepoint.manifest import Manifest, read_manifest
@@ -43,11 +44,16 @@ class Place:
         )
         return write_run(self.results, planned(point, name, executor="slurm", **limits))
 
-    def launch(self, folder: Path) -> subprocess.Popen[str]:
-        """Start `triplepoint launch`."""
+    def launch(self, folder: Path, trains: bool = False) -> subprocess.Popen[str]:
+        """Start `triplepoint launch`, with the stub engine unless it `trains`."""
         command = [sys.executable, "-m", "triplepoint", "launch", folder.name, "--results", str(self.results)]
         launcher = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(trains),
+            preexec_fn=_hear_interrupts,
         )
         self.launchers.append(launcher)
         return launcher

@@ -1,4 +1,4 @@
-"""What clusters do to gangs, done to gangs of real training, and what becomes of the runs."""
+"""What clusters do to gangs, some of them of real training, and what becomes of the runs."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 
 def test_gang_records_where_it_ran(place: Place) -> None:
     folder = place.run(SHORT, num_nodes=4)
-    status, said = finish(place.launch(folder))
+    status, said = finish(place.launch(folder, trains=True))
     assert status == 0, said
     manifest = result(folder)
     assert [node.host for node in manifest.nodes] == ["h200-1", "h200-2", "h200-3", "h200-4"]
@@ -82,7 +82,7 @@ def test_usable_nodes_are_those_that_take_jobs(cluster: Cluster) -> None:
 
 def test_gang_of_the_other_kind_of_node(place: Place) -> None:
     folder = place.run(SHORT, cluster="mi250x32")
-    status, said = finish(place.launch(folder))
+    status, said = finish(place.launch(folder, trains=True))
     assert status == 0, said
     assert [node.host for node in result(folder).nodes] == ["mi250-1", "mi250-2"]
 
@@ -109,7 +109,7 @@ def test_rank_that_exits_fails_the_launch_and_is_tried_again(place: Place) -> No
 
 def test_rank_that_hangs_is_found_among_all_nodes(place: Place) -> None:
     folder = place.run(ENDLESS, hang_timeout_s=5.0)
-    launcher = place.launch(folder)
+    launcher = place.launch(folder, trains=True)
     training(folder)[1].suspend()
     status, said = finish(launcher)
     assert status == 1
@@ -279,11 +279,11 @@ def test_full_disk_is_one_line_and_leaves_nothing(place: Place, tmp_path: Path) 
 def test_memory_limit_of_the_job_is_no_result(place: Place) -> None:
     place.with_site(mem="60M")
     folder = place.run(SHORT)
-    status, said = finish(place.launch(folder))
+    status, said = finish(place.launch(folder, trains=True))
     assert status == 2, said
     assert "raise `mem` of gangs: h200x32 in " in said
     assert not (folder / "raw").exists()
     place.with_site(mem="4G")
-    status, said = finish(place.launch(folder))
+    status, said = finish(place.launch(folder, trains=True))
     assert status == 0, said
     assert result(folder).status == "ok"

@@ -88,6 +88,18 @@ def test_in_band_of_two_sines_by_hand() -> None:
     assert both.share == pytest.approx(1.0, rel=0.001)
 
 
+@pytest.mark.parametrize("band_hz", [(FREQUENCY_HZ, 0.25), (0.05, FREQUENCY_HZ)])
+def test_in_band_has_the_whole_of_a_line_on_its_edge(band_hz: tuple[float, float]) -> None:
+    found = swings.in_band(sine(), PERIOD_S, *band_hz)
+    assert found.rms_w == pytest.approx(80.0 / np.sqrt(2), rel=0.001)
+    assert found.share == pytest.approx(1.0, rel=0.001)
+
+
+def test_in_band_leaves_out_a_line_beside_it() -> None:
+    beside_hz = FREQUENCY_HZ + 8.0 / (len(T_S) * PERIOD_S)
+    assert swings.in_band(sine(), PERIOD_S, beside_hz, 0.25).rms_w == pytest.approx(0.0, abs=0.3)
+
+
 def test_in_band_refuses_what_the_meter_does_not_show() -> None:
     with pytest.raises(ValueError, match=r"0\.25 Hz"):
         swings.in_band(sine(), PERIOD_S, 0.1, 20.0)

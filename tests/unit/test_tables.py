@@ -11,6 +11,7 @@ import triplepoint
 from triplepoint.errors import UserError
 from triplepoint.status import RESULTS
 from triplepoint.tables import SAMPLES, STEPS, TELEMETRY, reference
+from triplepoint.tables.projection import PROJECTION
 from triplepoint.tables.results import POINTS, RESULT_TABLES
 from triplepoint.tables.schema import Column, Kind, Table
 from triplepoint.tables.whatif import WHATIF
@@ -18,7 +19,7 @@ from triplepoint.tables.why import WHY
 
 PACKAGE = Path(triplepoint.__file__).parent
 ROOT = Path(__file__).parents[2]
-TABLES = [*RESULT_TABLES.values(), WHATIF, WHY, *reference.FILES_OF_RUN.values()]
+TABLES = [*RESULT_TABLES.values(), WHATIF, PROJECTION, WHY, *reference.FILES_OF_RUN.values()]
 SHOWN = {
     "tables/schema.py",
     "tables/reference.py",

@@ -164,7 +164,19 @@ def test_binding_without_runs_matches_none(tmp_path: Path) -> None:
 
 
 def test_binding_gives_aggregate_part_of_the_products() -> None:
-    assert set(Binding.aggregated) < set(Binding.products)
+    assert set(Binding.behind_aggregate) < set(Binding.aggregated) < set(Binding.products)
+    trace = set(Binding.behind_aggregate) & set(Binding.trace_products)
+    assert len(trace) == 1 and set(Binding.aggregated) - set(Binding.behind_aggregate) < set(Binding.trace_products)
+
+
+def test_binding_missing_file_of_a_trace_is_outdated_where_others_are_there(binding: Binding) -> None:
+    folder = Path("results/runs/tiny")
+    folder.mkdir(parents=True)
+    assert not any("/runs/" in path for path in binding.outdated())
+    for product in binding.trace_products:
+        (folder / product).write_text("x")
+    (folder / "perfetto.json.gz").unlink()
+    assert {path for path in binding.outdated() if "/runs/" in path} == {"results/runs/tiny/perfetto.json.gz"}
 
 
 def test_binding_names_the_tables_aggregate_writes() -> None:

@@ -10,7 +10,26 @@ from unittest.mock import MagicMock
 import pytest
 
 from triplepoint import workflow_site
-from triplepoint.workflow_site import DAG, JobScheduler
+from triplepoint.workflow_site import DAG, JobScheduler, Quietness, dryrun
+
+
+def test_group_is_checked_once_however_many_jobs_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[set[Any]] = []
+    monkeypatch.setattr(DAG, "_check_groups", lambda dag: checked.append(set(dag._group)))
+    workflow_site.check_groups_once()
+    dag = SimpleNamespace(_group={"job 1": "group a", "job 2": "group a", "job 3": "group b"})
+    DAG._check_groups(dag)
+    assert checked == [{"group a", "group b"}] and set(dag._group) == {"job 1", "job 2", "job 3"}
+
+
+@pytest.mark.parametrize(("quiet", "is_prepared"), [(None, True), ({Quietness.ALL}, True), ({Quietness.RULES}, False)])
+def test_lines_on_jobs_are_prepared_where_they_are_printed(
+    monkeypatch: pytest.MonkeyPatch, quiet: set[Quietness] | None, is_prepared: bool
+) -> None:
+    monkeypatch.setattr(dryrun.Executor, "printjob", MagicMock())
+    before = dryrun.Executor.printjob
+    workflow_site.prepare_only_what_is_said(SimpleNamespace(output_settings=SimpleNamespace(quiet=quiet)))
+    assert (dryrun.Executor.printjob is before) == is_prepared
 
 
 @pytest.fixture

@@ -152,12 +152,13 @@ def test_one_figure_brings_only_its_inputs(fresh: Project) -> None:
     assert not {"report", "claims"} & outcome.rules
 
 
-def test_figure_of_a_comparison_needs_no_run() -> None:
-    """On the repository itself: nothing is simulated but the comparison, and nothing launched."""
-    outcome = Project(Path(__file__).parents[2]).snakemake("-n", "-F", "figs/scale_up_vs_out.pdf")
+def test_figures_of_a_comparison_and_a_projection_need_no_run() -> None:
+    """On the repository itself: nothing else is simulated, and nothing launched."""
+    wanted = "figs/scale_up_vs_out.pdf", "figs/projection.pdf"
+    outcome = Project(Path(__file__).parents[2]).snakemake("-n", "-F", *wanted)
     assert outcome.status == 0, outcome.output
-    assert outcome.rules == {"whatif", "figure"}
-    assert outcome.of("figure") == ["scale_up_vs_out"]
+    assert outcome.rules == {"whatif", "project", "figure"}
+    assert sorted(outcome.of("figure")) == ["projection", "scale_up_vs_out"]
     assert "GPU hours" not in outcome.output
 
 

@@ -16,10 +16,13 @@ from triplepoint.calibrate.heat import starting_machine
 from triplepoint.calibrate.heat_runs import Observed, Runs, read_runs
 from triplepoint.calibrate.heat_search import BETWEEN, NOISE_K, search, values_of, with_numbers
 from triplepoint.config.base import Strict
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.cluster import ClusterConfig
 from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest, read_manifest
 from triplepoint.metrics import Z90
 from triplepoint.simulate.heat.machine import Machine
+from triplepoint.simulate.heat.nodes import machine_of
 from triplepoint.simulate.heat.parameters import LEARNED
 from triplepoint.simulate.power.gpu import Float, leakage_w
 from triplepoint.tables import RANKS, TELEMETRY
@@ -100,12 +103,12 @@ class Learned:
     Attributes:
         passport: The passport.
         runs: Power and temperatures of the run.
-        manifest: Of the run.
+        manifest: Of the run; None of a kept passport.
     """
 
     passport: Passport
     runs: Runs
-    manifest: Manifest
+    manifest: Manifest | None
 
 
 class _Fit(NamedTuple):
@@ -137,6 +140,31 @@ def learn(folder: Path, config: Path) -> Learned:
         slots=tuple(_slots(fit, runs.observed[0], manifest, _clocks(folder), _excess(folder))),
     )  # fmt: skip
     return Learned(passport, runs, manifest)
+
+
+def of_passport(passport: Passport, cluster: ClusterConfig, config: Path, num_nodes: int) -> Learned:
+    """Return what a kept passport says of the first nodes of a cluster.
+
+    Args:
+        passport: The passport.
+        cluster: The cluster.
+        config: Folder of the configuration.
+        num_nodes: Of the job.
+
+    Raises:
+        UserError: If the nodes cannot have such conditions.
+    """
+    gpu = Catalogue(config).gpu_of(cluster)
+    assert gpu is not None, "passports are of GPUs"
+    shape = num_nodes, cluster.gpus_per_node
+    slots = tuple(slot for slot in passport.slots if slot.node < num_nodes)
+    power_w, temp_c = np.zeros(shape), np.full(shape, np.nan)
+    for slot in slots:
+        power_w[slot.node, slot.device], temp_c[slot.node, slot.device] = slot.power_w, slot.temp_c
+    machine = machine_of(cluster.conditions.without_faults, gpu, shape, cluster.like or cluster.name, config)
+    nothing = np.empty((0, *shape))
+    runs = Runs(cluster, machine, [Observed(power_w, temp_c, nothing, nothing, 0.0)])
+    return Learned(passport.model_copy(update={"slots": slots}), runs, None)
 
 
 def _shared(fit: _Fit) -> dict[str, Known]:

@@ -60,6 +60,15 @@ def last_before(passport: Passport, results: Path) -> Passport | None:
     return max((one for one in earlier if one.run != passport.run), key=lambda one: one.started_at, default=None)
 
 
+def last_of(cluster: str, results: Path) -> Passport | None:
+    """Return the last kept passport of a cluster; None where there is none.
+
+    Raises:
+        UserError: If the file is damaged.
+    """
+    return max(_read(path_of(results, cluster)), key=lambda one: one.started_at, default=None)
+
+
 def keep(passport: Passport, results: Path) -> Path:
     """Keep a passport with those of its cluster, in place of an earlier one of the same run; return the file.
 

@@ -17,7 +17,8 @@ from triplepoint.config.cluster import ClusterConfig, place_of
 from triplepoint.config.point import Point
 from triplepoint.errors import PointError, UserError
 from triplepoint.simulate.artefacts.simulate_run import job_of
-from triplepoint.simulate.heat.warm import slow_ranks, warm_up, with_factors
+from triplepoint.simulate.heat.nodes import is_known
+from triplepoint.simulate.heat.warm import Warm, slow_ranks, warm_up, with_factors
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.power.gpu import Float
@@ -26,6 +27,8 @@ from triplepoint.simulate.predict.prediction import read_calibrations
 from triplepoint.simulate.stacks import OF_ENGINE
 from triplepoint.simulate.step import Step, simulate_step
 
+_OF_GPUS = ("bad_contact", "contact", "leakage", "power_limits_w", "blocked_airflow")
+"""Conditions of single GPUs."""
 BAD_CONTACT = 1.25
 """Contact from which a slot counts as faulty: five of the usual deviations of 4.5 % (`resistance_spread`)."""
 
@@ -80,6 +83,12 @@ class Site:
         """Layers of every stage as they are; empty with virtual stages, whose layers are left as they are."""
         return self.job().layout.stage_layers(self.point.model.num_layers) if self.point.layout.vp == 1 else ()
 
+    @property
+    def is_heat_known(self) -> bool:
+        """Whether power and heat of its GPUs are described."""
+        gpu = self._catalogue.gpu_of(self.cluster)
+        return gpu is not None and is_known(gpu, self.config)
+
     @cached_property
     def _catalogue(self) -> Catalogue:
         return Catalogue(self.config)
@@ -127,14 +136,7 @@ class Site:
         Raises:
             PointError: If GPUs cannot work under these conditions.
         """
-        job, placed = self.job(placement.layers), placed_on(cluster or self.cluster, placement.nodes)
-        constants = read_calibrations(self.config)[0].constants(job)
-        slow = slow_ranks(placed, job.num_gpus)
-
-        def simulate(factor: Mapping[int, float]) -> Training[Step]:
-            return Training(simulate_step(job, constants, self.config, with_factors(slow, factor)))
-
-        warm = warm_up(simulate({}), simulate, placed, self.config)
+        warm, slow = self.warm(placement, cluster)
         pace = min(warm.factor.values(), default=1.0)
         by_rank = with_factors(slow, {rank: own / pace for rank, own in warm.factor.items()})
         per_node = self.cluster.gpus_per_node
@@ -142,6 +144,27 @@ class Site:
         accounts = warm.load.ran.timeline.accounts
         busy_s = np.asarray((accounts.compute_s + accounts.exposed_comm_s).max(axis=1))
         return Outcome(warm.load.length_s, factor, busy_s)
+
+    def warm(
+        self, placement: Placement, cluster: ClusterConfig | None = None
+    ) -> tuple[Warm[Training[Step]], dict[int, float]]:
+        """Return a step with its power, heat and clocks, and the factors of ranks on GPUs that are slow by themselves.
+
+        Args:
+            placement: The placement.
+            cluster: Another state of the cluster than `cluster`.
+
+        Raises:
+            PointError: If GPUs cannot work under these conditions.
+        """
+        job, placed = self.job(placement.layers), placed_on(cluster or self.cluster, placement.nodes)
+        constants = read_calibrations(self.config)[0].constants(job)
+        slow = slow_ranks(placed, job.num_gpus)
+
+        def simulate(factor: Mapping[int, float]) -> Training[Step]:
+            return Training(simulate_step(job, constants, self.config, with_factors(slow, factor)))
+
+        return warm_up(simulate({}), simulate, placed, self.config), slow
 
     def _of_ranks(
         self, placement: Placement, factor: Mapping[tuple[int, int], float], num_gpus: int
@@ -165,8 +188,7 @@ def placed_on(cluster: ClusterConfig, nodes: tuple[int, ...]) -> ClusterConfig:
 
     before = cluster.conditions
     conditions = before.model_copy(update={
-        "bad_contact": moved(before.bad_contact), "contact": moved(before.contact),
-        "blocked_airflow": moved(before.blocked_airflow),
+        **{name: moved(getattr(before, name)) for name in _OF_GPUS},
         "braked_nodes": sorted(place[node] for node in before.braked_nodes if node in place),
     })  # fmt: skip
     return cluster.model_copy(update={"slow_gpus": moved(cluster.slow_gpus), "conditions": conditions})
@@ -195,6 +217,14 @@ def learned_cluster(learned: Learned, shift: float = 0.0) -> ClusterConfig:
         "blocked_airflow": {}, "starts_at_rest": False,
     })  # fmt: skip
     return runs.cluster.model_copy(update={"conditions": conditions})
+
+
+def with_usual_parts(cluster: ClusterConfig) -> ClusterConfig:
+    """Return a cluster whose parts are all as their type has them, but for what its file says of single GPUs."""
+    names = [f"node{node}.gpu{gpu}" for node in range(cluster.num_nodes) for gpu in range(cluster.gpus_per_node)]
+    usual, before = dict.fromkeys(names, 1.0), cluster.conditions
+    conditions = before.model_copy(update={"contact": usual | before.contact, "leakage": usual | before.leakage})
+    return cluster.model_copy(update={"conditions": conditions})
 
 
 def with_slow_gpus(site: Site, learned: Learned, present: Outcome) -> Site:

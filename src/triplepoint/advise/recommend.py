@@ -1,103 +1,92 @@
-"""Advice on a run: what its hardware costs, and whether another placement of pipeline stages gains."""
+"""Advice on a run or a cluster: hardware first, then placement of pipeline stages and power limits of single GPUs."""
 
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from triplepoint.advise.passport import Learned, Passport, Slot, hosts_of, learn
-from triplepoint.advise.placement import BAD_CONTACT, Outcome, Placement, Site, learned_cluster, with_slow_gpus
-from triplepoint.advise.placement_search import search
-from triplepoint.config.cluster import ConditionsConfig, place_of
+from triplepoint.advise.caps import GOALS, Caps, find_caps, with_leakage
+from triplepoint.advise.gain import Gain, find, gain_of, gain_within, judged
+from triplepoint.advise.hardware import Outlier, find_outliers
+from triplepoint.advise.moving import Outlook, foresee
+from triplepoint.advise.passport import Learned, Passport, learn, of_passport
+from triplepoint.advise.placement import (
+    Outcome,
+    Placement,
+    Site,
+    learned_cluster,
+    with_slow_gpus,
+    with_usual_parts,
+)
+from triplepoint.config.base import parse
+from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import read_planned_run
+from triplepoint.config.study import Settings
 from triplepoint.errors import PointError, UserError
-from triplepoint.metrics import Z90
+from triplepoint.predictions import request_of
+from triplepoint.simulate.power.gpu import Float
 from triplepoint.tables import STEPS
 from triplepoint.units import NS_PER_S
 
-Seat = tuple[int, int]
-"""Node of the run and device."""
-
-_ROUNDS = 2
-"""Searches: the second knows how warm GPUs are under the first one's placement."""
-_FOLLOWED = 3
-"""Placements of a search that are followed with heat."""
-_RESOLUTION = 0.005
-"""Speeds of GPUs are told apart in steps of 0.5 % (`simulate.heat.warm`): both steps are off by half of it at most."""
-_MODEL_SHARE = 0.3
-"""The model's own standard deviation of a gain, over the gain: with it half of what was promised is the end of the 90 %
-interval. Half is what was measured of a model of placement inside a node. Source: Lit Silicon, arXiv:2511.09861."""
-
 
 @dataclass(frozen=True)
-class Outlier:
-    """A part of the hardware that costs time.
+class Limits:
+    """Power limits of single GPUs that are advised or left, and what they gain: energy (`save`) or time (`move`)."""
 
-    Attributes:
-        name: Node or GPU, counted within the run.
-        host: Its host.
-        kind: contact, airflow, slow or reported.
-        evidence: What was found.
-        action: What to do.
-        cost_s: What a step loses by it; None where that is not known. Unit: s.
-    """
-
-    name: str
-    host: str
-    kind: str
-    evidence: str
-    action: str
-    cost_s: float | None
-
-
-@dataclass(frozen=True)
-class Gain:
-    """Share of a step that a placement saves, with its 90 % interval; negative where it costs."""
-
-    share: float
-    lo: float
-    hi: float
-
-    @property
-    def is_accepted(self) -> bool:
-        """Whether it is positive beyond doubt."""
-        return self.lo > 0.0
+    caps: Caps
+    gain: Gain
 
 
 @dataclass(frozen=True, eq=False)
 class Advice:
-    """What is recommended for a run.
+    """What is recommended for a run, or for a point on a cluster.
 
     Attributes:
-        passport: Of its slots.
+        name: The run, or the cluster.
+        site: The job.
+        passport: Of its slots; None where the cluster is taken as it is declared.
         outliers: Hardware that costs time, most first.
         hosts: Hosts of the run by node.
-        measured_s: Median measured step. Unit: s.
-        present: The placement as it is.
-        before: Its predicted step.
+        measured_s: Measured steps in order, of their slowest rank; empty without a run. Unit: s.
+        before: The predicted step of the present placement.
         proposed: The best placement found, or the one asked about; None where none is shorter.
         after: Its predicted step.
         gain: Of it.
         reasons: Why it is recommended or not, in sentences.
+        limits: Power limits of single GPUs, of the placement that is recommended; those that gain anything.
+        outlook: What the drift of its slots comes to, of a run that is long enough; None without.
     """
 
-    passport: Passport
+    name: str
+    site: Site
+    passport: Passport | None
     outliers: list[Outlier]
     hosts: Mapping[int, str]
-    measured_s: float
-    present: Placement
+    measured_s: Float
     before: Outcome
     proposed: Placement | None
     after: Outcome | None
     gain: Gain | None
     reasons: list[str]
+    limits: list[Limits]
+    outlook: Outlook | None = None
+
+    @property
+    def present(self) -> Placement:
+        """The placement as it is."""
+        return self.site.present
 
     @property
     def is_accepted(self) -> bool:
         """Whether another placement is recommended."""
         return self.gain is not None and self.gain.is_accepted
+
+    @property
+    def accepted_limits(self) -> list[Limits]:
+        """Power limits that are recommended."""
+        return [one for one in self.limits if one.gain.is_accepted]
 
 
 def advise(folder: Path, config: Path, layers: tuple[int, ...] = ()) -> Advice:
@@ -113,145 +102,98 @@ def advise(folder: Path, config: Path, layers: tuple[int, ...] = ()) -> Advice:
     """
     learned = learn(folder, config)
     point = read_planned_run(folder / "point.json").point
-    if point.task == "inference":
-        raise UserError(f"{folder.name}: an inference run; placement is recommended for training runs")
     if not point.knows("model", "tp", "pp", "dp", "global_batch_size", "micro_batch_size"):
         raise UserError(
             f"{folder.name}: model, layout or batch of the recorded job are not known; describe it (docs/own_job.md)"
         )
     site = Site(point, learned_cluster(learned), config)
+    return _advice(folder.name, site, learned, step_times_s(folder), layers)
+
+
+def advise_cluster(
+    name: str, settings: Mapping[str, Any], config: Path, passport: Passport | None, layers: tuple[int, ...] = ()
+) -> Advice:
+    """Return what is recommended for a point on a cluster, by a kept passport or as the cluster is declared.
+
+    Args:
+        name: A file in `config/clusters/`.
+        settings: Settings of the point by name, as a study has them.
+        config: Folder of the configuration.
+        passport: Of its slots; None to take the cluster as it is declared.
+        layers: As of `advise`.
+
+    Raises:
+        UserError: If a setting is wrong, or the point cannot be simulated.
+    """
+    catalogue = Catalogue(config)
+    chosen = parse(Settings, {"engine": "simulated"} | dict(settings) | {"cluster": name}, "recommend: --set")
+    request = request_of(chosen, "recommend: --set", 1, catalogue)
+    if request.invalid_because:
+        raise UserError(f"recommend: {request.invalid_because}")
+    point, cluster = request.point, catalogue.cluster(name)
+    learned = of_passport(passport, cluster, config, point.num_nodes) if passport else None
+    site = Site(point, learned_cluster(learned) if learned else with_usual_parts(cluster), config)
+    return _advice(name, site, learned, np.empty(0), layers)
+
+
+def _advice(name: str, site: Site, learned: Learned | None, measured_s: Float, layers: tuple[int, ...]) -> Advice:
+    if site.point.task == "inference":
+        raise UserError(f"{name}: inference; placement is recommended for training runs")
+    if not site.is_heat_known:
+        raise UserError(f"{name}: power and heat of its GPUs are not described; triplepoint doctor --files says what")
     try:
         before = site.step(site.present)
-        slowed = with_slow_gpus(site, learned, before)
-        if slowed.cluster.slow_gpus != site.cluster.slow_gpus:
-            site, before = slowed, slowed.step(slowed.present)
+        if learned is not None:
+            slowed = with_slow_gpus(site, learned, before)
+            if slowed.cluster.slow_gpus != site.cluster.slow_gpus:
+                site, before = slowed, slowed.step(slowed.present)
         proposed, after = judged(site, layers) if layers else find(site, before)
         gain = gain_of(site, learned, before, proposed, after) if proposed and after else None
+        chosen = proposed if proposed and gain and gain.is_accepted else site.present
+        limits = find_limits(site, learned, chosen)
+        outlook = foresee(site, learned) if learned and measured_s.size else None
     except PointError as error:
-        raise UserError(f"{folder.name}: cannot be simulated: {error}") from None
-    hosts = hosts_of(learned.manifest)
+        raise UserError(f"{name}: cannot be simulated: {error}") from None
+    hosts = _hosts(site, learned)
     return Advice(
-        learned.passport, _outliers(site, learned, before, hosts), hosts, measured_step_s(folder), site.present, before,
-        proposed, after, gain, _reasons(site, before, proposed, after, gain, hosts),
+        name, site, learned.passport if learned else None, find_outliers(site, learned, before, hosts), hosts,
+        measured_s, before, proposed, after, gain, _reasons(site, before, proposed, after, gain, hosts),
+        limits, outlook,
     )  # fmt: skip
 
 
-def judged(site: Site, layers: tuple[int, ...]) -> tuple[Placement, Outcome]:
-    """Return a given split of layers with the nodes as they are, and its step.
-
-    Raises:
-        UserError: If layers do not fit the model or the memory.
-    """
-    now = site.present.layers
-    if not now:
-        raise UserError("--layers: the run has virtual stages, whose layers are left as they are; leave it out")
-    if len(layers) != len(now) or sum(layers) != sum(now):
-        raise UserError(
-            f"--layers {','.join(map(str, layers))}: {len(layers)} stages with {sum(layers)} layers, the run has "
-            f"{len(now)} with {sum(now)}; give the layers of each stage"
-        )
-    if not site.fits(layers):
-        raise UserError(f"--layers {','.join(map(str, layers))}: does not fit in memory, or cannot be simulated")
-    placement = Placement(site.present.nodes, layers)
-    return placement, site.step(placement)
+def _hosts(site: Site, learned: Learned | None) -> dict[int, str]:
+    """Return the host of every node of the job."""
+    named = {slot.node: slot.host for slot in learned.passport.slots} if learned else {}
+    return {node: named.get(node, f"node{node}") for node in range(site.point.num_nodes)}
 
 
-def find(site: Site, before: Outcome) -> tuple[Placement | None, Outcome | None]:
-    """Return the best placement that a search finds, followed with heat, and its step; None where none is shorter."""
-    best, after, last = None, None, before
-    known = {site.present: before}
-    for _ in range(_ROUNDS):
-        found = [one for one in search(site, last.factor)[:_FOLLOWED] if one not in known]
-        if not found:
-            break
-        known |= {one: site.step(one) for one in found}
-        nearest = min(found, key=lambda one: known[one].step_time_s)
-        last = known[nearest]
-        if last.step_time_s < (after or before).step_time_s:
-            best, after = nearest, last
-    return best, after
+def find_limits(site: Site, learned: Learned | None, placement: Placement) -> list[Limits]:
+    """Return power limits of single GPUs that save energy in equal time, or time at equal power, with their gain.
 
-
-def gain_of(site: Site, learned: Learned | None, before: Outcome, proposed: Placement, after: Outcome) -> Gain:
-    """Return the gain of a placement with its 90 % interval.
-
-    Both placements are followed at the same contacts of faulty slots: as estimated and at either end of their
-    intervals. What the model itself may be off by, and the steps it tells speeds apart by, come on top.
+    Where hardware is faulty there are none: its GPUs set the pace, and are to be mended first. Without the
+    clocks of this job, which tell what GPUs leak, there are none either.
 
     Args:
         site: The job.
-        learned: What was learned of the slots; None where the cluster is taken as described.
-        before: The present step.
-        proposed: The placement.
-        after: Its step.
+        learned: What was learned of its slots; None where the cluster is taken as it is declared.
+        placement: The placement that they are for.
 
     Raises:
         PointError: If GPUs cannot work under its conditions.
     """
-    share = 1.0 - after.step_time_s / before.step_time_s
-    low, high = share, share
-    if learned is not None and site.cluster.conditions.bad_contact:
-        for shift in (-Z90, Z90):
-            moved = _share_at(site, learned_cluster(learned, shift).conditions, proposed)
-            low, high = (low, high) if moved is None else (min(low, moved), max(high, moved))
-    own = Z90 * math.hypot(_MODEL_SHARE * share, _RESOLUTION / math.sqrt(6.0))
-    return Gain(share, share - math.hypot(share - low, own), share + math.hypot(high - share, own))
-
-
-def _share_at(site: Site, conditions: ConditionsConfig, proposed: Placement) -> float | None:
-    """Return the gain under other conditions; None where GPUs would shut down under them."""
-    cluster = site.cluster.model_copy(update={"conditions": conditions})
-    try:
-        before, after = (site.step(each, cluster).step_time_s for each in (site.present, proposed))
-    except PointError:
-        return None
-    return 1.0 - after / before
-
-
-def _outliers(site: Site, learned: Learned, before: Outcome, hosts: Mapping[int, str]) -> list[Outlier]:
-    """Return hardware that costs time, with what a step would gain if it were sound, most first."""
-    present_s = site.quick_step(site.present, before.factor).time_s
-
-    def cost_s(places: Collection[Seat]) -> float:
-        mended = {place: own for place, own in before.factor.items() if place not in places}
-        return (present_s - site.quick_step(site.present, mended).time_s) * before.step_time_s / present_s
-
-    slots = {(slot.node, slot.device): slot for slot in learned.passport.slots}
-    found = list(_hot(site, slots, hosts, cost_s))
-    for name, speed in site.cluster.slow_gpus.items():
-        if (place := place_of(name)) in slots:
-            found.append(Outlier(
-                name, slots[place].host, "slow", f"computes at {speed:.0%} of the speed of its peers, beyond its heat",
-                "test or replace the GPU", cost_s([place]),
-            ))  # fmt: skip
-    found += [
-        Outlier(f"rank {one.rank}", one.host, "reported", one.message, "drain the node and test the GPU", None)
-        for one in learned.manifest.suspects
-    ]
-    return sorted(found, key=lambda one: -(one.cost_s or 0.0))
-
-
-def _hot(
-    site: Site, slots: Mapping[Seat, Slot], hosts: Mapping[int, str], cost_s: Callable[[Collection[Seat]], float]
-) -> Iterator[Outlier]:
-    """Yield nodes whose median slot is cooled badly, then single slots of other nodes."""
-    bad = [place_of(name) for name in site.cluster.conditions.bad_contact]
-    for node, host in hosts.items():
-        own = [place for place in slots if place[0] == node]
-        median = float(np.median([slots[place].contact.value for place in own])) if own else 0.0
-        if median >= BAD_CONTACT:
-            bad = [place for place in bad if place[0] != node]
-            evidence = f"its GPUs have {median:.2f} times the usual resistance in the median"
-            action = "look after fans, filters and inlet of the node"
-            yield Outlier(f"node{node}", host, "airflow", evidence, action, cost_s(own))
-    for place in bad:
-        slot = slots[place]
-        yield Outlier(
-            slot.name, slot.host, "contact",
-            f"{slot.contact.value:.1f} times the usual resistance ({slot.contact.lo:.1f} to {slot.contact.hi:.1f}), "
-            f"{slot.temp_c:.0f} degC at {slot.power_w:.0f} W",
-            "reseat the heat sink, renew its paste, look for blocked air", cost_s([place]),
-        )  # fmt: skip
+    is_faulty = site.cluster.slow_gpus or site.cluster.conditions != site.cluster.conditions.without_faults
+    clocks = {(slot.node, slot.device): slot.clock_mhz for slot in learned.passport.slots} if learned else {}
+    shown = {seat: clock_mhz for seat, clock_mhz in clocks.items() if clock_mhz is not None}
+    if learned is None or learned.manifest is None or is_faulty or len(shown) < site.point.num_gpus:
+        return []
+    site = replace(site, cluster=with_leakage(site, shown))
+    found = []
+    for goal in GOALS:
+        caps = find_caps(site, placement, goal)
+        if caps is not None:
+            found.append(Limits(caps, gain_within(caps.share, caps.share, caps.share)))
+    return found
 
 
 def _reasons(
@@ -301,12 +243,12 @@ def _limit(site: Site, placement: Placement, outcome: Outcome, hosts: Mapping[in
     return text if factor <= 1.01 else f"{text}; gpu{device} of {hosts[node]} takes {factor:.2f} of a sound one's time"
 
 
-def measured_step_s(folder: Path) -> float:
-    """Return the median measured step, of its slowest rank. Unit: s."""
+def step_times_s(folder: Path) -> Float:
+    """Return measured steps of a run in order, of their slowest rank; shape (num_measured,). Unit: s."""
     steps = STEPS.read(folder / "raw" / "steps.parquet")
     columns = {name: steps[name].to_numpy(zero_copy_only=False) for name in ("step", "kind", "t_start_ns", "t_end_ns")}
     of = columns["kind"] == "measured"
     if not of.any():
         raise UserError(f"{folder.name}: no measured steps; launch the run again")
     number, time_ns = columns["step"][of], (columns["t_end_ns"] - columns["t_start_ns"])[of].astype(float)
-    return float(np.median([time_ns[number == one].max() for one in np.unique(number)])) / NS_PER_S
+    return np.array([time_ns[number == one].max() for one in np.unique(number)]) / NS_PER_S

@@ -1,25 +1,51 @@
-"""Advice as text: hardware first, then placement, with what to type."""
+"""Advice as text: the answer first, then hardware, placement, power limits, and what was learned."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from triplepoint.advise.caps import Caps
+from triplepoint.advise.gain import Gain
+from triplepoint.advise.moving import Outlook, payback_h
 from triplepoint.advise.passport import Passport
 from triplepoint.advise.passport_file import Drift
 from triplepoint.advise.placement import Placement
-from triplepoint.advise.recommend import Advice
+from triplepoint.advise.recommend import Advice, Limits
+from triplepoint.units import KILO
 
 _LISTED = 8
+_SHARED = {
+    "inlet_temp_c": "air at the inlet of nodes",
+    "die_resistance": "resistance from die to heat sink",
+    "sink_resistance": "resistance from heat sink to air, fans at full flow",
+    "preheat": "warming of the air of the next row by a watt of the one before",
+    "full_power": "mean power of a node's GPUs from which its fans run at full flow",
+    "least_flow": "flow that its fans never go below",
+}
+"""What passports have of all nodes, in words."""
+_GOALS = {"save": "energy of a step", "move": "step time"}
+_DONE = {"save": "the same step with less power", "move": "a shorter step with the same power"}
 
 
-def render(advice: Advice, drift: Sequence[Drift]) -> str:
-    """Return the advice in lines for a person."""
-    return "\n".join([*_shared(advice.passport), *_hardware(advice), *_drift(drift), *_placement(advice)])
+def render(advice: Advice, drift: Sequence[Drift], restart_minutes: float) -> str:
+    """Return the advice in lines for a person.
+
+    Args:
+        advice: The advice.
+        drift: Slots that changed since the passport before.
+        restart_minutes: What an interruption costs. Unit: min.
+    """
+    lines = [
+        *_answer(advice, restart_minutes), *_hardware(advice), *_drift(drift), *_placement(advice),
+        *_limits(advice), *_outlook(advice.outlook, restart_minutes),
+    ]  # fmt: skip
+    return "\n".join([*lines, *(_shared(advice.passport) if advice.passport else ())])
 
 
-def content(advice: Advice, drift: Sequence[Drift]) -> dict[str, Any]:
-    """Return the advice as keys of a JSON object."""
+def content(advice: Advice, drift: Sequence[Drift], restart_minutes: float) -> dict[str, Any]:
+    """Return the advice as keys of a JSON object. Arguments as of `render`."""
     return {
-        "passport": advice.passport.model_dump(),
+        "answer": headline(advice),
+        "passport": advice.passport and advice.passport.model_dump(),
         "outliers": [one.__dict__ for one in advice.outliers],
         "drift": [
             {"slot": one.slot.name, "host": one.slot.host}
@@ -27,18 +53,57 @@ def content(advice: Advice, drift: Sequence[Drift]) -> dict[str, Any]:
             | {"since": one.since, "is_other_gpu": one.is_other_gpu}
             for one in drift
         ],
-        "step_time_s": advice.measured_s,
+        "step_time_s": measured_s(advice),
         "predicted_step_time_s": advice.before.step_time_s,
         "proposed_step_time_s": advice.after.step_time_s if advice.after else None,
         "is_accepted": advice.is_accepted,
-        "gain": None if advice.gain is None else advice.gain.share,
-        "gain_lo": None if advice.gain is None else advice.gain.lo,
-        "gain_hi": None if advice.gain is None else advice.gain.hi,
+        **_ends("gain", advice.gain),
+        "payback_h": None if advice.gain is None else payback_h(advice.gain.share, restart_minutes),
         "hosts": None if advice.proposed is None else hosts_in_order(advice, advice.proposed),
         "pipeline_layers": None if advice.proposed is None else list(advice.proposed.layers),
         "megatron_layout": None if advice.proposed is None else megatron_layout(advice.proposed.layers),
         "reasons": advice.reasons,
+        "limits": [_limits_content(advice, one) for one in advice.limits],
+        "outlook": advice.outlook and _outlook_content(advice.outlook, restart_minutes),
     }
+
+
+def _ends(name: str, gain: Gain | None) -> dict[str, float | None]:
+    names = (name, f"{name}_lo", f"{name}_hi")
+    return dict(zip(names, (gain.share, gain.lo, gain.hi) if gain else (None,) * 3, strict=True))
+
+
+def _limits_content(advice: Advice, one: Limits) -> dict[str, Any]:
+    return {
+        "goal": one.caps.goal,
+        "is_accepted": one.gain.is_accepted,
+        **_ends("gain", one.gain),
+        "step_time_s": one.caps.after.step_time_s,
+        "gpu_power_w": one.caps.after.power_w,
+        "gpu_power_before_w": one.caps.before.power_w,
+        "limits_w": [
+            {"host": advice.hosts[node], "device": device, "limit_w": limit_w}
+            for (node, device), limit_w in sorted(one.caps.limits_w.items())
+        ],
+    }
+
+
+def _outlook_content(outlook: Outlook, restart_minutes: float) -> dict[str, Any]:
+    return {
+        "seen_h": outlook.seen_h,
+        "moving": [{"slot": one.name, "contact_per_h": one.log_per_h} for one in outlook.moving],
+        "ahead": [
+            {"hours": one.hours, **_ends("gain", one.gain)}
+            | {"payback_h": payback_h(one.gain.share, restart_minutes) if one.gain else None}
+            for one in outlook.ahead
+        ],
+    }
+
+
+def measured_s(advice: Advice) -> float | None:
+    """Return the median measured step; None without a run. Unit: s."""
+    steps = sorted(advice.measured_s.tolist())
+    return 0.5 * (steps[len(steps) // 2] + steps[~(len(steps) // 2)]) if steps else None
 
 
 def hosts_in_order(advice: Advice, placement: Placement) -> list[str]:
@@ -60,11 +125,69 @@ def megatron_layout(layers: Sequence[int]) -> str | None:
     return "|".join(["E" + stages[0], *stages[1:]]) + "L"
 
 
+def script(advice: Advice) -> str:
+    """Return a shell script that sets the recommended power limits, to run on every node; nothing runs it here.
+
+    Where both ways are recommended it is the shorter step, else the lower power.
+    """
+    chosen = {one.caps.goal: one.caps for one in advice.accepted_limits}
+    caps = chosen.get("move") or chosen.get("save")
+    lines = ["#!/bin/sh", f"# Power limits by `triplepoint recommend {advice.name}`. Run it as root on every node."]
+    if caps is None:
+        return "\n".join([*lines, "# No limit of a single GPU is recommended.", ""])
+    is_amd = advice.site.cluster.device == "rocm"
+    command = "amd-smi set --gpu {} --power-cap {}" if is_amd else "nvidia-smi -i {} -pl {}"
+    lines.append(f"# To take it back: {command.format('N', round(caps.present_w))} for every GPU N.")
+    lines.append('case "$(hostname)" in')
+    for node in sorted({node for node, _ in caps.limits_w}):
+        lines.append(f"'{advice.hosts[node]}')")
+        own = sorted((device, limit_w) for (of, device), limit_w in caps.limits_w.items() if of == node)
+        lines += [f"    {command.format(device, limit_w)}" for device, limit_w in own]
+        lines.append("    ;;")
+    return "\n".join([*lines, "esac", ""])
+
+
+def headline(advice: Advice) -> str:
+    """Return the answer in one sentence."""
+    parts = []
+    if advice.outliers:
+        first = advice.outliers[0]
+        cost = "" if first.cost_s is None else f", which costs {_share(first.cost_s, advice):.1%} of a step"
+        parts.append(f"mend {first.name} of {first.host} first ({first.kind}{cost})")
+    if advice.gain is not None and advice.is_accepted:
+        until = "until then " if advice.outliers else ""
+        parts.append(
+            f"{until}change the placement, a step is {advice.gain.share:.1%} shorter ({_interval(advice.gain)})"
+        )
+    for one in advice.accepted_limits:
+        saved = f"{one.gain.share:.1%} less {_GOALS[one.caps.goal]} ({_interval(one.gain)})"
+        parts.append(f"limit the power of {len(one.caps.limits_w)} GPUs, {saved}")
+    if len(parts) == bool(advice.outliers):
+        parts.append("leave the placement and the power limits as they are")
+    return "; ".join(parts)
+
+
+def _interval(gain: Gain) -> str:
+    return f"90 %: {gain.lo:+.1%} to {gain.hi:+.1%}"
+
+
+def _answer(advice: Advice, restart_minutes: float) -> list[str]:
+    lines = [f"Answer: {headline(advice)}."]
+    if advice.is_accepted and advice.proposed is not None and advice.gain is not None:
+        lines += [f"  {key}: {value}" for key, value in _to_type(advice, advice.proposed).items()]
+        pays_h, latest_h = (payback_h(share, restart_minutes) for share in (advice.gain.share, advice.gain.lo))
+        lines.append(
+            f"  a restart of {restart_minutes:g} min pays after {pays_h:.1f} h of training, at the lower end after "
+            f"{latest_h:.1f} h"
+        )
+    return lines
+
+
 def _shared(passport: Passport) -> list[str]:
-    lines = [f"{passport.cluster}, by run {passport.run}: {len(passport.slots)} GPUs"]
+    lines = [f"learned of {passport.cluster} by run {passport.run}, {len(passport.slots)} GPUs:"]
     for name, one in passport.shared.items():
         unit = "of full flow" if name == "least_flow" else one.unit
-        lines.append(f"  {name}: {one.value:.3g} {unit}, 90 % {one.lo:.3g} to {one.hi:.3g}")
+        lines.append(f"  {_SHARED[name]} ({name}): {one.value:.3g} {unit}, 90 %: {one.lo:.3g} to {one.hi:.3g}")
     own = [slot.resistance.value for slot in passport.slots]
     lines.append(f"  resistance of slots, die over air: {min(own):.3f} to {max(own):.3f} K/W")
     return lines
@@ -98,16 +221,16 @@ def _drift(drift: Sequence[Drift]) -> list[str]:
 
 
 def _placement(advice: Advice) -> list[str]:
-    lines = [f"step: measured {advice.measured_s:.2f} s, predicted {advice.before.step_time_s:.2f} s"]
-    lines += [f"  {line}" for line in advice.reasons]
+    step = f"predicted {advice.before.step_time_s:.2f} s"
+    if (measured := measured_s(advice)) is not None:
+        step = f"measured {measured:.2f} s, {step}"
+    lines = [f"step: {step}", *(f"  {line}" for line in advice.reasons)]
     if advice.gain is None or advice.proposed is None:
         return [*lines, "placement: leave it as it is"]
-    gain = f"{advice.gain.share:+.1%}, 90 % {advice.gain.lo:+.1%} to {advice.gain.hi:+.1%}"
+    gain = f"{advice.gain.share:+.1%}, {_interval(advice.gain)}"
     if not advice.is_accepted:
         return [*lines, f"placement: leave it as it is; {_words(advice.proposed.layers)}: {gain}"]
-    lines.append(f"placement: change it, a step saves {gain}")
-    lines += [f"  {key}: {value}" for key, value in _to_type(advice, advice.proposed).items()]
-    return lines
+    return [*lines, f"placement: change it, a step saves {gain}"]
 
 
 def _to_type(advice: Advice, placement: Placement) -> Mapping[str, str]:
@@ -120,3 +243,59 @@ def _to_type(advice: Advice, placement: Placement) -> Mapping[str, str]:
 
 def _words(layers: Sequence[int]) -> str:
     return f"{', '.join(map(str, layers))} layers" if layers else "other hosts"
+
+
+def _limits(advice: Advice) -> list[str]:
+    if not advice.limits:
+        why = "none of a single GPU gains"
+        if advice.outliers:
+            why = "mend the hardware first, then ask again"
+        elif not advice.measured_s.size:
+            why = "they are found by the clocks of a run of this job"
+        return [f"power limits: leave them as they are; {why}"]
+    lines = []
+    for one in advice.limits:
+        caps, verdict = one.caps, "set them" if one.gain.is_accepted else "leave them as they are"
+        lines.append(
+            f"power limits for {_DONE[caps.goal]}: {verdict}; {_GOALS[caps.goal]} {-one.gain.share:+.1%}, "
+            f"saved {_interval(one.gain)}"
+        )
+        lines.append(f"  {_seen(caps)}")
+        if one.gain.is_accepted:
+            lines += _listed(advice, caps)
+    return lines
+
+
+def _seen(caps: Caps) -> str:
+    before, after = caps.before, caps.after
+    return (
+        f"all GPUs {before.power_w / KILO:.2f} kW, then {after.power_w / KILO:.2f} kW; "
+        f"step {before.step_time_s:.2f} s, then {after.step_time_s:.2f} s; "
+        f"clocks of a stage {before.clock_spread - 1:.1%} apart, then {after.clock_spread - 1:.1%}"
+    )
+
+
+def _listed(advice: Advice, caps: Caps) -> list[str]:
+    lines = []
+    for node in sorted({node for node, _ in caps.limits_w}):
+        own = sorted((device, limit_w) for (of, device), limit_w in caps.limits_w.items() if of == node)
+        lines.append(f"  {advice.hosts[node]}: {', '.join(f'gpu{device} {limit_w} W' for device, limit_w in own)}")
+    return lines
+
+
+def _outlook(outlook: Outlook | None, restart_minutes: float) -> list[str]:
+    if outlook is None:
+        return []
+    if not outlook.moving:
+        return [f"moving hot spots: none over {outlook.seen_h:.1f} h"]
+    first = ", ".join(f"{one.name} {one.log_per_h:+.1%} an hour" for one in outlook.moving[:_LISTED])
+    lines = [f"moving hot spots: contact over {outlook.seen_h:.1f} h: {first}"]
+    for one in outlook.ahead:
+        when = "at the end of the run" if not one.hours else f"{one.hours:.1f} h later, if it goes on"
+        if one.gain is None:
+            lines.append(f"  {when}: no other placement is shorter")
+            continue
+        pays = f"a restart of {restart_minutes:g} min pays after {payback_h(one.gain.share, restart_minutes):.1f} h"
+        verdict = pays if one.gain.is_accepted else "left, the gain cannot be told from none"
+        lines.append(f"  {when}: another placement gains {one.gain.share:+.1%} ({_interval(one.gain)}); {verdict}")
+    return lines

@@ -118,15 +118,15 @@ def follow(candidate: Candidate, config: Path, with_few_nodes: bool) -> Candidat
     if warm is None or not is_known(job.gpu, config):
         return replace(candidate, prediction=prediction)
     followed = "few" if with_few_nodes and not cluster.conditions.slows_gpus else "all"
-    mean_w, peak_w, all_w = _node_power(warm, config)
+    mean_w, peak_w, all_w = node_power(warm, config)
     return replace(
         candidate, prediction=prediction, followed=followed,
         node_power_w=mean_w, node_power_peak_w=peak_w, job_power_peak_w=all_w,
     )  # fmt: skip
 
 
-def _node_power(warm: Warm[Any], config: Path) -> tuple[float, float, float]:
-    """Return power of nodes at the plug: mean, highest of one, highest of all together."""
+def node_power(warm: Warm[Any], config: Path) -> tuple[float, float, float]:
+    """Return power of nodes at the plug: mean, highest of one, highest of all together. Unit: W."""
     watts, weight = nodes_power_w(warm, node_power_of(warm.load.job.gpu, config)), warm.seats.weight.max(axis=1)
     return float(np.average(watts.mean(axis=0), weights=weight)), float(watts.max()), float((watts @ weight).max())
 

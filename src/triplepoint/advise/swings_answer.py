@@ -196,6 +196,8 @@ def _parts(power: NodePower, level: Level) -> list[tuple[str, np.ndarray]]:
     size = {"node": 1, "rack": power.nodes_per_rack or 1, "job": power.nodes_w.shape[1]}[level]
     starts = range(0, power.nodes_w.shape[1], size)
     names = ["job" if level == "job" else f"{level}{number}" for number in range(len(starts))]
+    if level == "node" and power.names:
+        names = list(power.names)
     return [
         (name, power.nodes_w[:, start : start + size].sum(axis=1)) for name, start in zip(names, starts, strict=True)
     ]

@@ -1,5 +1,7 @@
 """Power of nodes over time to look for swings in: of a run, or of a file."""
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +28,15 @@ _TIMES_S = {"t_s": 1.0, "time_s": 1.0, "time_ms": 1e-3, "t_ns": 1e-9}
 """Columns of times, and what one of their unit is in seconds."""
 _POWERS = ("node_power_w", "job_power_w", "power_w")
 _GPU_POWER = "gpu_power_w"
+_OTHER_UNIT = re.compile(
+    r"^(step|rank|index|gpu|temp|temperature|num_\w+|is_\w+)$"
+    r"|_(c|k|degc|kw|mhz|hz|s|ms|us|ns|j|kj|kwh|v|a|pa|bytes|percent|pct|temp|temperature)$",
+    re.IGNORECASE,
+)
+"""Names of columns that are no power of a node in W; most say so by the unit they end in."""
+_MOST_APART = 10.0
+"""Between the mean power of a node and that of the node in the middle. By hand: a GPU idles at a tenth of its limit
+(config/gpus) and the rest of a node at more, so that no node is further off; temperatures and totals are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +51,7 @@ class NodePower:
         window_s: What a sample is the mean of; 0 where that is not known. Unit: s.
         nodes_per_rack: Nodes that share a rack, in order; None where that is not known.
         notes: What is missing or assumed, in sentences.
+        names: What the nodes are called, in order; empty where they have no name but their number.
     """
 
     name: str
@@ -49,6 +61,7 @@ class NodePower:
     window_s: float
     nodes_per_rack: int | None = None
     notes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     @property
     def job_w(self) -> np.ndarray:
@@ -139,11 +152,17 @@ def read_file(path: Path) -> NodePower:
     if time is None:
         raise UserError(f"{path}: no column {', '.join(_TIMES_S)}, which are the times of readings")
     power = next((name for name in _POWERS if name in table.column_names), None)
+    names = list[str]()
     if power is not None:
         named = table["node"].to_numpy(zero_copy_only=False) if "node" in table.column_names else np.zeros(len(table))
-        columns = [(named == node, power) for node in dict.fromkeys(named.tolist())]
+        owners = list(dict.fromkeys(named.tolist()))
+        columns = [(named == node, power) for node in owners]
+        names = [_called(node) for node in owners] if "node" in table.column_names else []
     else:
-        columns = [(np.ones(len(table), bool), name) for name in table.column_names if name != time]
+        wide = [name for name in table.column_names if name != time]
+        _check_wide(table, wide, path)
+        columns = [(np.ones(len(table), bool), name) for name in wide]
+        names = [name.removesuffix("_w").removesuffix("_power") for name in wide]
     times_s, powers_w = [], []
     all_times = _numbers(table, time, path)
     # Less the first: seconds since 1970 leave too few digits for milliseconds.
@@ -157,7 +176,39 @@ def read_file(path: Path) -> NodePower:
     if not times_s or any(len(each) < 2 for each in times_s):
         raise UserError(f"{path}: a node has fewer than two readings of power; expected one of {', '.join(_POWERS)}")
     nodes_w, period_s = swings.at_even_times(times_s, powers_w)
-    return _long_enough(NodePower(path.name, "file", nodes_w, period_s, 0.0))
+    return _long_enough(NodePower(path.name, "file", nodes_w, period_s, 0.0, names=tuple(names)))
+
+
+def _called(node: object) -> str:
+    """Return what a value of column `node` calls it: a number is that of a node."""
+    return node if isinstance(node, str) else f"node{node}"
+
+
+def _known(table: pa.Table, columns: list[str], path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the columns that hold a number anywhere."""
+    for name in columns:
+        values = _numbers(table, name, path)
+        if np.isfinite(values).any():
+            yield name, values
+
+
+def _check_wide(table: pa.Table, columns: list[str], path: Path) -> None:
+    """Refuse a column that is not the power of one node, among those of a file with a column for each node.
+
+    Raises:
+        UserError: If its name ends in another unit, it holds no numbers, or its mean is far from that of the others.
+    """
+    expected = "expected a column of watts for each node beside the times; leave it out, or name it <node>_power_w"
+    odd = next((name for name in columns if _OTHER_UNIT.search(name)), None)
+    if odd is not None:
+        raise UserError(f"{path}: column {odd} is no power of a node, {expected}")
+    means = {name: float(np.nanmean(values)) for name, values in _known(table, columns, path)}
+    usual_w = float(np.median(list(means.values()))) if means else 0.0
+    for name, mean_w in means.items():
+        if not usual_w / _MOST_APART <= mean_w <= usual_w * _MOST_APART:
+            raise UserError(
+                f"{path}: column {name} has a mean of {mean_w:.4g}, most others one near {usual_w:.4g} W; {expected}"
+            )
 
 
 def _read(path: Path) -> pa.Table:

@@ -229,7 +229,7 @@ def explain(manifest: Manifest) -> str:
     evidence = manifest.evidence
     if evidence is None:
         return f"{manifest.status}, no evidence was recorded"
-    who = "gang" if evidence.rank is None else f"rank {evidence.rank}"
+    who = "the job" if evidence.rank is None else f"rank {evidence.rank}"
     return " ".join(f"{who} on {evidence.host}: {evidence.message}".split())
 
 

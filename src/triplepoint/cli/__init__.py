@@ -33,15 +33,17 @@ COMMANDS = {
     "doctor": "check a machine, or all nodes of a cluster, before GPU hours are spent",
     "predict": "predict step time, memory and bottleneck of any configurations, one a row of a CSV",
     "search": "find the configuration to train with, and the few that are worth measuring",
+    "project": "say what a job would be on 1,000 to 100,000 GPUs: time, power, heat, failures",
     "whatif": "say what each factor costs a point, or makes of the difference of two points",
     "swings": "say how far and how fast power swings, whether that is allowed, and what would help",
+    "frontier": "choose clocks of pipeline stages that save energy, for the time or power there is",
     "why": "say why a job is slow, per GPU and per step: causes, what each costs, what to do",
     "recommend": "recommend where pipeline stages run and how many layers they have, hardware faults first",
     "compare": "say why one run or trace is slower or hotter than another; or judge a table of own measured values",
     "calibrate": "fit the constants of software stacks to measured step times",
     "characterise": "measure what the power sensors of a GPU do to the truth: a sensor card",
     "overhead": "measure what sampling costs the training it watches",
-    "export": "write the runs of a study as MLflow, W&B or Prometheus have them",
+    "export": "write the runs of a study as MLflow, W&B, Prometheus or Chakra have them",
     "completion": "print a script that completes commands and names in bash, zsh or fish",
 }
 """Subcommands in the order of the pipeline, then those alongside it, with their line in `--help`."""

@@ -68,6 +68,11 @@ def parser() -> argparse.ArgumentParser:
         "(default: left)",
     )
     made.add_argument(
+        "--scaling", type=in_file, nargs="+", metavar="IN.csv",
+        help="check step times beyond 64 GPUs: fit to rows of fewer, predict the others; columns as IN.csv. Writes "
+        "CONFIG/calibration/scaling.yaml, which 'triplepoint project' uses (default: left)",
+    )  # fmt: skip
+    made.add_argument(
         "--gpu", metavar="NAME", help="GPU type of the recording of --power, a file in CONFIG/gpus (no default)"
     )
     add_config(made)
@@ -85,11 +90,14 @@ def run(arguments: argparse.Namespace) -> Answer:
     from triplepoint.config.yaml_file import STANDARD_INPUT
     from triplepoint.errors import UserError
 
-    sources = (arguments.collectives, arguments.kernels, arguments.power, arguments.heat, arguments.inference)
+    sources = (
+        arguments.collectives, arguments.kernels, arguments.power, arguments.heat, arguments.inference,
+        arguments.scaling,
+    )  # fmt: skip
     if not (arguments.tables or any(sources)):
         raise UserError(
-            "calibrate: nothing to fit to; name a table IN.csv, or one with --collectives, --kernels or --inference, "
-            "a recording with --power, or runs with --heat"
+            "calibrate: nothing to fit to; name a table IN.csv, or one with --collectives, --kernels, --inference or "
+            "--scaling, a recording with --power, or runs with --heat"
         )
     if bool(arguments.power) != bool(arguments.gpu):
         raise UserError("calibrate: --power and --gpu go together; name the recording and the GPU type it is of")
@@ -133,3 +141,7 @@ def _procedures(arguments: argparse.Namespace) -> "Iterator[Procedure[Any, Any]]
         from triplepoint.calibrate.inference import InferenceIntervals
 
         yield InferenceIntervals(arguments.inference, config)
+    if arguments.scaling:
+        from triplepoint.calibrate.scaling import Scaling
+
+        yield Scaling(arguments.scaling, config, say)

@@ -46,6 +46,7 @@ _ANSWER = {
     "other": "the same of B",
     "changes": "what differs: area, name, and both values as text",
     "step": "the difference of the step and its parts, which add up to it; null without step times (s)",
+    "changed_rank": "rank whose own work changed more than that of others, null of none; parts are then its own (s)",
     "kernels": "matched kernels, with counts, summed time and what they add to the step (s)",
     "quantities": "columns of table points of both, change with interval, and whether it is beyond the spread",
     "notes": "what has to be known to read the numbers",

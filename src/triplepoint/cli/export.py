@@ -1,4 +1,4 @@
-"""`triplepoint export STUDY --to mlflow|wandb|prometheus`."""
+"""`triplepoint export STUDY --to mlflow|wandb|prometheus|chakra`."""
 
 import argparse
 from pathlib import Path
@@ -7,7 +7,7 @@ from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_results, make_parser, out_file, out_folder
 from triplepoint.errors import UserError
 
-_OUT = {"mlflow": "mlruns", "wandb": ".", "prometheus": "triplepoint.prom"}
+_OUT = {"mlflow": "mlruns", "wandb": ".", "prometheus": "triplepoint.prom", "chakra": "chakra"}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -19,10 +19,12 @@ def parser() -> argparse.ArgumentParser:
             "triplepoint export parallelism --to mlflow --out mlruns",
             "triplepoint export parallelism --to wandb",
             "triplepoint export parallelism --to prometheus --out /var/lib/node_exporter/parallelism.prom",
+            "triplepoint export parallelism --to chakra --out chakra",
         ],
         "mlflow: an experiment in MLflow's file store; 'mlflow ui --backend-store-uri mlruns' shows it.\n"
         "wandb: offline runs in OUT/wandb, of the library wandb if it is installed; 'wandb sync' sends them.\n"
-        "prometheus: power, heat and clocks of nodes and GPUs for node_exporter's textfile collector.",
+        "prometheus: power, heat and clocks of nodes and GPUs for node_exporter's textfile collector.\n"
+        "chakra: OUT/RUN/chakra.RANK.et, the traces of runs as MLCommons' Chakra execution traces.",
         answer={"to": "format", "num_runs": "runs of the study", "files": "folder of each run, or the file"},
     )
     made.add_argument("study", metavar="STUDY", help="a study whose tables are made")
@@ -44,11 +46,15 @@ def run(arguments: argparse.Namespace) -> Answer:
         target: Path = out_file(out) if kind == "prometheus" else out_folder(out)
     except argparse.ArgumentTypeError as error:
         raise UserError(f"export: --out: {error}") from None
-    from triplepoint.exports import mlflow, prometheus, read_runs, wandb
+    from triplepoint.exports import chakra, mlflow, prometheus, read_runs, wandb
 
     runs = read_runs(arguments.study, arguments.results)
     if kind == "prometheus":
         files = prometheus.write(arguments.study, runs, arguments.results, target)
+    elif kind == "chakra":
+        from triplepoint.trace.taxonomy import load_scheme
+
+        files = chakra.write(arguments.study, runs, arguments.results, target, load_scheme())
     else:
         files = (mlflow if kind == "mlflow" else wandb).write(arguments.study, runs, target)
     content = {"to": kind, "num_runs": len(runs), "files": files}

@@ -1,31 +1,46 @@
-"""`triplepoint recommend RUN`."""
+"""`triplepoint recommend RUN` and `triplepoint recommend CLUSTER`."""
 
 import argparse
+import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from triplepoint.cli.answer import Answer
-from triplepoint.cli.arguments import add_config, add_run, make_parser, out_file, run_folder, say
+from triplepoint.cli.arguments import add_config, add_results, make_parser, out_file, read_settings, run_folder, say
+from triplepoint.errors import UserError
 
+if TYPE_CHECKING:
+    from triplepoint.advise.recommend import Advice
+
+_MOST_MINUTES = 60 * 24 * 7
 _ABOUT = """\
-A slot passport is learned from the run's telemetry and kept in RESULTS/passports/CLUSTER.json. GPUs and nodes that cost
-time are named first. Then the order of hosts and the layers of pipeline stages are searched. Another placement is
-recommended only if the lower end of the 90 % interval of its gain is above 0. Nothing is applied.
+Of a run, a slot passport is learned from its telemetry and kept in RESULTS/passports/CLUSTER.json. Of a cluster, the
+last one kept is used, or its file as it is declared; --set says which point. GPUs and nodes that cost time are named
+first. Then the order of hosts and the layers of pipeline stages are searched, then power limits of single GPUs.
+What gains is recommended only if the lower end of its 90 % interval is above 0. Nothing is applied.
+docs/recommend.md says how.
 """
 _ANSWER = {
-    "passport": "resistance, contact, preheat, leakage and clock of each slot, and what all nodes share",
+    "answer": "one sentence",
+    "passport": "resistance, contact, preheat, leakage and clock of each slot, and what all nodes share; or null",
     "outliers": "GPUs and nodes that cost time, and how much",
     "drift": "slots whose resistance changed since the passport before",
-    "step_time_s": "median measured step",
+    "step_time_s": "median measured step; null without a run",
     "predicted_step_time_s": "the same as predicted with the passport",
     "proposed_step_time_s": "step under the best placement found; null where none is shorter",
     "is_accepted": "whether the other placement is recommended",
     "gain": "share of a step that it saves",
     "gain_lo": "lower end of its 90 % interval",
     "gain_hi": "upper end",
+    "payback_h": "training after which it has made up for a restart (h)",
     "hosts": "hosts in rank order",
     "pipeline_layers": "layers of each stage",
     "megatron_layout": "the same for --pipeline-model-parallel-layout",
     "reasons": "what limits the step before and after, and why it is recommended or not",
+    "limits": "power limits of single GPUs: goal, whether recommended, gain with interval, limits_w",
+    "outlook": "slots that drift within the run, and what a placement gains later; null of a short run",
+    "study": "file that was written, with pairs and order of its runs; or null",
+    "ledger": "with --ledger or --found, alone: promised and found gains",
 }
 
 
@@ -33,44 +48,162 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "recommend",
-        "Recommend where pipeline stages run and how many layers they have, hardware faults first.",
+        "Recommend where pipeline stages run, how many layers they have, and power limits; hardware faults first.",
         [
             "triplepoint recommend llama3-70b_h200x32_tp4-pp4-dp2_mbs1_r1",
             "triplepoint recommend llama3-70b_h200x32_tp4-pp4-dp2_mbs1_r1 --layers 21,19,21,19",
+            "triplepoint recommend h200x32 --set model=llama3-70b --set tp=4 --set pp=4 --set global_batch_size=128",
+            "triplepoint recommend --ledger",
         ],
         _ABOUT,
         answer=_ANSWER,
     )
-    add_run(made)
+    made.add_argument(
+        "run", nargs="?", metavar="RUN|CLUSTER", help="run id, a folder in RESULTS/runs; or a file in config/clusters"
+    )
+    add_results(made)
+    made.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE",
+        help="of a cluster: a setting of the point; repeatable (default: none)",
+    )  # fmt: skip
     made.add_argument(
         "--layers", type=_layers, default=(), metavar="N,N,...",
         help="judge these layers of stages, in place of a search (default: search)",
     )  # fmt: skip
     made.add_argument(
+        "--restart-minutes", type=_minutes, default=15.0, metavar="MIN", help="what an interruption of the job costs"
+    )
+    made.add_argument(
         "--hosts", type=out_file, metavar="FILE", help="write the hosts in rank order, one a line (default: none)"
     )
+    made.add_argument(
+        "--caps", type=out_file, metavar="FILE", help="write a script that sets the power limits (default: none)"
+    )
+    made.add_argument("--study", type=out_file, metavar="FILE", help="study that verifies it, to write (default: none)")
+    made.add_argument(
+        "--found",
+        nargs=2,
+        metavar=("A", "B"),
+        help="add a pair of finished runs to the ledger, and print it (default: none)",
+    )
+    made.add_argument("--ledger", action="store_true", help="print promised against found gains, and no more")
     add_config(made)
     return made
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Learn, search and say what to do."""
+    """Learn, search and say what to do; or say what became of it."""
     from triplepoint.advise.passport_file import find_drift, keep, last_before
-    from triplepoint.advise.recommend import advise
-    from triplepoint.advise.recommend_text import content, hosts_in_order, render
+    from triplepoint.advise.recommend_text import content, render
 
-    advice = advise(run_folder(arguments), arguments.config, arguments.layers)
     results: Path = arguments.results
-    before = last_before(advice.passport, results)
-    drift = find_drift(before, advice.passport) if before else []
-    say(f"recommend: passport kept in {keep(advice.passport, results)}")
-    if arguments.hosts:
-        from triplepoint.files import write_text
+    if arguments.ledger or arguments.found:
+        return _ledger(arguments)
+    if arguments.study is not None and arguments.study.suffix != ".yaml":
+        raise UserError(f"{arguments.study}: expected a name that ends in .yaml")
+    if (of_sensors := _of_sensors(arguments)) is not None:
+        return of_sensors
+    advice = _advise(arguments)
+    drift = []
+    if advice.passport is not None and advice.measured_s.size:
+        before = last_before(advice.passport, results)
+        drift = find_drift(before, advice.passport) if before else []
+        say(f"recommend: passport kept in {keep(advice.passport, results)}")
+    _write(arguments, advice)
+    study = _promise(arguments, advice)
+    minutes = arguments.restart_minutes
+    return Answer(content(advice, drift, minutes) | {"study": study}, render(advice, drift, minutes))
 
+
+def _advise(arguments: argparse.Namespace) -> "Advice":
+    from triplepoint.advise.passport_file import last_of
+    from triplepoint.advise.recommend import advise, advise_cluster
+
+    name, config = arguments.run, arguments.config
+    if name is None:
+        raise UserError("recommend: no run; name a run in RESULTS/runs, or a cluster with --set for its point")
+    is_run = (arguments.results / "runs" / name / "point.json").is_file()
+    if is_run or not (config / "clusters" / f"{name}.yaml").is_file():
+        if arguments.set:
+            raise UserError(f"recommend: --set is of a cluster, found {name}; a run has its own point, leave it out")
+        return advise(run_folder(arguments), config, arguments.layers)
+    if not arguments.set:
+        raise UserError(f"recommend: {name} is a cluster; say which point, such as --set model=llama3-70b --set tp=4")
+    settings, passport = read_settings(arguments.set, "recommend"), last_of(name, arguments.results)
+    say(f"recommend: {name}, {f'passport of {passport.run}' if passport else 'as declared: no passport is kept'}")
+    return advise_cluster(name, settings, config, passport, arguments.layers)
+
+
+def _write(arguments: argparse.Namespace, advice: "Advice") -> None:
+    from triplepoint.advise.recommend_text import hosts_in_order, script
+    from triplepoint.files import write_text
+
+    if arguments.hosts:
         placement = advice.proposed if advice.is_accepted and advice.proposed else advice.present
         write_text(arguments.hosts, "\n".join(hosts_in_order(advice, placement)) + "\n")
         say(f"recommend: hosts in rank order in {arguments.hosts}")
-    return Answer(content(advice, drift), render(advice, drift))
+    if arguments.caps:
+        write_text(arguments.caps, script(advice))
+        say(f"recommend: power limits in {arguments.caps}; nothing was set")
+
+
+def _promise(arguments: argparse.Namespace, advice: "Advice") -> dict[str, object] | None:
+    """Write down what is promised, and the study that is asked for."""
+    from triplepoint.advise import follow_up, ledger
+    from triplepoint.files import write_text
+
+    path: Path | None = arguments.study
+    study = follow_up.follow_up(advice, path.stem, arguments.config) if path is not None else None
+    chosen = follow_up.accepted(advice)
+    if chosen is None:
+        return None
+    runs = {"first": study.first, "other": study.other} if study else {}
+    kind, gain = chosen
+    given = ledger.Promise(name=advice.name, kind=kind, gain=gain.share, gain_lo=gain.lo, gain_hi=gain.hi, **runs)
+    say(f"recommend: promised gain kept in {ledger.promise(arguments.results, given)}")
+    if study is None or path is None:
+        return None
+    write_text(path, study.text)
+    studies = arguments.config / "studies"
+    move = "" if path.resolve().parent == studies.resolve() else f"move it to {studies}, then "
+    say(
+        f"recommend: {len(study.first)} pairs of runs at a spread of {study.spread:.2%} in {path}; "
+        f"{move}triplepoint plan {path.stem}"
+    )
+    return {"file": path, "pairs": len(study.first), "spread": study.spread, "order": list(study.order)}
+
+
+def _ledger(arguments: argparse.Namespace) -> Answer:
+    from triplepoint.advise import ledger
+
+    if arguments.found:
+        ledger.add_pair(arguments.results, arguments.run, *arguments.found)
+    rows = ledger.content(arguments.results)
+    return Answer({"ledger": rows}, ledger.render(rows))
+
+
+def _minutes(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= _MOST_MINUTES:
+        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected minutes above 0, up to {_MOST_MINUTES}")
+    return value
+
+
+def _of_sensors(arguments: argparse.Namespace) -> Answer | None:
+    """Return what sensors say of a recorded run whose cluster or job nobody described; None of other runs."""
+    from triplepoint.advise.sensed import content, is_described, render
+    from triplepoint.compare.sides import Context
+    from triplepoint.trace.taxonomy import load_scheme
+    from triplepoint.why.sources import why
+
+    folder: Path = arguments.results / "runs" / str(arguments.run)
+    if not (folder / "point.json").is_file() or is_described(folder, arguments.config):
+        return None
+    found = why(str(folder), Context(arguments.results, arguments.config, load_scheme()))
+    return Answer(dict.fromkeys(_ANSWER) | content(folder, found), render(folder, found))
 
 
 def _layers(text: str) -> tuple[int, ...]:

@@ -15,9 +15,9 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "trace",
-        "Analyse traces of PyTorch (Kineto), Nsight Systems (nsys export --type sqlite) or rocprof, one per rank of a "
-        "job: where each rank's time went, which kernels ran, which collectives waited for whom, and what the step's "
-        "time depends on.",
+        "Analyse traces of PyTorch (Kineto), Nsight Systems (nsys export --type sqlite), rocprof or MLCommons' Chakra, "
+        "one per rank of a job: where each rank's time went, which kernels ran, which collectives waited for whom, and "
+        "what the step's time depends on.",
         ["triplepoint trace traces/ --out out", "triplepoint trace report.sqlite --out out --csv"],
         answer={
             "folder": "folder of the tables",
@@ -35,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--out", type=out_folder, metavar="DIR", help="folder for the tables (no default)")
     made.add_argument("--csv", action="store_true", help="write breakdown.csv, kernels.csv and the tables as CSV too")
+    made.add_argument("--chakra", action="store_true", help="write the GPU work of every rank as a Chakra trace too")
     made.add_argument(
         "--jobs", type=whole_number(), metavar="N", help="traces to parse at once (default: one per core)"
     )
@@ -57,6 +58,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     gc.disable()  # millions of objects that are in no cycle, walked again and again
     if not (arguments.run or arguments.traces):
         raise UserError("trace: name either traces with --out DIR, or a run with --run RUN")
+    if arguments.chakra and (arguments.run or arguments.parity):
+        raise UserError("--chakra is of files without --parity; of runs use 'triplepoint export STUDY --to chakra'")
     if arguments.run:
         from triplepoint.slow_nodes import note_slow_gpus
         from triplepoint.trace.join import join_run, trace_run
@@ -74,7 +77,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         raise UserError("trace: --out DIR is missing; the tables need a folder")
     from triplepoint.trace.loose_traces import trace_files, trace_files_as_hta
 
-    how = {"csv": arguments.csv, "num_jobs": arguments.jobs, "steps": arguments.steps}
+    how = {"csv": arguments.csv, "chakra": arguments.chakra, "num_jobs": arguments.jobs, "steps": arguments.steps}
     with Progress("reading traces") as progress:
         if arguments.parity:
             done = trace_files_as_hta(arguments.traces, arguments.out, progress)

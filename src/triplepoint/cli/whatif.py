@@ -1,6 +1,7 @@
 """`triplepoint whatif POINTS [OTHER] [-f FACTOR ...]`."""
 
 import argparse
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from triplepoint.cli.arguments import (
     add_prices,
     add_results,
     make_parser,
+    named_points,
     out_figure,
     out_file,
     read_prices,
@@ -17,7 +19,6 @@ from triplepoint.cli.arguments import (
 )
 
 if TYPE_CHECKING:
-    from triplepoint.predictions import Request
     from triplepoint.prices import Prices
 
 _MOST_POINTS = 20
@@ -118,15 +119,19 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _measured(arguments: argparse.Namespace) -> dict[str, float]:
-    """Return the median measured step of every run that is named. Unit: s."""
-    from triplepoint.advise.recommend import measured_step_s
+    """Return the median measured step of every run that is named and has measured steps. Unit: s."""
+    import numpy as np
 
-    folders = {text: arguments.results / "runs" / text for text in (arguments.points, arguments.other) if text}
-    return {
-        run: measured_step_s(folder)
-        for run, folder in folders.items()
-        if not Path(run).exists() and (folder / "raw" / "steps.parquet").is_file()
-    }
+    from triplepoint.advise.recommend import step_times_s
+    from triplepoint.errors import UserError
+
+    found = {}
+    for run in (text for text in (arguments.points, arguments.other) if text and not Path(text).exists()):
+        folder = arguments.results / "runs" / run
+        if (folder / "raw" / "steps.parquet").is_file():
+            with contextlib.suppress(UserError):  # a recording may have no measured step
+                found[run] = float(np.median(step_times_s(folder)))
+    return found
 
 
 def _rows(arguments: argparse.Namespace, prices: "Prices") -> list[dict[str, Any]]:
@@ -143,9 +148,9 @@ def _rows(arguments: argparse.Namespace, prices: "Prices") -> list[dict[str, Any
             raise UserError(f"{source}: a comparison names its points and factors; leave OTHER and --factor out")
         return rows_of(source, config, prices, say)
     changes = read_changes(arguments.factor)
-    requests = _requests(arguments.points, arguments)
+    requests = named_points(arguments.points, arguments, _MOST_POINTS)
     if arguments.other:
-        requests += _requests(arguments.other, arguments)
+        requests += named_points(arguments.other, arguments, _MOST_POINTS)
         if len(requests) != 2:
             raise UserError(f"whatif: {len(requests)} points, a difference is of one each; name one as FILE:ID")
     cases = [Case.of(request, config) for request in requests]
@@ -155,39 +160,6 @@ def _rows(arguments: argparse.Namespace, prices: "Prices") -> list[dict[str, Any
         own = [*case_rows(one, side="from"), *case_rows(other, side="to")]
         return own + list(difference_rows((one, other), config))
     return [row for explained in found for row in case_rows(explained)]
-
-
-def _requests(text: str, arguments: argparse.Namespace) -> "list[Request]":
-    """Return the points that an argument names."""
-    from triplepoint.errors import UserError, nearest
-    from triplepoint.predictions import read_points
-
-    name, _, key = text.rpartition(":")
-    if not Path(text).is_file() and name and Path(name).is_file():
-        known = {request.id: request for request in read_points(Path(name), arguments.config)}
-        if key not in known:
-            raise UserError(f"{name}: no configuration with id {key!r}{nearest(key, known)}")
-        return [known[key]]
-    if not Path(text).exists() and Path(text).suffix not in (".yaml", ".yml", ".json", ".csv", ".tsv", ".txt"):
-        return [_of_run(text, arguments)]
-    requests = read_points(Path(text), arguments.config)
-    if len(requests) > _MOST_POINTS:
-        raise UserError(f"{text}: {len(requests)} points, at most {_MOST_POINTS} at once; name one as {text}:ID")
-    return requests
-
-
-def _of_run(run: str, arguments: argparse.Namespace) -> "Request":
-    from triplepoint.cli.arguments import run_folder
-    from triplepoint.config.base import read_json
-    from triplepoint.config.plan import PlannedRun
-    from triplepoint.errors import UserError
-    from triplepoint.predictions import Request
-
-    folder = run_folder(argparse.Namespace(run=run, results=arguments.results))
-    planned = read_json(PlannedRun, folder / "point.json", "plan the run again")
-    if not planned.point.knows("model", "tp", "pp", "dp", "global_batch_size", "micro_batch_size"):
-        raise UserError(f"{run}: model, layout or batch of the recorded job are unknown; describe it (docs/own_job.md)")
-    return Request(run, folder, planned.point, None, None)
 
 
 def _write(rows: list[dict[str, Any]], out: Path) -> None:

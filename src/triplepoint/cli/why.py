@@ -1,11 +1,13 @@
-"""`triplepoint why RUN|FOLDER|FILE.parquet`."""
+"""`triplepoint why RUN|FOLDER|TRACES|FILE.parquet`."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triplepoint.cli.answer import Answer
-from triplepoint.cli.arguments import add_results, make_parser, out_file, say
+from triplepoint.cli.arguments import add_config, add_results, make_parser, out_file, say
+from triplepoint.cli.parse import add_rules, add_steps, load_rules
+from triplepoint.cli.progress import Progress
 from triplepoint.errors import UserError
 
 if TYPE_CHECKING:
@@ -13,9 +15,10 @@ if TYPE_CHECKING:
 
 _WRITTEN = (".parquet", ".csv")
 _ABOUT = """\
-RUN|FOLDER|FILE is one of
+RUN|FOLDER|TRACES|FILE is one of
   RUN           run id, a folder in RESULTS/runs, or its beginning; or STUDY:POINT, as 'compare' reads it
-  FOLDER        folder of a run, or one that 'triplepoint trace --out' wrote
+  FOLDER        folder of a run, parsed or raw, or one that 'triplepoint trace --out' wrote
+  TRACES        a folder of the traces of one job, or one trace, that 'triplepoint trace' reads
   FILE.parquet  operations of all workers and steps, as StragglerAnalysis publishes them (docs/why.md)
 
 The slowdown is the step's time over that of an ideal job, in which equal operations last equally long, by what-if
@@ -23,7 +26,7 @@ replay. Each slow GPU's cause is ranked from its clock, power, temperature, tran
 """
 _ANSWER = {
     "name": "the job",
-    "source": "what it was told from: traces, step times, recording (one without steps) or operations",
+    "source": "what it was told from: traces, one rank, step times, recording (one without steps) or operations",
     "num_gpus": "GPUs of the job",
     "num_steps": "steps behind it",
     "step_time_s": "mean time of a step",
@@ -39,6 +42,8 @@ _ANSWER = {
     "share_of_last_stage": "the same",
     "gpu_power_w": "mean power of a GPU",
     "heat": "what heat explains, in a sentence",
+    "step_times": "ranks against each other, drift, and far longer steps (s); null without measured steps",
+    "gpus": "how the hottest GPU and that of the lowest clock differ from the others, a sentence each",
     "causes": "rows of table why (docs/tables.md)",
     "notes": "what could not be told, and why",
 }
@@ -57,45 +62,33 @@ def parser() -> argparse.ArgumentParser:
         _ABOUT,
         answer=_ANSWER,
     )
-    made.add_argument("source", metavar="RUN|FOLDER|FILE", help="what is asked about, see below")
+    made.add_argument("source", metavar="RUN|FOLDER|TRACES|FILE", help="what is asked about, see below")
     made.add_argument(
         "-o", "--out", type=out_file, metavar="OUT", help="table 'why' to write, .parquet or .csv (default: none)"
     )
+    add_steps(made)
+    add_rules(made)
     add_results(made)
+    add_config(made)
     return made
 
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Say why a job is slow."""
+    from triplepoint.compare.sides import Context
+    from triplepoint.why.sources import why as why_of
     from triplepoint.why.text import render
 
     out: Path | None = arguments.out
     if out is not None and out.suffix not in _WRITTEN:
         raise UserError(f"{out}: found {out.suffix or 'no ending'}, expected one of {', '.join(_WRITTEN)}")
-    why = _why(arguments)
+    with Progress(f"reading {arguments.source}") as progress:
+        context = Context(arguments.results, arguments.config, load_rules(arguments), arguments.steps, progress)
+        why = why_of(arguments.source, context)
     if out is not None:
         _write(out, why)
         say(f"why: {len(why.rows())} rows in {out}")
     return Answer(why.content(), render(why))
-
-
-def _why(arguments: argparse.Namespace) -> "Why":
-    from triplepoint.compare.subjects import find_run
-    from triplepoint.why.answer import why_operations, why_run, why_traces
-
-    source = Path(arguments.source)
-    if source.is_file() or source.suffix == ".parquet":
-        return why_operations(source)
-    if (source / "point.json").is_file():
-        return why_run(source.resolve())
-    if (source / "timeline.parquet").is_file():
-        return why_traces(source.resolve())
-    if source.is_dir():
-        raise UserError(
-            f"{source}: neither a run (point.json) nor tables of traces (timeline.parquet); make those with "
-            f"'triplepoint trace {source} --out DIR'"
-        )
-    return why_run(find_run(arguments.source, arguments.results))
 
 
 def _write(out: Path, answer: "Why") -> None:

@@ -7,7 +7,7 @@ from triplepoint.compare.changes import Change
 from triplepoint.compare.parts import StepDifference
 from triplepoint.compare.quantities import QuantityDifference
 from triplepoint.compare.sides import Side
-from triplepoint.compare.traced import Part
+from triplepoint.compare.traced import part_name
 from triplepoint.effects import Effect
 
 _MOST_REASONS = 3
@@ -25,27 +25,7 @@ _LEAST_S = 1e-9
 _WARMER_K = 0.5
 _MOVED = 0.01
 
-_NAMES: Mapping[tuple[str, str], str] = {
-    ("idle", "host"): "waiting for launches from the CPU",
-    ("idle", "straggler"): "idle time for late ranks",
-    ("idle", "bubble"): "pipeline bubble",
-    ("idle", "other"): "other idle time",
-    ("unprofiled", "all"): "measured less profiled step",
-}
-
 _WAITS = {"straggler": "waiting in communication for late ranks", "bubble": "waiting in communication for other stages"}
-
-
-def part_name(part: Part) -> str:
-    """Return what a part is called: `gemm`, `exposed all_gather of tp`, `pipeline bubble`."""
-    if named := _NAMES.get((part.category, part.kind)):
-        return named
-    if part.category == "comm":
-        kind = "communication of unknown kind" if part.kind == "unknown" else part.kind
-        return f"exposed {kind}{f' of {part.group}' if part.group else ''}"
-    if part.category == "compute":
-        return "other computation" if part.kind == "other" else part.kind
-    return f"exposed {part.kind}" if part.category == "memory" else f"idle: {part.kind}"
 
 
 def answer(
@@ -54,6 +34,7 @@ def answer(
     changes: Sequence[Change],
     step: StepDifference | None,
     quantities: Sequence[QuantityDifference],
+    rank: int | None = None,
 ) -> str:
     """Return the sentence; A is the first side and B the other.
 
@@ -63,13 +44,14 @@ def answer(
         changes: What changed.
         step: The difference of the steps, of the other side scaled to equal work; None without step times.
         quantities: Differences of quantities; none of loose traces.
+        rank: The rank whose parts the step's are, where it changed more than others; None where they are means.
     """
     by_name = {one.name: one for one in quantities}
     marks = "" if first.origin == other.origin == "measured" else f" ({_origins(first, other)})"
     speed = _speed(step, by_name) if step else "the two sides have no step times to compare"
     clauses = [
         f"{_setting(changes)}{speed}{marks}",
-        *(_reasons(step, _parts(step, first, other)) if step else []),
+        *(_reasons(step, _parts(step, first, other), rank) if step else []),
         *_heat(by_name),
     ]
     return f"{clauses[0][0].upper()}{clauses[0][1:]}{''.join(clauses[1:])}."
@@ -143,7 +125,7 @@ def _parts(step: StepDifference, first: Side, other: Side) -> list[tuple[str, fl
     return sorted([*waits.items(), *others], key=lambda part: -abs(part[1]))
 
 
-def _reasons(step: StepDifference, parts: Sequence[tuple[str, float]]) -> list[str]:
+def _reasons(step: StepDifference, parts: Sequence[tuple[str, float]], rank: int | None) -> list[str]:
     """Return the parts that have the sign of the difference, largest first, and the largest of the other sign."""
     whole = step.difference_s
     if not parts or abs(whole) < _NO_CHANGE * step.first_s:
@@ -155,10 +137,11 @@ def _reasons(step: StepDifference, parts: Sequence[tuple[str, float]]) -> list[s
             named.append(part)
     if not named:
         return []
-    listed = ", ".join(f"{name} ({_signed(time_s)})" for name, time_s in named)
+    listed = ", ".join(f"{name} ({signed(time_s)})" for name, time_s in named)
     against = next((part for part in parts if part[1] / whole <= -_LEAST), None)
-    but = f", against {against[0]} ({_signed(against[1])})" if against else ""
-    return [f", mostly {listed}{but}"]
+    but = f", against {against[0]} ({signed(against[1])})" if against else ""
+    where = "" if rank is None else f"on rank {rank}: "
+    return [f", mostly {where}{listed}{but}"]
 
 
 def _heat(by_name: Mapping[str, QuantityDifference]) -> list[str]:
@@ -211,8 +194,9 @@ def seconds(value_s: float) -> str:
     return f"{value_s:.4g} s" if size >= 1 else f"{value_s * 1e3:.4g} ms" if size >= 1e-3 else f"{value_s * 1e6:.3g} us"
 
 
-def _signed(value_s: float) -> str:
-    return f"{'+' if value_s > 0 else '-'}{seconds(abs(value_s))}"
+def signed(value_s: float) -> str:
+    """Return a difference of times with its sign."""
+    return f"{'+' if value_s >= 0 else '-'}{seconds(abs(value_s))}"
 
 
 def _percent(change: float) -> str:

@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from triplepoint.compare.answer import answer
+from triplepoint.compare.answer import answer, signed
 from triplepoint.compare.changes import Change, find_changes
 from triplepoint.compare.kernels import ABOUT, KernelDifference, kernel_differences
 from triplepoint.compare.parts import StepDifference, scale_of, step_difference
 from triplepoint.compare.quantities import QuantityDifference, quantity_differences
+from triplepoint.compare.ranks import RankChange, find_changed_rank
 from triplepoint.compare.sides import Context, Side, check_finished, read_side
 from triplepoint.compare.subjects import check_apart, find_subject
 from triplepoint.effects import ABOUT as ABOUT_BASIS
@@ -27,11 +28,13 @@ class Comparison:
     kernels: list[KernelDifference]
     quantities: list[QuantityDifference]
     notes: list[str]
+    changed_rank: RankChange | None = None
 
     @property
     def sentence(self) -> str:
         """Return in one sentence why the other side is slower or faster, and hotter or cooler."""
-        return answer(self.first, self.other, self.changes, self.step, self.quantities)
+        rank = self.changed_rank.rank if self.changed_rank else None
+        return answer(self.first, self.other, self.changes, self.step, self.quantities, rank)
 
     def content(self) -> dict[str, Any]:
         """Return all of it as plain values: times in seconds, other quantities in the unit of their column."""
@@ -41,6 +44,7 @@ class Comparison:
             "other": _side(self.other),
             "changes": [change._asdict() for change in self.changes],
             "step": _step(self.step) if self.step else None,
+            "changed_rank": asdict(self.changed_rank) if self.changed_rank else None,
             "kernels": [
                 one.part._asdict()
                 | {"title": one.title, "matched_by": ABOUT[one.match], "first_names": one.names[0]}
@@ -107,11 +111,28 @@ def compare_two(first: str, other: str, context: Context) -> Comparison:
             raise UserError(
                 f"{side.word}: has no traces, and {against.word} has nothing else; compare two runs, or two traces"
             )
+    changed = find_changed_rank(one, two)
+    about_ranks = list(_about_ranks(one, two, changed))
+    if changed is not None:
+        one, two = (replace(side, traced=side.traced and side.traced.of_rank(changed.rank)) for side in (one, two))
     step = step_difference(one, two)
     kernels = kernel_differences(one.traced, two.traced, step) if one.traced and two.traced and step else []
     quantities = quantity_differences(one, two)
-    notes = [*_notes(one, two), *_about_intervals(step, quantities)]
-    return Comparison(one, two, find_changes(one, two), step, kernels, quantities, notes)
+    notes = [*_notes(one, two), *_about_intervals(step, quantities), *about_ranks]
+    return Comparison(one, two, find_changes(one, two), step, kernels, quantities, notes, changed)
+
+
+def _about_ranks(first: Side, other: Side, changed: RankChange | None) -> Iterator[str]:
+    """Yield which rank changed, and where its cause is said: of the side on which it is slower."""
+    if changed is None:
+        return
+    is_other = changed.change_s > 0
+    word = (other if is_other else first).word
+    yield (
+        f"rank {changed.rank} changed most: its own work by {signed(changed.change_s)} a step, that of the other ranks "
+        f"by {signed(changed.others_s)}; parts and kernels are its own, other ranks wait for it in communication"
+    )
+    yield f"why ranks of {'B' if is_other else 'A'} differ: triplepoint why {word}"
 
 
 def _about_intervals(step: StepDifference | None, quantities: Sequence[QuantityDifference]) -> Iterator[str]:

@@ -131,8 +131,14 @@ def read_side(subject: Subject, context: Context) -> Side:
     return Side(subject.word, [run for run, _ in found], of_repeats(traced))
 
 
-def _read_traces(subject: Subject, context: Context) -> Side:
-    with TemporaryDirectory(prefix="triplepoint-compare-") as text:
+@contextlib.contextmanager
+def parsed_traces(subject: Subject, context: Context) -> Iterator[tuple[Path, Sequence[RankSummary]]]:
+    """Yield a scratch folder with the tables of loose traces, and what each of them says of its rank.
+
+    Raises:
+        UserError: If there are no traces where they were named, or they are not of one job.
+    """
+    with TemporaryDirectory(prefix="triplepoint-traces-") as text:
         scratch = Path(text)
         files = _find(subject, spooled(subject.traces, scratch / "pipes", context.progress))
         folders = [scratch / str(index) for index in range(len(files))]
@@ -140,6 +146,11 @@ def _read_traces(subject: Subject, context: Context) -> Side:
         check_ranks((one.path, one.rank) for one in summaries)
         tables = scratch / "tables"
         join_ranks(folders, tables)
+        yield tables, summaries
+
+
+def _read_traces(subject: Subject, context: Context) -> Side:
+    with parsed_traces(subject, context) as (tables, summaries):
         traced = of_tables(tables) or of_spans(tables, summaries)
     if not sum(sum(step.values()) for step in traced.steps):
         raise UserError(f"{subject.word}: no work in the traces; expected kernels, or operators on the CPU")
@@ -157,7 +168,7 @@ def _find(subject: Subject, paths: Sequence[Path]) -> list[TraceFile]:
 def _read_run(folder: Path, context: Context) -> tuple[Run, Traced | None]:
     planned, manifest = read_planned_run(folder / "point.json"), read_manifest(folder / "raw" / "manifest.json")
     has_traces = planned.point.steps.profiled > 0
-    with _parsed(folder, has_traces, context) as parsed:
+    with parsed_run(folder, has_traces, context) as parsed:
         row = point_row(planned, manifest, parsed, context.results, context.config)
         traced = of_tables(parsed, planned.point.repeat) if has_traces else None
         return Run(planned, manifest, row, _conditions(parsed / "telemetry.parquet")), traced
@@ -181,8 +192,12 @@ def check_finished(subject: Subject) -> None:
 
 
 @contextlib.contextmanager
-def _parsed(folder: Path, has_traces: bool, context: Context) -> Iterator[Path]:
-    """Yield a folder with a run's telemetry and tables of traces; those of raw runs are made in a scratch folder."""
+def parsed_run(folder: Path, has_traces: bool, context: Context) -> Iterator[Path]:
+    """Yield a folder with a run's telemetry and tables of traces; those of raw runs are made in a scratch folder.
+
+    Raises:
+        UserError: If a recording or a trace is missing or damaged.
+    """
     names = ("telemetry.parquet", *(_OF_TRACES if has_traces else ()))
     if all((folder / name).is_file() for name in names):
         yield folder

@@ -63,21 +63,16 @@ def find_subject(word: str, results: Path) -> Subject:
     return Subject(word, _of_run(word, results))
 
 
-def find_run(word: str, results: Path) -> Path:
-    """Return the folder of the one run that a word means.
-
-    Args:
-        word: A run id or its beginning, or `STUDY:POINT`, see `find_subject`.
-        results: Folder of the results.
+def one_run(subject: Subject) -> Path:
+    """Return the folder of the one run that is meant.
 
     Raises:
-        UserError: If it means no run, or several.
+        UserError: If there are several.
     """
-    runs = find_subject(word, results).runs
-    if len(runs) != 1:
-        names = _listed([folder.name for folder in runs])
-        raise UserError(f"{shown(word)}: {len(runs)} repeats are meant: {names}; name one of them")
-    return runs[0]
+    if len(subject.runs) != 1:
+        names = _listed([folder.name for folder in subject.runs])
+        raise UserError(f"{shown(subject.word)}: {len(subject.runs)} repeats are meant: {names}; name one of them")
+    return subject.runs[0]
 
 
 def check_apart(first: Subject, other: Subject) -> None:

@@ -4,13 +4,14 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from triplepoint.compare.answer import part_name, seconds, step_effect
+from triplepoint.compare.answer import seconds, signed, step_effect
 from triplepoint.compare.changes import Change
 from triplepoint.compare.comparison import Comparison
 from triplepoint.compare.kernels import ABOUT, KernelDifference
 from triplepoint.compare.parts import Contribution, StepDifference
 from triplepoint.compare.quantities import QuantityDifference
 from triplepoint.compare.sides import Side
+from triplepoint.compare.traced import part_name
 from triplepoint.effects import Effect
 from triplepoint.units import counted
 
@@ -28,7 +29,7 @@ def render(found: Comparison) -> str:
         textwrap.wrap(found.sentence, _WIDTH),
         [f"A  {describe_side(found.first)}", f"B  {describe_side(found.other)}"],
         ["What changed", *_table(change_lines(found.changes)[:MOST_CHANGES])],
-        [step_title(found.step), *_table(part_lines(found, found.step))] if found.step else [],
+        [step_title(found), *_table(part_lines(found, found.step))] if found.step else [],
         ["Kernels, by what they add to the step", *_table(kernel_lines(found.kernels))] if found.kernels else [],
         ["Power, clocks, heat, energy", *_table(quantity_lines(found.quantities))] if found.quantities else [],
         ["Notes", *(f"  {note}" for note in found.notes)] if found.notes else [],
@@ -57,13 +58,17 @@ def change_lines(changes: Sequence[Change]) -> Lines:
     return [[change.name, f"{_short(change.first)} -> {_short(change.other)}"] for change in changes]
 
 
-def step_title(step: StepDifference) -> str:
-    """Return the heading of the parts of the step, with what the times are of."""
+def step_title(found: Comparison) -> str:
+    """Return the heading of the parts of the step, with what the times are of; '' without a step."""
+    step = found.step
+    if step is None:
+        return ""
     if not step.parts:
         return "The step: measured steps, median"
     what = "profiled steps" if step.is_profiled else "measured steps"
+    over = f"rank {found.changed_rank.rank}" if found.changed_rank else "mean over traced ranks"
     scaled = f"; B times {step.scale:.4g} for equal tokens per GPU" if step.scale != 1 else ""
-    return f"Where the step's time went: {what}, exposed time, mean over traced ranks{scaled}"
+    return f"Where the step's time went: {what}, exposed time, {over}{scaled}"
 
 
 def part_lines(found: Comparison, step: StepDifference, most: int = MOST_PARTS) -> Lines:
@@ -152,11 +157,6 @@ def _change(one: QuantityDifference) -> list[str]:
         scale, unit = 1.0, f" {one.unit}"
     ends = "" if math.isnan(effect.low) else f"{effect.low * scale:+.3g} to {effect.high * scale:+.3g}"
     return [f"{effect.value * scale:+.3g}{unit}", ends]
-
-
-def signed(value_s: float) -> str:
-    """Return a difference of times with its sign."""
-    return f"{'+' if value_s >= 0 else '-'}{seconds(abs(value_s))}"
 
 
 def _short(text: str) -> str:

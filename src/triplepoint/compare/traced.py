@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -16,6 +16,13 @@ from triplepoint.trace.taxonomy import Kernel
 from triplepoint.units import ns_to_s
 
 _Key = TypeVar("_Key")
+_NAMES: Mapping[tuple[str, str], str] = {
+    ("idle", "host"): "waiting for launches from the CPU",
+    ("idle", "straggler"): "idle time for late ranks",
+    ("idle", "bubble"): "pipeline bubble",
+    ("idle", "other"): "other idle time",
+    ("unprofiled", "all"): "measured less profiled step",
+}
 
 
 class Part(NamedTuple):
@@ -24,6 +31,18 @@ class Part(NamedTuple):
     category: str
     kind: str
     group: str | None = None
+
+
+def part_name(part: Part) -> str:
+    """Return what a part is called: `gemm`, `exposed all_gather of tp`, `pipeline bubble`."""
+    if named := _NAMES.get((part.category, part.kind)):
+        return named
+    if part.category == "comm":
+        kind = "communication of unknown kind" if part.kind == "unknown" else part.kind
+        return f"exposed {kind}{f' of {part.group}' if part.group else ''}"
+    if part.category == "compute":
+        return "other computation" if part.kind == "other" else part.kind
+    return f"exposed {part.kind}" if part.category == "memory" else f"idle: {part.kind}"
 
 
 class KernelName(NamedTuple):
@@ -42,6 +61,14 @@ class KernelTime(NamedTuple):
     sum_s: float
 
 
+class _Tables(NamedTuple):
+    """Tables of traced ranks; `ranks` is None where none was made."""
+
+    intervals: pa.Table
+    kernels: pa.Table
+    ranks: pa.Table | None
+
+
 @dataclass(frozen=True)
 class Traced:
     """Parts and kernels of profiled steps.
@@ -55,6 +82,8 @@ class Traced:
             late ranks; empty where a single rank was traced. Unit: s.
         num_ranks: Ranks traced.
         has_steps: Whether the traces mark steps; else their whole span counts as one.
+        own_s: Time of a step in which each rank does not wait in communication, by rank, mean over steps. Unit: s.
+        tables: Tables it is of, `intervals`, `kernels` and `ranks`; None of several runs, and of whole spans.
     """
 
     steps: Sequence[Mapping[Part, float]]
@@ -64,6 +93,16 @@ class Traced:
     waited_s: Mapping[str, float]
     num_ranks: int
     has_steps: bool = True
+    own_s: Mapping[int, float] = field(default_factory=dict)
+    tables: "_Tables | None" = None
+
+    def of_rank(self, rank: int) -> "Traced":
+        """Return the same of one rank alone; all of it where its tables are not known."""
+        if self.tables is None:
+            return self
+        repeat = self.repeats[0] if self.repeats else 1
+        tables = (table and table.filter(pc.equal(table["rank"], rank)) for table in self.tables)
+        return _of(_Tables(*tables), repeat) or self
 
     def mean_s(self, part: Part) -> float:
         """Return the exposed time of a part, mean over steps. Unit: s."""
@@ -78,6 +117,14 @@ class Traced:
 def of_tables(folder: Path, repeat: int = 1) -> Traced | None:
     """Return what the tables in a folder say; None where they have no step."""
     intervals = INTERVALS.read(folder / "intervals.parquet")
+    if not len(intervals):
+        return None
+    ranks = RANKS.read(folder / "ranks.parquet") if (folder / "ranks.parquet").is_file() else None
+    return _of(_Tables(intervals, KERNELS.read(folder / "kernels.parquet"), ranks), repeat)
+
+
+def _of(tables: "_Tables", repeat: int) -> Traced | None:
+    intervals = tables.intervals
     pairs = intervals.group_by(["step", "rank"]).aggregate([])
     if not len(pairs):
         return None
@@ -92,16 +139,30 @@ def of_tables(folder: Path, repeat: int = 1) -> Traced | None:
         part, num_ranks = Part(row["category"], row["kind"], row["group"]), ranks_of[row["step"]]
         exposed[row["step"]][part] = ns_to_s(row["exposed_ns_sum"]) / num_ranks
         overlapped[part] += ns_to_s(row["overlapped_ns_sum"]) / num_ranks / len(ranks_of)
-    kernels = KERNELS.read(folder / "kernels.parquet")
-    kernels = kernels.filter(pc.is_in(kernels["step"], pa.array(list(ranks_of), pa.int64())))
+    kernels = tables.kernels.filter(pc.is_in(tables.kernels["step"], pa.array(list(ranks_of), pa.int64())))
     return Traced(
         steps=list(exposed.values()),
         repeats=[repeat] * len(exposed),
         overlapped=overlapped,
         kernels=_kernels(kernels, len(pairs)),
-        waited_s=_waited(folder / "ranks.parquet", len(pairs)),
+        waited_s=_waited(tables.ranks, len(pairs)),
         num_ranks=max(ranks_of.values()),
+        own_s=_own_s(intervals),
+        tables=tables,
     )
+
+
+def _own_s(intervals: pa.Table) -> dict[int, float]:
+    """Return the time of a step in which each rank neither communicates nor waits for other ranks. Unit: s."""
+    num_steps = {rank: set[int]() for rank in pc.unique(intervals["rank"]).to_pylist()}
+    for rank, step in zip(intervals["rank"].to_pylist(), intervals["step"].to_pylist(), strict=True):
+        num_steps[rank].add(step)
+    is_wait = pc.or_(
+        pc.equal(intervals["category"], "comm"), pc.is_in(intervals["kind"], pa.array(["straggler", "bubble"]))
+    )
+    summed = intervals.filter(pc.invert(is_wait)).group_by("rank").aggregate([("exposed_ns", "sum")]).to_pylist()
+    own_ns = {row["rank"]: row["exposed_ns_sum"] for row in summed}
+    return {rank: ns_to_s(own_ns.get(rank, 0)) / len(steps) for rank, steps in num_steps.items()}
 
 
 def of_spans(folder: Path, summaries: Sequence[RankSummary]) -> Traced:
@@ -119,8 +180,8 @@ def of_spans(folder: Path, summaries: Sequence[RankSummary]) -> Traced:
 
 def of_repeats(traced: Sequence[Traced]) -> Traced | None:
     """Return the steps of several runs together, kernels and other means over runs; None where there are none."""
-    if not traced:
-        return None
+    if len(traced) < 2:
+        return next(iter(traced), None)
     num = len(traced)
     kernels: dict[KernelName, KernelTime] = {}
     for name in {name: None for one in traced for name in one.kernels}:
@@ -160,10 +221,7 @@ def part_of(cls: str, kind: str, group: str | None) -> Part:
     return Part(category, kind, group if category == "comm" else None)
 
 
-def _waited(path: Path, num: int) -> dict[str, float]:
-    if not path.is_file():
-        return {}
-    ranks = RANKS.read(path)
-    if len(ranks) <= 1:
+def _waited(ranks: pa.Table | None, num: int) -> dict[str, float]:
+    if ranks is None or len(ranks) <= 1:
         return {}
     return {name: ns_to_s(pc.sum(ranks[f"{name}_ns"]).as_py()) / num for name in ("bubble", "straggler")}

@@ -5,13 +5,14 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from triplepoint.config.base import NAME_PATTERN, Devices, Quantity, Strict, unit_is
-from triplepoint.units import S_PER_YEAR
+from triplepoint.config.base import NAME_PATTERN, Devices, Quantity, Strict, parse, unit_is
+from triplepoint.units import BITS_PER_BYTE, S_PER_YEAR
 
 GPU_PATTERN = r"^node\d+\.gpu\d+$"
 """How a single GPU is named, both counted from 0."""
 
 GpuName = Annotated[str, Field(pattern=GPU_PATTERN)]
+Topology = Literal["fat_tree", "rail_optimised", "dragonfly"]
 
 
 class ConditionsConfig(Strict):
@@ -29,11 +30,16 @@ class ConditionsConfig(Strict):
     power_limit_w: Annotated[float, Field(gt=0)] | None = None
     """Power limit of every GPU, from the lowest that its driver takes to that of the GPU type, which it is if none is
     given; `.inf` for no limit, to ask what limits cost. Unit: W."""
+    power_limits_w: dict[GpuName, Annotated[float, Field(gt=0)]] = {}
+    """Single GPUs with a power limit of their own, such as `node1.gpu3: 650`; `triplepoint recommend` gives them.
+    Unit: W."""
     bad_contact: dict[GpuName, Annotated[float, Field(ge=1, le=20)]] = {}
     """Single GPUs that touch their heat sink badly: factor on the die's resistance, such as `node1.gpu6: 7`."""
     contact: dict[GpuName, Annotated[float, Field(ge=0.3, le=20)]] = {}
     """Single GPUs whose contact to their sink is known: factor on the die's resistance. Others are drawn as parts
     differ. `triplepoint calibrate --heat` writes it."""
+    leakage: dict[GpuName, Annotated[float, Field(ge=0.2, le=5)]] = {}
+    """Single GPUs whose leakage is known: factor on that of the GPU type. Others are drawn as parts differ."""
     blocked_airflow: dict[GpuName, Annotated[float, Field(ge=0.05, le=1)]] = {}
     """Single GPUs that see only a share of their air, where they are cooled by air."""
     starts_at_rest: bool = False
@@ -45,7 +51,7 @@ class ConditionsConfig(Strict):
     @property
     def slows_gpus(self) -> bool:
         """Whether a power limit or a fault throttles clocks, whatever runs."""
-        return self.power_limit_w is not None or self != self.without_faults
+        return self.power_limit_w is not None or bool(self.power_limits_w) or self != self.without_faults
 
     @property
     def without_faults(self) -> Self:
@@ -111,14 +117,15 @@ class ClusterConfig(Strict):
     """Kind of link between nodes, likewise; infiniband if not given."""
     nodes_per_domain: Annotated[int, Field(gt=0)] = 1
     """Nodes whose GPUs the scale-up link joins: 18 nodes of four GPUs in an NVL72."""
-    rail_optimised: bool | None = None
-    """Whether adapters of one number, of many nodes, share a leaf switch, rather than all adapters of few nodes. Not
-    given: where each GPU has its own adapter."""
+    topology: Topology | None = None
+    """What the switches are: `fat_tree`, all adapters of few nodes under a leaf switch; `rail_optimised`, those of one
+    number, of many nodes; `dragonfly`, groups of switches, each joined to all others. Not given: `rail_optimised` where
+    each GPU has its own adapter, else `fat_tree`."""
     gpus_per_leaf: Annotated[int, Field(gt=0)] | None = None
-    """GPUs that reach each other without the spine; if not given, those of 32 nodes where `rail_optimised`, of 32
-    adapters where not."""
+    """GPUs that reach each other without the spine, or within a group of a dragonfly; if not given, those of 32 nodes
+    where `rail_optimised`, of 32 adapters in a `fat_tree`, of 512 in a `dragonfly`."""
     oversubscription: Annotated[float, Field(ge=1, le=64)] = 1.0
-    """Bandwidth into a leaf switch over that out of it."""
+    """Bandwidth into a leaf switch, or a group, over that out of it."""
     slots: Slots | None = None
     """Physical slot of each device of a node, where known: in device order, or by PCI address (`0000:18:00.0`), as on
     all nodes. It comes before what driver and kernel say; placement and heat maps use it."""
@@ -144,8 +151,8 @@ class ClusterConfig(Strict):
         if isinstance(self.slots, list) and len(self.slots) != self.gpus_per_node:
             raise ValueError(f"slots lists {len(self.slots)} devices, gpus_per_node is {self.gpus_per_node}")
         named = {"slow_gpus": self.slow_gpus, "bad_contact": self.conditions.bad_contact}
-        named |= {"contact": self.conditions.contact}
-        for key, gpus in (named | {"blocked_airflow": self.conditions.blocked_airflow}).items():
+        own = ("contact", "leakage", "power_limits_w", "blocked_airflow")
+        for key, gpus in (named | {name: getattr(self.conditions, name) for name in own}).items():
             for name in gpus:
                 node, gpu = place_of(name)
                 if node >= self.num_nodes or gpu >= self.gpus_per_node:
@@ -166,3 +173,22 @@ class ClusterConfig(Strict):
     def num_gpus(self) -> int:
         """Devices in the cluster."""
         return self.num_nodes * self.gpus_per_node
+
+
+def changed(cluster: ClusterConfig, **changes: object) -> ClusterConfig:
+    """Return a cluster with keys changed, checked as its file is. Raises `UserError` if it is wrong."""
+    return parse(ClusterConfig, cluster.model_dump() | changes, f"cluster {cluster.name}, changed")
+
+
+def with_adapters(cluster: ClusterConfig, number: int, gbit_per_s: float) -> ClusterConfig:
+    """Return a cluster with so many network adapters in a node, of so many Gb/s each."""
+    link, source = cluster.network_link, "asked: what if a node had these adapters"
+    if link in (None, "infiniband", "infiniband-shared"):
+        # GPUs that have an adapter each share none.
+        link = "infiniband" if number >= cluster.gpus_per_node else "infiniband-shared"
+    return changed(
+        cluster,
+        nics_per_node={"value": number, "unit": "NIC", "source": source},
+        nic_bandwidth={"value": gbit_per_s * 1e9 / BITS_PER_BYTE, "unit": "byte/s", "source": source},
+        network_link=link,
+    )

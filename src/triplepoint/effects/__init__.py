@@ -5,14 +5,16 @@ import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pandas import DataFrame, Series
 from scipy.special import stdtrit
 
 from triplepoint.metrics import MEAN_TO_SIGMA, Z90
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
 
 Basis = Literal["repeats", "steps", "model", "mixed", "settings", "none"]
 
@@ -28,9 +30,9 @@ _BY_STEP_TIME = frozenset({"step_time_s", "tokens_per_s", "tokens_per_s_per_gpu"
 ABOUT: Mapping[Basis, str] = {
     "repeats": "paired over repeats",
     "steps": "over the steps of one launch each, which do not show how launches differ",
-    "model": "of the model, without what both share where that is known",
+    "model": "of the model, without the error that both share, as far as known",
     "mixed": "over the steps of the measured side and of the model on the simulated one",
-    "settings": "over settings that differ in nothing else",
+    "settings": "of the mean over them",
     "none": "not known",
 }
 """What intervals are over, for captions and notes."""
@@ -105,7 +107,7 @@ class Effect:
         return Effect(value, low, high, self.basis, self.num)
 
 
-def compare(first: DataFrame, other: DataFrame, column: str, is_relative: bool | None = None) -> Effect:
+def compare(first: "DataFrame", other: "DataFrame", column: str, is_relative: bool | None = None) -> Effect:
     """Return by how much a quantity of `other` differs from that of `first`.
 
     Args:
@@ -154,7 +156,7 @@ def over_settings(effects: Sequence[Effect]) -> Effect:
 
 
 def pair_points(
-    points: DataFrame, column: str, by: Sequence[str], setting: str, first: Hashable, other: Hashable
+    points: "DataFrame", column: str, by: Sequence[str], setting: str, first: Hashable, other: Hashable
 ) -> dict[tuple[Hashable, ...], Effect]:
     """Return the effect on a quantity of changing one setting, for each combination of the others that ran with both.
 
@@ -175,14 +177,15 @@ def pair_points(
     return effects
 
 
-def on_as_many_gpus(points: DataFrame) -> DataFrame:
+def on_as_many_gpus(points: "DataFrame") -> "DataFrame":
     """Return the points on one number of GPUs, that of most of them: a step of fewer GPUs takes longer anyway."""
     if "num_gpus" not in points or points["num_gpus"].nunique() < 2:
         return points
-    return DataFrame(points[points["num_gpus"] == points["num_gpus"].mode().max()])
+    found: DataFrame = points.loc[points["num_gpus"] == points["num_gpus"].mode().max()]
+    return found
 
 
-def _values(rows: DataFrame, column: str, is_relative: bool) -> dict[Hashable, float]:
+def _values(rows: "DataFrame", column: str, is_relative: bool) -> dict[Hashable, float]:
     """Return the value of each repeat, of ratios its logarithm."""
     values = dict(zip(rows["repeat"], rows[column].astype(float), strict=True))
     if not values or not all(math.isfinite(value) and (value > 0 or not is_relative) for value in values.values()):

@@ -26,20 +26,26 @@ _WORDS: Mapping[str, tuple[str, Literal["time", "more", "less"]]] = {
 """What the best is called by column, and whether that is less time (so a higher speed), more, or less of it."""
 
 
-def say_change(change: str, quantities: Mapping[str, Found], noun: str = "layout") -> str:
+def say_change(change: str, quantities: Mapping[str, Found], noun: str = "layout", aside: str = "") -> str:
     """Return what one change does to some quantities, over all settings that ran with and without it, as a title.
 
     Args:
         change: Such as 'with LoRA instead of training all weights'.
         quantities: What each quantity is called, and its effects; those without any are left out.
         noun: What a setting is called, in the singular.
+        aside: What the intervals leave out, where there are any.
     """
     known = {name: found for name, found in quantities.items() if found}
     if not known:
         return f"No {noun} ran both ways: {change}"
     said = "; ".join(f"{name} {summed_up(found, noun)}" for name, found in known.items())
     over = max((len(found) for found in known.values() if _is_clear(found)), default=0)
-    return f"{change}, {said}" + (f" ({mean_of(over, noun)})" if over else "")
+    return f"{change}, {said}" + (f" ({mean_of(over, noun)}{f'; {aside}' * bool(aside)})" if over else "")
+
+
+def error_unknown(points: DataFrame) -> str:
+    """Return what the intervals of a change leave out that no public pair of measurements tells; '' if measured."""
+    return "error of the model unknown" if (points["origin"] == "simulated").any() else ""
 
 
 def at_place(place: str, sentence: str) -> str:

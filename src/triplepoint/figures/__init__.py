@@ -77,12 +77,14 @@ class FigureSpec:
         question: What it answers, in one line.
         studies: Studies it draws, all of them; of one's own study it draws that alone.
         tables: Names of the result tables it is drawn from.
-        paper: Number of the figure of the published study that it stands for; None where there is none.
+        paper: Numbers of the figures of the published study that it stands for; None where there are none.
         need: Points it can draw.
-        comparison: File of `config/whatif` that it draws, simulated for it, instead of tables of runs.
+        simulated: Comparison or projection that it draws, simulated for it, instead of tables of runs: `whatif/NAME` or
+            `projection/NAME`, a file of `config` and one of results.
         is_general: Whether it can say something of a study of one's own, which then has it.
         cluster: The cluster of its studies that it draws, '' for all. Without a point on it, a general figure draws the
             others, and one that is not is left out. Of a study of one's own all clusters are drawn.
+        is_of_one_run: Whether it draws one run alone, the one that `runs_to_draw` of its module names.
     """
 
     name: str
@@ -91,9 +93,10 @@ class FigureSpec:
     tables: tuple[str, ...]
     paper: str | None = None
     need: Need = Need()
-    comparison: str | None = None
+    simulated: str | None = None
     is_general: bool = True
     cluster: str = ""
+    is_of_one_run: bool = False
 
 
 _GPUS = Need(on_gpus=True, nothing="no point of training on GPUs")
@@ -149,7 +152,7 @@ _SPECS = (
         "What do recomputation and overlap change in time, power, heat and memory?",
         ("optimizations",),
         ("points",),
-        None,
+        "8",
         Need(varied=("recompute", "overlap")),
         cluster="h200x32",
     ),
@@ -158,7 +161,7 @@ _SPECS = (
         "What do recomputation and overlap change on 64 H100?",
         ("optimizations",),
         ("points",),
-        None,
+        "8",
         Need(on_gpus=True, varied=("recompute", "overlap")),
         is_general=False,
         cluster="h100x64",
@@ -168,7 +171,7 @@ _SPECS = (
         "Do pipeline stages have equal work, and does a larger micro-batch change it?",
         ("microbatch",),
         ("points", "breakdown", "published"),
-        "3",
+        "3, 15",
         Need(pipelined=True, varied=("micro_batch_size",), nothing="no point of training in pipeline stages"),
     ),
     FigureSpec(
@@ -184,7 +187,7 @@ _SPECS = (
         "How well do kernels fill the GPU, by layout?",
         ("parallelism",),
         ("points", "kernels"),
-        None,
+        "19",
         Need(varied=("layout",)),
     ),
     FigureSpec(
@@ -194,9 +197,24 @@ _SPECS = (
         (),
         "3",
         _GPUS,
-        "scale_up_vs_out",
+        "whatif/scale_up_vs_out",
     ),
-    FigureSpec("timeline", "When does which rank do what?", ("smoke",), ("points", "timeline", "gpus", "step_samples")),
+    FigureSpec(
+        "projection",
+        "What would 800 Gb/s be worth against 100 on 8,192 GPUs, and what do failures leave?",
+        ("swings",),
+        (),
+        "22",
+        _GPUS,
+        "projection/network_8k",
+    ),
+    FigureSpec(
+        "timeline",
+        "When does which rank do what?",
+        ("smoke",),
+        ("points", "timeline", "gpus", "step_samples"),
+        is_of_one_run=True,
+    ),
     FigureSpec(
         "timeline_h200",
         "When does which rank do what on 32 H200, and how warm is its GPU?",
@@ -205,6 +223,7 @@ _SPECS = (
         need=_GPUS,
         is_general=False,
         cluster="h200x32",
+        is_of_one_run=True,
     ),
     FigureSpec(
         "telemetry_validation",
@@ -218,18 +237,18 @@ _SPECS = (
         "Which GPUs are hot, in which runs?",
         ("parallelism", "throttling"),
         ("points", "gpus", "published"),
-        "17a",
+        "5, 17a",
         _GPUS,
     ),
     FigureSpec(
-        "clock_heatmap", "Which GPUs are slow, in which runs?", ("parallelism",), ("points", "gpus"), None, _GPUS
+        "clock_heatmap", "Which GPUs are slow, in which runs?", ("parallelism",), ("points", "gpus"), "17", _GPUS
     ),
     FigureSpec(
         "traffic_heatmap",
         "How much of NVLink, PCIe and InfiniBand does each layout use?",
         ("parallelism",),
         ("points", "gpus", "traffic"),
-        None,
+        "5",
         _GPUS,
         cluster="h200x32",
     ),
@@ -238,7 +257,7 @@ _SPECS = (
         "How much of NVLink, PCIe and InfiniBand does each layout use on 64 H100?",
         ("parallelism",),
         ("points", "gpus", "traffic"),
-        None,
+        "5",
         _GPUS,
         is_general=False,
         cluster="h100x64",
@@ -248,7 +267,7 @@ _SPECS = (
         "What throttles clocks, on which GPUs, and how warm are they?",
         ("throttling",),
         ("points", "gpus", "published"),
-        "17",
+        "17b",
         _GPUS,
     ),
     FigureSpec(
@@ -347,8 +366,8 @@ def spec_of(name: str) -> FigureSpec:
     if base not in FIGURES:
         raise UserError(f"no figure {base!r}{nearest(base, FIGURES)}")
     spec = FIGURES[base]
-    if study and spec.comparison:
-        raise UserError(f"figure {name}: draws config/whatif/{spec.comparison}.yaml, not one study; ask for {base}")
+    if study and spec.simulated:
+        raise UserError(f"figure {name}: draws config/{spec.simulated}.yaml, not one study; ask for {base}")
     return replace(spec, studies=(study,)) if study else spec
 
 
@@ -361,15 +380,38 @@ class FigureModule(Protocol):
 
 
 def caption(name: str, folder: Path = CAPTIONS) -> str:
-    """Return the caption of a figure, reStructuredText. Raises `UserError` if there is none."""
+    """Return the caption of a figure: the first paragraph of its text. Raises `UserError` if there is none."""
+    return text_of(name, folder)[0]
+
+
+def text_of(name: str, folder: Path = CAPTIONS) -> tuple[str, str]:
+    """Return the caption of a figure, and how to read it in full; both reStructuredText.
+
+    Raises:
+        UserError: If there is no such text.
+    """
     path = folder / f"{name.rpartition('/')[2]}.rst"
     try:
-        return path.read_text(encoding="utf-8")
+        caption, _, notes = path.read_text(encoding="utf-8").strip().partition("\n\n")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; each figure has a caption there") from None
+    return caption, notes.strip()
+
+
+class ModuleOfOneRun(FigureModule, Protocol):
+    """What the module of a figure that draws one run offers beside."""
+
+    def runs_to_draw(self, points: "DataFrame", traced: set[str]) -> list[str]:
+        """Return the run that is drawn of some points and the runs with a timeline; empty where there is none."""
+        ...
 
 
 def load(name: str) -> FigureModule:
     """Return the module of the figure called `name`. Raises `UserError` if there is no such figure."""
     spec = spec_of(name)
     return cast(FigureModule, importlib.import_module(f"triplepoint.figures.{spec.name}"))
+
+
+def module_of_one_run(name: str) -> ModuleOfOneRun:
+    """Return the module of a figure that draws one run. Raises `UserError` as `load` does."""
+    return cast(ModuleOfOneRun, load(name))

@@ -15,7 +15,7 @@ from triplepoint.figures import marks, style
 from triplepoint.verdicts.sum_up import answer_values, deviations
 
 NOTE = (
-    "Lines: what both numbers are known to, the model's 90 % interval and the accuracy of reading the figure; a number "
+    "Lines: 90 % interval of ours and the accuracy of reading the published figure, together; a number "
     "agrees where its line meets 1, or 0 K. Title: the range is from the 5th to the 95th percentile of ratios. At the "
     "right: how many agree, and where they are published. * constants of the simulator were set by this figure."
 )

@@ -15,7 +15,7 @@ from triplepoint.verdicts.sum_up import VERDICTS, answer_directions, counts
 KINDS = ("trend", "sign", "order", "fits", "finding", "unknown")
 NOTE = (
     "Bars: share of each claim's points by verdict; at the right how many agree of those that can be told, and "
-    "where it is said. Cannot tell: no such run, or a change within what either is known to. Findings are "
+    "where it is said. Cannot tell: no such run, or a change within the uncertainty of either. Findings are "
     "contradictions within the study itself. * constants of the simulator were set by this figure."
 )
 _ROW_IN, _HEAD_IN = 0.155, 1.7

@@ -10,7 +10,7 @@ from triplepoint.figures import gpu_map, style
 
 BUSY, MEAN = "sm_clock_busy_mhz", "sm_clock_mhz"
 _PLOTTED = ["place", "row", "run", "origin", "node", "number", "rank", "value", BUSY, MEAN]
-NOTE = "A cell is a GPU's {what}. Interval of the title: {about} over runs, whose parts are the same."
+NOTE = "A cell is a GPU's {what}.{waits} Interval of the title: {about} over runs of the same GPUs."
 
 
 @style.styled
@@ -32,8 +32,9 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     what = "mean clock while kernels run" if column == BUSY else "mean clock over steps, idle time included"
     panels = [(str(place), gpu_map.rows_of(found, column)) for place, found in known.groupby("place", sort=False)]
     drawn = points[points["run"].isin(known["run"])]
-    note = NOTE.format(what=what, about=between_gpus.ABOUT)
-    page = gpu_map.draw_maps(_answer(known, column), note, drawn, panels, ("viridis", f"{what.split(',')[0]} (MHz)"))
+    waits = "" if column == BUSY else " A GPU that waits clocks high, so a high clock is no sign of speed."
+    note = NOTE.format(what=what, waits=waits, about=between_gpus.ABOUT)
+    page = gpu_map.draw_maps(_answer(known, column), note, drawn, panels, ("viridis", f"{what} (MHz)"))
     return page.finish(), DataFrame([row for _, found in panels for row in found.to_dict("records")])[_PLOTTED]
 
 

@@ -15,9 +15,9 @@ from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 
 NOTE = (
-    "Title: mean over the layouts that ran as both, with its 90 % t interval over layouts; how many rise and "
-    "fall where that holds no change. Lines with caps: 90 % interval of the model, or 10th to 90th percentile "
-    "over measured steps."
+    "Title: mean over the layouts that ran as both, with its 90 % t interval over layouts (not the error of the "
+    "model); how many rise and fall where that holds no change. Lines with caps: 90 % interval of the model, or 10th "
+    "to 90th percentile over measured steps."
 )
 NEED = "needed_memory_bytes"
 _NAMES = (

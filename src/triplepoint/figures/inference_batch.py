@@ -30,8 +30,8 @@ _ASKED = {
     "gpu_energy_per_token_j": "energy per token",
 }
 NOTE = (
-    "Title: mean over layouts that ran at both sizes, with its 90 % t interval over layouts; how many rise and "
-    "fall where that holds no change. Bars: {bars}."
+    "Title: mean over layouts that ran at both sizes, with its 90 % t interval over layouts (not the error of the "
+    "model); how many rise and fall where that holds no change. Bars: {bars}."
 )
 _BARS = {"simulated": "90 % interval of the model", "measured": "10th to 90th percentile over measured batches"}
 _NAMES = [

@@ -39,8 +39,8 @@ _NAMES = (
     "reason", "num_gpus",
 )  # fmt: skip
 NOTE = (
-    "Title: mean over layouts that ran at both sizes, with its 90 % t interval over layouts; how many rise "
-    "and fall where that holds no change. Bands: {bands}."
+    "Title: mean over layouts that ran at both sizes, with its 90 % t interval over layouts (not the error of the "
+    "model); how many rise and fall where that holds no change. Bands: {bands}."
 )
 _BANDS = {
     "simulated": "90 % interval of the model, which is mostly shared by all points",

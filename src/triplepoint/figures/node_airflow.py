@@ -25,7 +25,7 @@ _PLOTTED = [
 ]  # fmt: skip
 NOTE = (
     "Top: mean of each slot over nodes and runs; air enters at the front, arrows lead to the GPU it warms. Bottom: "
-    "rear less front, paired by lane, a mark per run; lines and the title: {about} over nodes, whose parts differ."
+    "rear less front, paired by lane, a mark per run; lines and the title: {about} over nodes, whose GPUs differ."
 )
 
 

@@ -21,17 +21,22 @@ from triplepoint.status import Status
 
 @dataclass(frozen=True)
 class Change:
-    """One row of panels: a column of `points`, the title of its axis, and what titles call it ('' for not there)."""
+    """One row of panels: a column of `points`, the title of its axis, and what titles call it ('' for not there).
+
+    Shares change by percentage points, all else by a ratio, but for temperatures, which change by kelvin.
+    """
 
     column: str
     title: str
     name: str = ""
+    is_share: bool = False
 
 
 CHANGES = (
     Change("step_time_s", "step time\n(change, %)", "step time"),
     Change("gpu_power_w", "GPU power\n(change, %)", "power"),
     Change("gpu_temp_c", "temperature\n(change, K)"),
+    Change("throttle_fraction", "time throttled\n(change, % points)", is_share=True),
     Change("gpu_energy_per_token_j", "energy\n(change, %)", "energy"),
 )
 MEMORY = "memory of\na {rank} (GiB)"
@@ -39,8 +44,8 @@ _GIB = 2**30
 NOTE = (
     "Change from the same layout with neither; at the foot memory itself, predicted where it ran out of it. "
     "Lines with caps: 90 % interval {basis}. Where both points' errors may be shared, which is not known, the "
-    "interval is named, not drawn. Title: mean over layouts with its 90 % t interval, without "
-    "the model's own error, or how many rise and fall where that holds no change."
+    "interval is named, not drawn. Title: mean over layouts with its 90 % t interval over layouts alone, or "
+    "how many rise and fall where that holds no change."
 )
 
 
@@ -60,9 +65,10 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     changes = [one for one in CHANGES if chosen[one.column].notna().any()] or list(CHANGES[:1])
     numbers, bases = _numbers(chosen, changes)
     note = NOTE.format(basis=" or ".join(bases) or "none known") + left_out
+    height_in = min(2.5 + 1.02 * (len(changes) + 1), style.TALLEST)
     page = style.new_page(
         _answer(numbers, changes), chosen, len(changes) + 1, len(groups),
-        style.PAGE if len(groups) > 1 else style.COLUMN, 2.5 + 1.02 * (len(changes) + 1), note, sharex="col",
+        style.PAGE if len(groups) > 1 else style.COLUMN, height_in, note, sharex="col",
         width_ratios=[max(found["layout"].nunique(), 2) for found in groups],
     )  # fmt: skip
     for col, (group, found) in enumerate(numbers.groupby("group", sort=False)):
@@ -108,20 +114,25 @@ def _numbers(points: DataFrame, changes: Sequence[Change]) -> tuple[DataFrame, l
             "origin": row["origin"],
         }
         for one in changes:
-            effect = _effect(alike[alike["switched"] == "base"], found, one.column) if switched != "base" else None
+            effect = _effect(alike[alike["switched"] == "base"], found, one) if switched != "base" else None
             if effect is not None and not np.isnan(effect.low):
                 bases[effects.ABOUT[effect.basis]] = None
-            scale = 1 if effect is None or not effect.is_relative else 100
+            scale = 100 if one.is_share or (effect is not None and effect.is_relative) else 1
             for name, end in (("change", "value"), ("change_lo", "low"), ("change_hi", "high")):
-                numbers[f"{one.column}_{name}"] = np.nan if effect is None else scale * getattr(effect, end)
+                # Equal shares may differ in their last bit.
+                change = np.nan if effect is None else round(scale * getattr(effect, end), 9)
+                numbers[f"{one.column}_{name}"] = change
         rows.append(numbers | _memory(row))
     return DataFrame(rows), list(bases)
 
 
-def _effect(base: DataFrame, found: DataFrame, column: str) -> effects.Effect | None:
+def _effect(base: DataFrame, found: DataFrame, change: Change) -> effects.Effect | None:
     """Return the change of a quantity; None where either gave no number."""
-    both = [rows[(rows["status"] == Status.OK) & (rows[column] > 0)] for rows in (base, found)]
-    return None if any(rows.empty for rows in both) else effects.compare(both[0], both[1], column)
+    done = [rows[rows["status"] == Status.OK] for rows in (base, found)]
+    both = [rows[rows[change.column].notna() if change.is_share else rows[change.column] > 0] for rows in done]
+    if any(rows.empty for rows in both):
+        return None
+    return effects.compare(both[0], both[1], change.column, False if change.is_share else None)
 
 
 def _memory(row: Series) -> dict[str, Any]:
@@ -143,7 +154,8 @@ def _answer(numbers: DataFrame, changes: Sequence[Change]) -> str:
             one.name: _effects_of(own[own[f"{one.column}_change"].notna()], one.column) for one in changes if one.name
         }
         if any(found.values()):
-            lines.append(titles.say_change(f"With {marks.OPTIMIZATIONS[switched].name}", found))
+            aside = titles.error_unknown(own)
+            lines.append(titles.say_change(f"With {marks.OPTIMIZATIONS[switched].name}", found, aside=aside))
     return "\n".join(lines) or "No layout ran with and without recomputation or overlap"
 
 

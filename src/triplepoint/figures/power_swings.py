@@ -19,7 +19,7 @@ NUM_STEPS = 6
 NOTHING = "no job whose nodes all have a power meter, with 100 readings or more"
 NOTE = (
     "Power of all nodes at the plug in steps without the profiler, of the fastest layout; readings every {period}. "
-    "Dashed: 1st and 99th percentile, whose distance is the swing. Brackets: lowest and highest repeat."
+    "Swing: from the 1st to the 99th percentile (dashed), over the mean. Brackets: lowest and highest repeat."
 )
 _LINE = "job_power_line_fraction"
 
@@ -50,7 +50,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         who = {name: found[name].iloc[0] for name in ("run", "group", "layout")}
         numbers += [course.assign(**who), spectrum.assign(**who)]
     page.axes[0][0].set_ylabel("power of the job (kW)")
-    page.axes[1][0].set_ylabel("amplitude\n(% of mean power)")
+    page.axes[1][0].set_ylabel("amplitude of the swing\n(% of mean power)")
     if handles:
         page.legend(handles)
     return page.finish(), concat(numbers, ignore_index=True)
@@ -85,8 +85,13 @@ def _draw_course(axes: Axes, course: DataFrame, step_s: float) -> None:
     power_kw = course["job_power_w"] / 1e3
     drawn = course["t_s"] <= NUM_STEPS * step_s
     axes.plot(course.loc[drawn, "t_s"], power_kw[drawn], ".-", color=marks.QUANTITIES["power"], markersize=2.5)
-    for end in np.percentile(power_kw, [1, 99]):
-        axes.axhline(end, color=marks.GREY, linewidth=0.7, linestyle=(0, (4, 2)))
+    for end, value in zip(("1st", "99th"), np.percentile(power_kw, [1, 99]), strict=True):
+        axes.axhline(value, color=marks.GREY, linewidth=0.7, linestyle=(0, (4, 2)))
+        axes.text(
+            0.99, value, f"{end} percentile", transform=axes.get_yaxis_transform(), ha="right", color=marks.GREY,
+            va="top" if end == "1st" else "bottom", fontsize=style.TEXT_PT,
+        )  # fmt: skip
+    axes.margins(y=0.14)
     axes.set_xlabel("time (s)")
     axes.locator_params(axis="y", nbins=5)
 

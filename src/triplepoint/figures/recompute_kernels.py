@@ -72,7 +72,9 @@ def _answers(points: DataFrame) -> list[str]:
     for _, found in points.groupby("place", sort=False):
         where = stacks.place_of(found) if points["place"].nunique() > 1 else ""
         pairs = {name: _pairs(found, column) for column, name in _ANSWERED.items()}
-        answers.append(titles.at_place(where, titles.say_change("With recomputation", pairs)))
+        answers.append(
+            titles.at_place(where, titles.say_change("With recomputation", pairs, aside=titles.error_unknown(found)))
+        )
     return answers
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from triplepoint.figures import CAPTIONS, FIGURES, FigureSpec, caption
+from triplepoint.figures import CAPTIONS, FIGURES, FigureSpec, text_of
 from triplepoint.files import write_text_if_changed
 
 COMMAND = "python -m triplepoint.figures.reference"
@@ -17,7 +17,9 @@ study `inference` and no others. `snakemake figs/mine/timeline.pdf` draws a figu
 
 Each figure is written as `.pdf`, `.svg` and `.png`, with the plotted numbers as `.csv`. It says whether it was measured
 or simulated. Its title is the answer, computed from the results. Columns of the tables: [tables.md](tables.md). The
-first column is the number of the figure in the published study, arXiv:2509.10371, where it has one.
+first column is the number of the figure in the published study, arXiv:2509.10371, where it has one. Figures `claims`
+and `claims_directions` hold every number and statement of that study beside ours. Below, the first paragraph of a
+figure is its caption; the rest says how to read it in full.
 
 | published figure | figure | question | studies |
 |---|---|---|---|
@@ -43,7 +45,7 @@ def _studies(spec: FigureSpec) -> str:
 
 
 def _chapter(spec: FigureSpec, captions: Path) -> str:
-    source = f"comparison `config/whatif/{spec.comparison}.yaml`" if spec.comparison else ""
+    source = f"simulated for it from `config/{spec.simulated}.yaml`" if spec.simulated else ""
     facts = {
         "Published figure": spec.paper or "",
         "Studies": ", ".join(f"`{name}`" for name in spec.studies),
@@ -55,7 +57,7 @@ def _chapter(spec: FigureSpec, captions: Path) -> str:
         f"## {spec.name}",
         spec.question,
         "\n".join(lines),
-        caption(spec.name, captions).strip().replace("``", "`"),
+        "\n\n".join(text_of(spec.name, captions)).replace("``", "`"),
     ))  # fmt: skip
 
 

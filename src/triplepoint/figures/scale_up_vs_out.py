@@ -12,10 +12,11 @@ from triplepoint.figures import marks, style
 
 QUANTITY = "step_time_s"
 
+ENERGY = "node_energy_j"
 NOTE = (
-    "Top: what a factor costs either cluster, one at a time, of its own step. Bottom: what it makes of the difference, "
-    "of the step on {first}; parts add up to 'all together'. Computing is what is left with all factors changed. The "
-    "title names the largest part. Lines with caps: 90 % interval; what both have in common cancels."
+    "Top: how the step on {first} becomes that on {second}. A bar begins where the one above it ends; their sum is "
+    "'all together'. Computing is what is left when all factors are ideal: the GPUs and their number. Bottom: what "
+    "either cluster loses to a factor alone. Lines with caps: 90 % interval; uncertain: it holds zero."
 )
 _HATCHED = ("interaction",)
 _SHARES = ("share", "share_lo", "share_hi")
@@ -34,16 +35,16 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     differences = {model: _of(numbers, model, "difference") for model in models}
     first, second = _clusters(numbers)
     page = style.new_page(
-        answer(differences, first, second), _points(numbers), 2, len(models), style.PAGE, 4.9,
-        NOTE.format(first=first), sharey="row", sharex="row",
+        answer(differences, first, second), _points(numbers), 2, len(models), style.PAGE, 5.2,
+        NOTE.format(first=first, second=second), sharey="row", height_ratios=[10, 7],
     )  # fmt: skip
     for col, model in enumerate(models):
         top, bottom = page.axes[0][col], page.axes[1][col]
-        top.set_title(model)
-        _draw_costs(top, [_of(numbers, model, side) for side in ("from", "to")])
-        _draw_difference(bottom, differences[model])
-        top.set_xlabel("% of own step")
-        bottom.set_xlabel(f"% of step on {first}")
+        top.set_title(_title(model, differences[model].iloc[-1]))
+        _draw_difference(top, differences[model], _of(rows[rows["quantity"] == ENERGY], model, "difference"))
+        _draw_costs(bottom, [_of(numbers, model, side) for side in ("from", "to")])
+        top.set_xlabel(f"change from {first} (%)")
+        bottom.set_xlabel("loss (% of own step)")
     page.legend([_patch(cluster, name) for cluster, name in ((first, first), (second, second))])
     return page.finish(), numbers[_COLUMNS]
 
@@ -62,8 +63,14 @@ def answer(differences: Mapping[str, DataFrame], first: str, second: str) -> str
         first: Cluster that is compared with.
         second: Cluster that is compared.
     """
-    lines = [f"{model} {_said(rows)}" for model, rows in differences.items()]
-    return "\n".join([f"How much longer a step takes on {second} than on {first}, and what makes most of it:", *lines])
+    lines = [f"{model}: {_said(rows)}" for model, rows in differences.items()]
+    return "\n".join([f"A step on {second} against one on {first}, and what makes most of the difference:", *lines])
+
+
+def _title(model: str, whole: "Series[Any]") -> str:
+    """Return the heading of a column: the model, and what was published of its step, where that is known."""
+    sign = whole["published_sign"]
+    return model if sign != sign else f"{model}\npublished: {'longer' if sign > 0 else 'shorter'}"
 
 
 def _said(rows: DataFrame) -> str:
@@ -72,7 +79,9 @@ def _said(rows: DataFrame) -> str:
     The largest part is named, uncertain where its interval holds zero, and then the largest certain one.
     """
     whole, parts = rows[rows["part"] == "whole"].iloc[0], rows[rows["part"] != "whole"]
-    beside = " (published: the other sign)" if whole["published_sign"] * whole["share"] < 0 else ""
+    beside = ""
+    if whole["published_sign"] * whole["share"] < 0:
+        beside = f" (published: {'longer' if whole['published_sign'] > 0 else 'shorter'})"
     if whole["share_lo"] <= 0 <= whole["share_hi"]:
         return f"{_percent(whole)}, a tie{beside}"
     makers = parts[parts["share"] * whole["share"] > 0].sort_values("share", key=abs, ascending=False, kind="stable")
@@ -80,7 +89,7 @@ def _said(rows: DataFrame) -> str:
     named = [f"{makers['label'].iloc[0]}{' (uncertain)' * (not is_certain.iloc[0])}"] if len(makers) else []
     certain = makers.loc[is_certain, "label"].tolist()
     named += [f"then {certain[0]}"] if certain and not is_certain.iloc[0] else []
-    return f"{_percent(whole)}{beside}" + (f": {', '.join(named)}" if named else "")
+    return f"{_percent(whole)}{beside}" + (f", mostly {', '.join(named)}" if named else "")
 
 
 def _percent(row: "Series[Any]") -> str:
@@ -120,36 +129,56 @@ def _draw_costs(axes: Axes, sides: Sequence[DataFrame]) -> None:
         rows = side[side["part"] == "factor"]
         for at, (_, row) in enumerate(rows.iterrows()):
             # What changing a factor saves is what it costs.
-            _bar(axes, at + (number - 0.5) * 0.38, 0.36, {name: -row[name] for name in _SHARES}, str(row["cluster"]))
+            place = at + (number - 0.5) * 0.38
+            _bar(axes, place, 0.36, 0.0, {name: -row[name] for name in _SHARES}, str(row["cluster"]))
     _label(axes, list(factors["label"]))
 
 
-def _draw_difference(axes: Axes, rows: DataFrame) -> None:
-    """Draw the parts of the difference, in the colour of the cluster that each makes slower."""
+def _draw_difference(axes: Axes, rows: DataFrame, energy: DataFrame) -> None:
+    """Draw the parts of the difference one after another, in the colour of the cluster that each makes slower.
+
+    Below their sum stands the difference in energy of a step, where it is known.
+    """
     first, second = str(rows["cluster"].iloc[0]).split(" to ")
-    labels = []
+    reached = 0.0
     for at, (_, row) in enumerate(rows.iterrows()):
         is_part = row["part"] != "whole"
         cluster = second if row["share"] > 0 else first
         hatch = "//////" if row["part"] in _HATCHED else ""
-        _bar(axes, at, 0.62, {name: row[name] for name in _SHARES}, cluster, hatch, "white" if is_part else marks.BLACK)
-        labels.append(row["label"])
-    _label(axes, labels)
-    whole = rows.iloc[-1]
-    if whole["published_sign"] == whole["published_sign"]:
-        slower = second if whole["published_sign"] > 0 else first
-        axes.text(
-            0.98, 0.98, f"published:\n{slower} slower", transform=axes.transAxes, ha="right", va="top",
-            fontsize=style.TEXT_PT, color=marks.GREY,
-        )  # fmt: skip
+        start = reached if is_part else 0.0
+        _bar(axes, at, 0.62, start, {name: row[name] for name in _SHARES}, cluster, hatch, "" if is_part else "edge")
+        _write_number(axes, at, row["share"])
+        if is_part:
+            reached += row["share"]
+            axes.plot([100 * reached] * 2, [at, at + 1], color=marks.GREY, linewidth=0.5)
+    named = list(rows["label"])
+    for _, row in energy[(energy["part"] == "whole") & energy["share"].notna()].iterrows():
+        ends = [100 * row[end] for end in ("share_lo", "share_hi")]
+        axes.plot(ends, [len(named)] * 2, color=marks.GREY, linewidth=0.8, marker="|", markersize=3)
+        axes.plot([100 * row["share"]], [len(named)], marker="D", color=marks.GREY)
+        _write_number(axes, len(named), row["share"])
+        named.append("energy of nodes")
+    _label(axes, named)
+    low, high = axes.get_xlim()
+    axes.set_xlim(low, high + 0.28 * (high - low))
+
+
+def _write_number(axes: Axes, at: float, share: float) -> None:
+    place = axes.get_yaxis_transform()
+    axes.text(0.99, at, f"{100 * share:+.0f}", transform=place, ha="right", va="center", fontsize=style.TEXT_PT)
 
 
 def _bar(
-    axes: Axes, at: float, height: float, row: Mapping[str, float], cluster: str, hatch: str = "", edge: str = "white"
-) -> None:
-    mark = _mark(cluster)
-    axes.barh(at, 100 * row["share"], height, color=mark.colour, hatch=hatch, edgecolor=edge, linewidth=0.8)
-    ends = [100 * row[end] for end in ("share_lo", "share_hi")]
+    axes: Axes, at: float, height: float, start: float, row: Mapping[str, float], cluster: str, hatch: str = "",
+    edge: str = "",
+) -> None:  # fmt: skip
+    """Draw one part from where it starts, and the interval of its end; all are shares."""
+    mark, outline = _mark(cluster), marks.BLACK if edge else "white"
+    axes.barh(
+        at, 100 * row["share"], height, left=100 * start, color=mark.colour, hatch=hatch, edgecolor=outline,
+        linewidth=0.8,
+    )  # fmt: skip
+    ends = [100 * (start + row[end]) for end in ("share_lo", "share_hi")]
     axes.plot(ends, [at, at], color=marks.BLACK, linewidth=0.8, marker="|", markersize=3, markeredgewidth=0.8)
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from triplepoint.config.plan import Plan
 from triplepoint.errors import UserError, nearest
 from triplepoint.figures import FIGURES, FigureSpec, spec_of
-from triplepoint.tables.studies import OVER_ALL
 
 _NAMED = frozenset(study for spec in FIGURES.values() for study in spec.studies)
 """Studies that figures of the catalogue name."""
@@ -24,6 +23,8 @@ def figures_of(plan: Plan, is_alone: bool = False) -> list[str]:
     """
     shared = [spec.name for spec in FIGURES.values() if has_points(spec, plan)]
     if is_alone:
+        from triplepoint.tables.studies import OVER_ALL  # tables take a tenth of a second to import
+
         shared = [name for name in shared if not set(FIGURES[name].tables) & set(OVER_ALL)]
     return shared + [f"{study}/{name}" for study in plan.studies for name in own_figures(study, plan)]
 
@@ -59,7 +60,7 @@ def own_figures(study: str, plan: Plan) -> list[str]:
 def fitting(study: str, plan: Plan) -> list[str]:
     """Return the figures that say anything of a study alone."""
     points = [entry.planned.point for entry in plan.valid if study in entry.studies]
-    general = [spec for spec in FIGURES.values() if spec.is_general and not spec.comparison]
+    general = [spec for spec in FIGURES.values() if spec.is_general and not spec.simulated]
     return [spec.name for spec in general if spec.need.fits(points)]
 
 
@@ -76,6 +77,8 @@ def require_selected(names: Iterable[str], plan: Plan, config: Path) -> None:
     """
     for name in names:
         spec = spec_of(name)
+        if spec.simulated:  # it draws no run
+            continue
         absent = [study for study in spec.studies if study not in plan.studies]
         known = sorted(path.stem for path in (config / "studies").glob("*.yaml"))
         for study in absent:

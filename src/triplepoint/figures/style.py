@@ -1,16 +1,18 @@
 """The page every figure stands on: sizes, seaborn theme, title, stamp, limits, published values, clipped outliers."""
 
 import functools
+import importlib.util
 import math
 import re
 import statistics
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 import matplotlib
-import seaborn
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -86,6 +88,26 @@ _RC: dict[str, Any] = {
 }  # fmt: skip
 
 
+@functools.cache
+def _themes() -> ModuleType:
+    """Return seaborn's module of themes without the rest of seaborn, whose imports take as long as matplotlib's.
+
+    An empty package stands in while they are imported; a later `import seaborn` imports all of it as usual.
+    """
+    name = "seaborn"
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    is_new = name not in sys.modules
+    if is_new:
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        importlib.import_module(f"{name}.cm")  # registers the colours that the theme names
+        return importlib.import_module(f"{name}.rcmod")
+    finally:
+        for module in [module for module in sys.modules if is_new and module.partition(".")[0] == name]:
+            del sys.modules[module]
+
+
 def styled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Return `function` run under this style, with matplotlib's settings as they were afterwards."""
 
@@ -93,7 +115,7 @@ def styled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         with matplotlib.rc_context():
             matplotlib.rcdefaults()
-            seaborn.set_theme(context="paper", style="ticks", rc=_RC)
+            _themes().set_theme(context="paper", style="ticks", rc=_RC)
             return function(*args, **kwargs)
 
     return run
@@ -298,7 +320,7 @@ def break_off(axes: Axes, at: float, value: float, limit: float, text: str) -> b
     arrow = {"arrowstyle": "->", "linewidth": 0.7, "color": marks.BLACK, "shrinkA": 0, "shrinkB": 0}
     axes.annotate(
         text, (at, 1.0), (at, 0.8), xycoords=place, textcoords=place, ha="center", va="top", rotation=90,
-        fontsize=TEXT_PT, arrowprops=arrow,
+        fontsize=TEXT_PT, arrowprops=arrow, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
     )  # fmt: skip
     return True
 

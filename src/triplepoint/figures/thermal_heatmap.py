@@ -13,8 +13,8 @@ _PLOTTED = [
     "gpu_temp_p90_c", "gpu_temp_max_c",
 ]  # fmt: skip
 NOTE = (
-    "A cell is a GPU's mean over the steps without the profiler. Interval of the title: {about} over runs, whose parts "
-    "are the same; it does not show how other parts differ."
+    "A cell is a GPU's mean over the steps without the profiler. Interval of the title: {about} over runs of the "
+    "same GPUs; it does not show how others would differ."
 )
 
 

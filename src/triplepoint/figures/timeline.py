@@ -74,6 +74,16 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     return page.finish(), _numbers(spans, run, courses).assign(layout=chosen["layout"].iloc[0])
 
 
+def runs_to_draw(points: DataFrame, traced: set[str]) -> list[str]:
+    """Return the run that is drawn, so that of a large table only its rows need to be read; empty where there is none.
+
+    Args:
+        points: Rows of `points`.
+        traced: Ids of the runs that have a timeline.
+    """
+    return [str(run) for run in _fastest(labels.prepare(points), traced)["run"]]
+
+
 def _fastest(points: DataFrame, traced: set[str]) -> DataFrame:
     """Return the traced point with the shortest step of the first model and cluster that has one."""
     done = points[(points["status"] == Status.OK) & points["run"].isin(traced) & points["step_time_s"].notna()]

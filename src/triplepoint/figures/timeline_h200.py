@@ -7,6 +7,8 @@ from pandas import DataFrame
 
 from triplepoint.figures import timeline
 
+runs_to_draw = timeline.runs_to_draw
+
 
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     """Return the figure and the numbers it plots: see `timeline.draw`."""

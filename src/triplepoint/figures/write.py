@@ -9,9 +9,10 @@ from pandas import DataFrame
 from pandas.api.types import is_numeric_dtype
 
 from triplepoint.errors import UserError
-from triplepoint.figures import Need, load, spec_of, style
+from triplepoint.figures import Need, load, module_of_one_run, spec_of, style
 from triplepoint.files import guarded, whole, write_text
-from triplepoint.tables.studies import read_joined, require_tables
+from triplepoint.tables.projection import PROJECTION
+from triplepoint.tables.studies import read_joined, require_tables, runs_of
 from triplepoint.tables.whatif import WHATIF
 
 PNG_DPI = 200
@@ -37,20 +38,33 @@ def write_figure(name: str, results: Path, out_dir: Path) -> None:
         UserError: If there is no such figure, a study has no results or no point it can draw, or a table is damaged.
     """
     spec, module = spec_of(name), load(name)
-    if spec.comparison:
-        path = results / "whatif" / f"{spec.comparison}.parquet"
+    if spec.simulated:
+        path = results / f"{spec.simulated}.parquet"
         if not path.is_file():
             raise UserError(f"figure {name}: no {path}; make it with 'snakemake figs/{name}.pdf'")
-        tables = {"whatif": WHATIF.read(path).to_pandas()}
+        table = PROJECTION if spec.simulated.startswith("projection/") else WHATIF
+        tables = {table.name: table.read(path).to_pandas()}
     else:
         require_tables(results, spec.studies, f"figure {name}", f"snakemake figs/{name}.pdf")
-        tables = {table: read_joined(results, spec.studies, table).to_pandas() for table in spec.tables}
-    if "points" in tables:
-        tables["points"] = on_cluster(_drawable(tables["points"], spec.need, name), name)
+        tables = _read_tables(name, results)
     figure, numbers = module.draw(tables)
     write_text(out_dir / f"{name}.csv", to_csv(numbers))
     for kind in _METADATA:
         save(figure, out_dir / f"{name}{kind}")
+
+
+def _read_tables(name: str, results: Path) -> dict[str, DataFrame]:
+    """Return the tables of a figure by name: of `points` the rows it draws; of a figure of one run its rows alone."""
+    spec = spec_of(name)
+    tables, runs = {}, None
+    if "points" in spec.tables:
+        points = read_joined(results, spec.studies, "points").to_pandas()
+        tables["points"] = on_cluster(_drawable(points, spec.need, name), name)
+    if spec.is_of_one_run:
+        traced = runs_of(results, spec.studies, "timeline")
+        runs = module_of_one_run(name).runs_to_draw(tables["points"], traced)
+    others = [table for table in spec.tables if table not in tables]
+    return tables | {table: read_joined(results, spec.studies, table, runs).to_pandas() for table in others}
 
 
 def save(figure: Figure, path: Path) -> None:

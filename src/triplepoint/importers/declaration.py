@@ -167,6 +167,8 @@ class Format:
     """Raises `UserError` for a file that cannot be read."""
     shows: str
     """What its numbers can and cannot show, in one or two sentences."""
+    shows_of_columns: Mapping[str, str] = field(default_factory=dict)
+    """What is said only where one of our columns was read, by its name."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Columns that are known and not taken, with the reason."""
     times: Sequence[str] = ()

@@ -103,9 +103,12 @@ FORMAT = Format(
     facts={"name": "product", "gpu_name": "product", "uuid": "uuid", "gpu_uuid": "uuid"},
     matches=_matches,
     read=_read,
-    shows=(
-        "power.draw is a mean of about 1 s on H100, H200 and other GPUs after GA100, and instantaneous on A100 and "
-        "V100; "
-        "power.draw.instant sees 25 of every 100 ms. No energy counter, so peaks and short steps cannot be told."
-    ),
+    shows="No energy counter, so peaks and short steps cannot be told.",
+    shows_of_columns={
+        "gpu_power_average_w": (
+            "power.draw is a mean of about 1 s on H100, H200 and other GPUs after GA100, and instantaneous on A100 and "
+            "V100."
+        ),
+        "gpu_power_w": "An instantaneous reading sees 25 of every 100 ms on A100 and H100.",
+    },
 )

@@ -39,9 +39,12 @@ def account_of(node: RecordedNode) -> dict[str, Any]:
 
 def shows_of(telemetry: Telemetry, rows: Sequence[Row]) -> list[str]:
     """Return what the sensors can and cannot show: of their formats, and of these recordings."""
-    known = {declared.name: declared.shows for declared in formats()}
-    lines = [f"{name}: {known[name]}" for name in telemetry.formats if name in known]
+    known = {declared.name: declared for declared in formats()}
     measured = {name for one in telemetry.hosts.values() for part in one.parts for name in part.columns}
+    lines = []
+    for declared in (known[name] for name in telemetry.formats if name in known):
+        of_columns = [text for name, text in declared.shows_of_columns.items() if name in measured]
+        lines.append(f"{declared.name}: {' '.join([*of_columns, declared.shows])}")
     if renewed := _renewal(telemetry):
         lines.append(renewed)
     if "gpu_power_average_w" in measured and not {"gpu_power_w", "gpu_energy_j"} & measured:

@@ -14,7 +14,7 @@ from triplepoint.launch.collect import devices_of_ranks
 from triplepoint.launch.outcome import HOST_MEMORY, LOG_TAIL_LINES, classify, describe_exit
 from triplepoint.manifest import NO_STEP, Evidence, Manifest
 from triplepoint.recorded.description import read_description
-from triplepoint.recorded.marks import REQUEST, SOURCES
+from triplepoint.recorded.marks import RANGES, REQUEST, SOURCES
 from triplepoint.recorded.run import Ending, RecordedGpu, RecordedNode, write_run
 from triplepoint.recorded.session import ENDING_SIGNALS, Session
 from triplepoint.recorded.studies import RECORDED
@@ -85,9 +85,12 @@ def _not_profiled(folder: Path, rows: Sequence[Mapping[str, Any]], num_traces: i
     asked = json.loads((folder / REQUEST).read_text())
     first, last = asked["first"], asked["first"] + asked["num"] - 1
     profiled = len({row["step"] for row in rows if row["kind"] == "profiled"})
+    if not num_traces and (marked := sorted((folder / RANGES).glob("rank*"))):
+        window = f"steps {first} to {last} are in ranges 'iteration N' of {marked[0].read_text()}"
+        return {"not_profiled": f"{window}: 'triplepoint import' the trace of the profiler that ran outside"}
     if not num_traces:
         num = max((int(row["step"]) for row in rows), default=-1) + 1
-        why = "its ranks do not use torch, or use its profiler themselves"
+        why = "its ranks use neither torch nor NVTX nor ROCTX, or profile themselves"
         why = why if num > first else f"the job ended after {num} steps, counted from 0"
         return {"not_profiled": f"steps {first} to {last} were not profiled: {why if rows else 'no step was marked'}"}
     if 0 < profiled < asked["num"]:

@@ -25,6 +25,8 @@ STEPS_BY = "TRIPLEPOINT_STEPS"
 """Environment variable with what may mark steps: a key of `SOURCES`, `auto` or `none`."""
 REQUEST = "profile.json"
 """File of a recording that asks for a profiled window: `{"first": STEP, "num": STEPS, "ranks": [..] or null}`."""
+RANGES = "ranges"
+"""Folder of a recording with the name of the library whose ranges mark the window, a file for each rank."""
 SOURCES = {
     "calls": "calls of recorder.step()",
     "framework": "the training step of Megatron-LM or DeepSpeed",
@@ -127,6 +129,8 @@ class _Window:
         self._looked_ns = 0
         self._request: dict[str, Any] | None = None
         self._profiler: Any = None
+        self._outside: Any = None
+        self._last = 0
         self._span: Any = None
         self.kind = "measured"
         """Kind of the step that is under way; `warmup` after a window, where ranks wait for each other's files."""
@@ -161,8 +165,14 @@ class _Window:
             self._done = self._request = request
 
     def _start(self, last: int) -> None:
+        self._last = last
         torch = sys.modules.get("torch")
         if torch is None:
+            spec = importlib.util.spec_from_file_location("_triplepoint_ranges", Path(__file__).with_name("ranges.py"))
+            assert spec is not None and spec.loader is not None
+            ranges = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(ranges)
+            self._outside = self._profiler = ranges.open_window(self._session / RANGES, self._rank)
             return
         from torch.profiler import ProfilerActivity, profile
 
@@ -173,10 +183,12 @@ class _Window:
         except RuntimeError as error:  # the loop's own profiler runs
             self._profiler = None
             print(f"triplepoint: rank {self._rank}: not profiled: {error}", file=sys.stderr)
-        self._last = last
 
     def _mark(self, number: int) -> None:
         """Begin the span that a step has in the trace, as torch.profiler calls it."""
+        if self._outside is not None:
+            self._span = self._outside.span(number)
+            return
         from torch.profiler import record_function
 
         self._span = record_function(f"ProfilerStep#{number}")
@@ -189,6 +201,9 @@ class _Window:
         if self._span is not None:
             self._span.__exit__(None, None, None)
         self._profiler.stop()
+        if self._outside is not None:
+            self._profiler = self._outside = self._span = None
+            return
         folder = self._session / "traces"
         folder.mkdir(parents=True, exist_ok=True)
         raw, packed = folder / f".rank{self._rank}.json", folder / f".rank{self._rank}.json.gz"

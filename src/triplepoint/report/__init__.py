@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from triplepoint.config.plan import read_plan
 from triplepoint.errors import UserError
-from triplepoint.figures import spec_of
+from triplepoint.figures import spec_of, text_of
 from triplepoint.figures.selection import figures_of
 from triplepoint.files import write_text, write_text_if_changed
 from triplepoint.manifest import Manifest, read_manifest
@@ -202,8 +202,9 @@ def _figures(
     for name in names:
         spec, place = spec_of(name), name.replace("/", "--")
         question = spec.question if spec.name == name else f"{spec.question} Study {name.partition('/')[0]}"
-        caption, plain = _caption(captions / f"{spec.name}.rst")
-        picture = read_picture(figs / f"{name}.svg", place, f"{question} {plain}")
+        caption, notes = text_of(spec.name, captions)
+        texts = {"caption": _html(caption, spec.name), "notes": _html(notes, spec.name)}
+        picture = read_picture(figs / f"{name}.svg", place, f"{question} {_first_sentence(caption)}")
         colours |= picture.colours
         paths = [figs / f"{name}.{end}" for end in ("pdf", "csv")]
         files = [(path.suffix[1:].upper(), link_to(path, folder)) for path in paths if path.is_file()]
@@ -211,7 +212,7 @@ def _figures(
             "name": place, "question": question, "answer": picture.title,
             "png": link_to(figs / f"{name}.png", folder),
             "image": Markup(picture.svg), "files": files,
-            "caption": Markup(caption),
+            **texts,
         })  # fmt: skip
     _pack_largest(found)
     return found, colours
@@ -227,12 +228,8 @@ def _pack_largest(found: Sequence[dict[str, Any]]) -> None:
         largest["image"] = Markup(f'<span class="packed" {style[0] if style else ""} data-svg="{packed}"></span>')
 
 
-def _caption(path: Path) -> tuple[str, str]:
-    """Return a caption as HTML, and its first sentence as plain text."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such caption; every figure has one") from None
+def _html(text: str, name: str) -> Markup:
+    """Return the text of a figure as HTML."""
     complaints = io.StringIO()
     # Captions are text: they may not read files, run raw HTML, or read a user's docutils configuration.
     settings = {
@@ -242,6 +239,10 @@ def _caption(path: Path) -> tuple[str, str]:
     try:
         parts = docutils.core.publish_parts(text, writer="html5", settings_overrides=settings)
     except docutils.utils.SystemMessage as error:
-        raise UserError(f"{path}: not valid reStructuredText: {error}") from None
-    first = " ".join(text.split()).split(". ")[0].rstrip(".") + "."
-    return str(parts["body"]), first.replace("*", "").replace("`", "")
+        raise UserError(f"{name}.rst: not valid reStructuredText: {error}") from None
+    return Markup(str(parts["body"]))
+
+
+def _first_sentence(text: str) -> str:
+    """Return the first sentence as plain text."""
+    return (" ".join(text.split()).split(". ")[0].rstrip(".") + ".").replace("*", "").replace("`", "")

@@ -35,6 +35,16 @@ class Figure(NamedTuple):
     fitted: str
     groups: list[Group]
 
+    @property
+    def heading(self) -> str:
+        """Its name as a sentence begins."""
+        return self.name[0].upper() + self.name[1:]
+
+    @property
+    def said(self) -> str:
+        """How many rows have which verdict, in words."""
+        return _in_words(self.counts)
+
 
 class Section(NamedTuple):
     """What the page shows of claims.
@@ -95,6 +105,13 @@ def _plural(verdict: Verdict, count: int) -> str:
     return one if count == 1 else many
 
 
+def _in_words(counts: Sequence[int]) -> str:
+    """Return counts by verdict, such as '2 differ, 5 agree'."""
+    return ", ".join(
+        f"{count} {_plural(verdict, count)}" for verdict, count in zip(ORDER, counts, strict=True) if count
+    )
+
+
 def _in_order(name: str) -> tuple[bool, list[tuple[int, str]]]:
     """Return the key that sorts figures by number, then sections."""
     parts = [(int(digits or 0), letters) for digits, letters in re.findall(r"(\d+)|(\D+)", name)]
@@ -120,8 +137,7 @@ def _count(rows: Iterable[Row]) -> list[int]:
 def _groups(rows: Sequence[Row]) -> list[Group]:
     groups = []
     for name, of_claim in _by(rows, "claim").items():
-        counts = zip(ORDER, _count(of_claim), strict=True)
-        words = ", ".join(f"{count} {_plural(verdict, count)}" for verdict, count in counts if count)
+        words = _in_words(_count(of_claim))
         ordered = sorted(of_claim, key=lambda row: ORDER.index(row["verdict"]))
         first = of_claim[0]
         quantity = (first["quantity"] or "").replace("_", " ")

@@ -41,7 +41,7 @@ def write_comparison(found: Comparison, out: Path) -> None:
         sentence=found.sentence,
         sides=[(letter, side.origin, describe_side(side)) for letter, side in (("A", found.first), ("B", found.other))],
         changes=[change._asdict() for change in found.changes],
-        step_title=step_title(step) if step else "",
+        step_title=step_title(found),
         parts=part_lines(found, step, len(step.parts)) if step else [],
         bars=list(_bars(step)) if step else [],
         kernels=kernels,

@@ -27,6 +27,7 @@ _OF_LAYOUTS = ("parallelism_sweep", "lora", "mi250_vs_nvidia", "inference_batch"
 """Figures that compare layouts, each of its own studies."""
 _ALIKE = "alike"
 """Column with all of a point that a change leaves as it is."""
+_UNKNOWN = ", which is not known: no public measurement differs in this alone"
 _TRACK = 0.6
 """Natural logarithm of a ratio at the ends of the bars: -45 and +82 %. Larger effects are cut off there."""
 _HOT_K = 0.1
@@ -70,9 +71,17 @@ class Finding(NamedTuple):
         low, value, high = (self._place(end) for end in (self.effect.low, self.effect.value, self.effect.high))
         return low, round(high - low, 2), value
 
+    @property
+    def beyond(self) -> str:
+        """The arrow to an effect beyond the ends of the scale; '' for one within."""
+        change = self._change(self.effect.value)
+        return "" if abs(change) <= _TRACK else "▸" if change > 0 else "◂"
+
+    def _change(self, end: float) -> float:
+        return math.log1p(end) if self.effect.is_relative else end / 10 * _HOT_K
+
     def _place(self, end: float) -> float:
-        change = math.log1p(end) if self.effect.is_relative else end / 10 * _HOT_K
-        return round(50 + 50 * min(max(change / _TRACK, -1.0), 1.0), 2)
+        return round(50 + 50 * min(max(self._change(end) / _TRACK, -1.0), 1.0), 2)
 
 
 class _Change(NamedTuple):
@@ -256,7 +265,7 @@ def _over_pairs(words: str, quantity: _Quantity, effects: Sequence[Effect], orig
     pairs = f"{len(effects)} pairs of runs" if len(effects) > 1 else "one pair of runs"
     basis = f"{pairs} that differ in nothing else, {origin}; interval {ABOUT[effect.basis]}"
     if origin == "simulated" and effect.basis == "settings":
-        basis += ", without the error of the model, which all of them share"
+        basis += ", without the error of the model" + _UNKNOWN * (module == "optimization_sweep")
     return Finding(f"{words} {verb}.", effect, basis, module)
 
 

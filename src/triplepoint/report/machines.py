@@ -39,7 +39,13 @@ def describe_machines(manifests: Sequence[Manifest]) -> list[Machine]:
     joined: dict[tuple[Line, ...], set[str]] = {}
     for (*names, _), (_, lines) in best.items():
         joined.setdefault(lines, set()).update(names)
-    return [Machine(_listed(sorted(hosts)), list(lines)) for lines, hosts in joined.items()]
+    return [Machine(_heading(sorted(hosts), dict(lines)), list(lines)) for lines, hosts in joined.items()]
+
+
+def _heading(hosts: Sequence[str], lines: Mapping[str, str]) -> str:
+    """Return the hosts; of simulated nodes, which all have one name, their GPUs."""
+    devices = lines.get("Devices", "")
+    return f"Simulated node of {devices}" if devices and "Origin" in lines else _listed(hosts)
 
 
 def _listed(names: Sequence[str], most: int = 8) -> str:
@@ -65,7 +71,8 @@ def describe_node(node: Node, origin: str) -> tuple[int, tuple[Line, ...]]:
     for column, reason in (node.telemetry.absent if node.telemetry else {}).items():
         absent.setdefault(reason, []).append(column)
     absent |= {gap: ["telemetry"] for gap in node.gaps}
-    lines += [("Not measured", f"{', '.join(columns)}: {reason}") for reason, columns in absent.items()]
+    title = "Not simulated" if origin == "simulated" else "Not measured"
+    lines += [(title, f"{', '.join(columns)}: {reason}") for reason, columns in absent.items()]
     return len(devices), tuple(lines)
 
 

@@ -23,14 +23,15 @@ def describe_why(run: Path) -> dict[str, Any] | None:
     except UserError:  # no measured step that all ranks have, say: the page has all else
         return None
     slow = answer.slowdown
+    of_steps = answer.step_times.sentences() if answer.step_times else ()
     return {
-        "slowdown": f"{slow.slowdown:.3f}",
+        "slowdown": f"{slow.slowdown:.3f}" if answer.is_replayed else None,
         "step_s": f"{answer.step_s:.4g}",
         "ideal_s": f"{slow.ideal_s.mean():.4g}",
         "source": answer.source,
         "causes": [_cause(row) for row in answer.rows()[:_MOST]],
         "heat": answer.heat,
-        "notes": list(answer.notes),
+        "notes": [*of_steps, *answer.gpus, *answer.notes],
         "parts": _parts(answer),
     }
 

@@ -150,17 +150,27 @@ def fabric_of(cluster: ClusterConfig, gpu: GpuConfig, config: Path) -> Fabric:
         num_nics * nodes,
         kind,
         gpus_per_leaf=_gpus_per_leaf(cluster, num_nics),
-        oversubscription=cluster.oversubscription,
+        oversubscription=cluster.oversubscription * (_DETOUR if cluster.topology == "dragonfly" else 1.0),
     )
     return Fabric(inside + network_levels(network, link, domain, cluster.num_gpus))
 
 
 def _gpus_per_leaf(cluster: ClusterConfig, num_nics: int) -> int | None:
+    if cluster.topology == "dragonfly":
+        nodes = max(1, _PORTS_PER_GROUP // num_nics)
+        return cluster.gpus_per_leaf or nodes * cluster.gpus_per_node
     if cluster.oversubscription == 1:
         return None
-    return cluster.gpus_per_leaf or gpus_per_leaf(cluster.rail_optimised, num_nics, cluster.gpus_per_node)
+    is_by_rail = None if cluster.topology is None else cluster.topology == "rail_optimised"
+    return cluster.gpus_per_leaf or gpus_per_leaf(is_by_rail, num_nics, cluster.gpus_per_node)
 
 
+_PORTS_PER_GROUP = 512
+"""Adapters of a group of a balanced dragonfly: 32 switches of 64 ports, 16 of them to adapters, 31 to the other
+switches of the group, 16 to other groups. Source: Kim, Dally, Scott and Abts, ISCA 2008, section 3: a = 2p = 2h."""
+_DETOUR = 2.0
+"""Links between groups that a packet crosses: a ring loads few pairs of groups, whose traffic goes by way of others,
+which halves what all links together carry. Source: the same, on Valiant's routing."""
 PORTS_PER_LEAF = 32
 """Adapters under one leaf switch: half of 64 ports. Source: NVIDIA DGX SuperPOD reference architecture, DGX H100, 32
 nodes under the eight leaf switches of a scalable unit, one for each rail."""

@@ -15,6 +15,7 @@ from triplepoint.tables import (
     TELEMETRY,
     TIMELINE,
 )
+from triplepoint.tables.projection import PROJECTION
 from triplepoint.tables.results import RESULT_TABLES
 from triplepoint.tables.schema import Column, Table
 from triplepoint.tables.truth import TRUE_CRITICAL_PATH, TRUE_TIMES, TRUE_TRAFFIC
@@ -63,6 +64,8 @@ def reference() -> str:
     parts += [_chapter(f"`{name}`", table) for name, table in RESULT_TABLES.items()]
     parts += ["## Comparisons", "Written by `whatif` as `results/whatif/<comparison>.parquet`."]
     parts.append(_chapter("`whatif`", WHATIF))
+    parts += ["## Projections", "Written by `triplepoint project --out`."]
+    parts.append(_chapter("`projection`", PROJECTION))
     parts += ["## Slow GPUs", "Written by `triplepoint why --out`."]
     parts.append(_chapter("`why`", WHY))
     parts += ["## Files of a run", "In `results/runs/<run>/`; those in `raw/truth/` are of simulated runs alone."]

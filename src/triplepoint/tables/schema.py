@@ -160,13 +160,38 @@ class Table:
 
     def read_parts(self, path: Path) -> Iterator[pa.Table]:
         """Yield the checked row groups of `path`, one at a time in memory. Raises UserError as `read` does."""
+        with self._opened(path) as file:
+            for index in range(file.num_row_groups):
+                yield self.check(file.read_row_group(index), path)
+
+    def read_rows(self, path: Path, column: str, values: Iterable[str]) -> pa.Table:
+        """Return the checked rows of `path` that have one of some values in a column; no others are kept in memory.
+
+        Raises:
+            UserError: As `read` does.
+        """
+        import pyarrow.compute as pc
+
+        meant = pa.array(values, pa.string())
+        with self._opened(path) as file:
+            parts = (pa.Table.from_batches([batch]) for batch in file.iter_batches(use_threads=False))
+            kept = [part.filter(pc.is_in(part[column], value_set=meant)) for part in parts]
+        return self.check(pa.concat_tables([file.schema_arrow.empty_table(), *kept]), path)
+
+    def read_values(self, path: Path, column: str) -> set[Any]:
+        """Return the different values of one column of `path`, the only one that is read. Raises as `read` does."""
+        with self._opened(path) as file:
+            return set(file.read([column])[column].unique().to_pylist())
+
+    @contextlib.contextmanager
+    def _opened(self, path: Path) -> "Iterator[pq.ParquetFile]":
+        """Open a file of this table; an error in reading it becomes one line."""
         import pyarrow.parquet as pq
 
         try:
             with pq.ParquetFile(path) as file:
                 self._check_version(file.schema_arrow, path)
-                for index in range(file.num_row_groups):
-                    yield self.check(file.read_row_group(index), path)
+                yield file
         except FileNotFoundError:
             raise self._missing(path) from None
         except (pa.ArrowInvalid, OSError) as error:

@@ -1,6 +1,6 @@
 """Tables of studies: where each stands, and the rows of several studies joined, every run once."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ def planned_studies(results: Path) -> tuple[str, ...]:
     return read_plan(results / "plan.json").studies
 
 
-def read_joined(results: Path, studies: Sequence[str], table: str) -> pa.Table:
+def read_joined(results: Path, studies: Sequence[str], table: str, runs: Collection[str] | None = None) -> pa.Table:
     """Return the rows of a table over some studies, a run that several have once, where it stands first.
 
     Of table `points`, `studies` names those of them that have the run, and `variant` sets the runs of all apart.
@@ -42,6 +42,7 @@ def read_joined(results: Path, studies: Sequence[str], table: str) -> pa.Table:
         results: Folder of runs and tables.
         studies: Names of studies, in the order of rows. A table of all studies together is read as it is.
         table: A key of `RESULT_TABLES`.
+        runs: Run ids whose rows are read, of a table of runs; None for all rows.
 
     Raises:
         UserError: If a table is missing or damaged.
@@ -49,7 +50,8 @@ def read_joined(results: Path, studies: Sequence[str], table: str) -> pa.Table:
     schema = RESULT_TABLES[table]
     if table in OVER_ALL:
         return schema.read(results / "tables" / f"{table}.parquet")
-    parts = [schema.read(tables_folder(results, study) / f"{table}.parquet") for study in studies]
+    paths = [tables_folder(results, study) / f"{table}.parquet" for study in studies]
+    parts = [schema.read(path) if runs is None else schema.read_rows(path, "run", runs) for path in paths]
     if len(parts) < 2:
         return parts[0] if parts else schema.schema().empty_table()
     joined = _once_each(parts, next(key for key in _KEYS if key in schema.schema().names))
@@ -57,6 +59,14 @@ def read_joined(results: Path, studies: Sequence[str], table: str) -> pa.Table:
         joined = _with_studies(joined, parts)
         joined = _with_variants(joined, results, studies)
     return joined
+
+
+def runs_of(results: Path, studies: Iterable[str], table: str) -> set[str]:
+    """Return the ids of the runs in a table of some studies. Raises `UserError` as `read_joined` does."""
+    schema = RESULT_TABLES[table]
+    return set().union(
+        *(schema.read_values(tables_folder(results, study) / f"{table}.parquet", "run") for study in studies)
+    )
 
 
 def _once_each(parts: Sequence[pa.Table], key: str) -> pa.Table:

@@ -8,8 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from triplepoint.errors import UserError
 from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS
 from triplepoint.trace.breakdown import breakdown_row, write_breakdown, write_kernels
+from triplepoint.trace.chakra.export import write_rank
+from triplepoint.trace.chakra.files import is_chakra
+from triplepoint.trace.chakra.summary import summarise_graph
 from triplepoint.trace.compare import Comparison
 from triplepoint.trace.hta import hta_breakdown_row, kernel_table, read_hta
 from triplepoint.trace.join import Together, join_ranks
@@ -128,6 +132,7 @@ def trace_files(
     progress: Progress,
     *,
     csv: bool = False,
+    chakra: bool = False,
     num_jobs: int | None = None,
     steps: re.Pattern[str] | None = None,
 ) -> Analysed:
@@ -139,6 +144,7 @@ def trace_files(
         scheme: Rules of the taxonomy.
         progress: Called with a line now and then.
         csv: Write CSV files too.
+        chakra: Write a Chakra trace of every rank too.
         num_jobs: Processes to parse with; None for one a core.
         steps: Names of the annotations that are the steps; None for those that profilers and frameworks give them.
 
@@ -152,6 +158,10 @@ def trace_files(
     """
     with _scratch(out) as scratch:
         files = find_traces(spooled(arguments, scratch / "pipes", progress))
+        graphs = [summarise_graph(file.path) for file in files if is_chakra(file.path)]
+        said = [line for graph in graphs for line in graph.lines()]
+        if len(graphs) == len(files) and not any(graph.has_times for graph in graphs):
+            return Analysed("\n".join(said), len(files), {})
         folders = [scratch / str(index) for index in range(len(files))]
         summaries = parse_traces(files, folders, scheme, progress, num_jobs, steps=steps)
         check_ranks((one.path, one.rank) for one in summaries)
@@ -166,8 +176,10 @@ def trace_files(
         )
         if csv:
             _write_csv(tables, together)
+        for file, folder in zip(files if chakra else [], folders, strict=False):
+            write_rank(file, tables, scheme, folder, is_only=len(files) == 1)
     read = [(one.path, _damage(one.is_truncated, one.num_damaged_events)) for one in summaries]
-    return _analysed(summarise(together.summaries, together.comparison), read)
+    return _analysed("\n".join([*said, summarise(together.summaries, together.comparison)]), read)
 
 
 def _analysed(summary: str, read: Sequence[tuple[str | Path, str]]) -> Analysed:
@@ -193,7 +205,11 @@ def trace_files_as_hta(arguments: list[Path], out: Path, progress: Progress) -> 
         UserError: As `trace_files`.
     """
     with _scratch(out) as scratch:
-        ranks = read_hta(find_traces(spooled(arguments, scratch / "pipes", progress)), progress)
+        files = find_traces(spooled(arguments, scratch / "pipes", progress))
+        chakra = next((file.path for file in files if is_chakra(file.path)), None)
+        if chakra is not None:
+            raise UserError(f"{chakra}: --parity hta is of traces of Kineto; leave it out for a Chakra trace")
+        ranks = read_hta(files, progress)
         rows = [hta_breakdown_row(one) for one in ranks]
         write_breakdown(scratch / _TABLES / "breakdown.csv", rows)
         write_kernels(scratch / _TABLES / "kernels.csv", kernel_table(ranks))
@@ -214,6 +230,7 @@ def _scratch(out: Path) -> Iterator[Path]:
     is_new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=".ranks-", dir=out))
+    (folder / _TABLES).mkdir()
     try:
         yield folder
         for path in (folder / _TABLES).iterdir():

@@ -14,6 +14,8 @@ from triplepoint.errors import UserError
 from triplepoint.manifest import read_manifest
 from triplepoint.processes import in_processes
 from triplepoint.status import Status
+from triplepoint.trace.chakra.files import SUFFIXES as CHAKRA_SUFFIXES
+from triplepoint.trace.chakra.files import is_chakra, unpacked_name
 from triplepoint.trace.lanes import RankSummary
 from triplepoint.trace.profilers import SUFFIXES, Part
 from triplepoint.trace.rank.parse import parse_rank
@@ -28,6 +30,8 @@ Progress = Callable[[str], None]
 PARTS = "ranks"
 """Folder of a run that holds its parts, each of which holds a folder for each rank."""
 _RANK_IN_NAME = re.compile(r"rank[-_]?(\d{1,9})(?!\d)", re.IGNORECASE)
+_RANK_OF_CHAKRA = re.compile(r"\.(\d{1,9})\.\w+$")
+"""In the name of a Chakra trace, as ASTRA-sim wants it: `workload.3.et`."""
 _RUN_TRACE = re.compile(
     r"rank(\d{1,9})\.json(\.gz|\.zst)?$|ranks?(?P<first>\d{1,9})(?P<last>-\d{1,9})?"
     r"(\.(sqlite|db|rpd|csv)|_kernel_trace\.csv|(?(last)\.json(\.gz|\.zst)?|(?!)))$"
@@ -35,7 +39,7 @@ _RUN_TRACE = re.compile(
 """A trace of Kineto, or one of another profiler with the first of its ranks."""
 _TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd")
 _RECORD_SUFFIX = ".groups.json"
-_SHOWN_SUFFIXES = (*_TRACE_SUFFIXES[:3], *SUFFIXES)
+_SHOWN_SUFFIXES = (*_TRACE_SUFFIXES[:3], *SUFFIXES, *CHAKRA_SUFFIXES[:1])
 
 
 class TraceFile(NamedTuple):
@@ -73,6 +77,8 @@ def find_traces(arguments: Iterable[Path]) -> list[TraceFile]:
     found: list[TraceFile] = []
     for path in sorted(paths, key=lambda one: _natural(one.name)) if len(paths) > 1 else paths:
         named = _RANK_IN_NAME.findall(path.name)
+        if not named and is_chakra(path):
+            named = _RANK_OF_CHAKRA.findall(unpacked_name(path))
         found += _split(path, int(named[-1]) if named else None)
     found = _with_ranks(found)
     check_ranks((file.path, file.rank) for file in found if file.rank is not None)
@@ -80,7 +86,7 @@ def find_traces(arguments: Iterable[Path]) -> list[TraceFile]:
 
 
 def _may_be_trace(name: str) -> bool:
-    return name.endswith((*_TRACE_SUFFIXES, *SUFFIXES)) and not name.endswith("stats.csv")
+    return is_chakra(Path(name)) or (name.endswith((*_TRACE_SUFFIXES, *SUFFIXES)) and not name.endswith("stats.csv"))
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

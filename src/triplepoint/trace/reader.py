@@ -1,10 +1,12 @@
-"""Reader of traces of any profiler: Kineto's, Nsight Systems', rocprof's, told apart by how they begin."""
+"""Reader of traces: Kineto's, Nsight Systems' and rocprof's by how they begin, Chakra's by their names."""
 
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 from triplepoint.errors import UserError
+from triplepoint.trace.chakra.files import is_chakra
+from triplepoint.trace.chakra.rows import read_chakra
 from triplepoint.trace.kineto.reader import Header, Sink
 from triplepoint.trace.kineto.reader import read_trace as read_kineto
 from triplepoint.trace.kineto.source import Source, head
@@ -18,11 +20,15 @@ _DATABASES = {nsight.KNOWN_BY: nsight, rocpd.ROCPD: rocpd, rocpd.RPD: rocpd, roc
 
 
 def read_parts(path: Path) -> list[Part]:
-    """Return what of a trace of another profiler is the trace of one rank each; none of Kineto's, which has no parts.
+    """Return what of a trace of another profiler is the trace of one rank each.
+
+    Those of Kineto and of Chakra have no parts: each is the trace of one rank.
 
     Raises:
         UserError: If the file is missing, is of no known layout, or nothing in it ran on a GPU.
     """
+    if is_chakra(path):
+        return []
     start = head(path, _HEAD_BYTES)
     found: list[Part] = []
     if start.startswith(MAGIC):
@@ -68,7 +74,7 @@ def read_trace(
     Args:
         path: Trace of any profiler.
         sink: Called with arrays of `ROW` and of `LAUNCH`, as `read_kineto` does.
-        part: One of `read_parts`; None for a trace of Kineto.
+        part: One of `read_parts`; None for a trace of Kineto or Chakra.
         host: Of a trace of Kineto, give operators on the CPU too.
         streams: Of a trace of Kineto, give every event that carries a stream or a correlation.
         progress: Called now and then with what was read so far.
@@ -76,6 +82,8 @@ def read_trace(
     Raises:
         UserError: If the file is missing or damaged.
     """
+    if part is None and is_chakra(path):
+        return read_chakra(path, sink, progress)
     if part is None:
         return read_kineto(path, sink, host=host, streams=streams, progress=progress)
     emitter = Emitter(sink, lambda count: progress(f"{path.name}: {count} events"))

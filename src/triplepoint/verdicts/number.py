@@ -74,7 +74,7 @@ def judge_sign(expected: Direction, change: Number, least: float) -> tuple[Verdi
     """
     threshold = math.hypot(least, change.half_width)
     if abs(change.value) <= threshold:
-        return Verdict.CANNOT_TELL, f"smaller than {_text(threshold)}, its spread and what could be read off"
+        return Verdict.CANNOT_TELL, f"the change is below {_text(threshold)}, the uncertainty of both"
     if (change.value > 0) == (expected == "rises"):
         return Verdict.AGREES, ""
     return Verdict.DIFFERS, "the change has the other sign"

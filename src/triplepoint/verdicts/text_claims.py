@@ -60,7 +60,7 @@ def _no_pair(claim: Change, context: Context) -> str:
 
 
 def _change(claim: Change, context: Context, before: Group, after: Group) -> ClaimRow:
-    changes = f"{_values(claim.before, before)} to {_values(claim.after, after)}"
+    changes = f"{_named(claim.before)}{_values(claim.before, before)} to {_values(claim.after, after)}"
     whole = " to ".join(label(group.rows[0], ()) for group in (before, after))
     row: ClaimRow = {
         "point": whole if claim.best else f"{label(before.rows[0], (*claim.before, *claim.after))}: {changes}",
@@ -73,6 +73,12 @@ def _change(claim: Change, context: Context, before: Group, after: Group) -> Cla
     change = own_spread(other, after) - own_spread(one, before)
     least = claim.least + claim.least_share * abs(one.value)
     return row | numbers(None, change) | verdict(judge_sign(claim.direction, change, least))
+
+
+def _named(change: Mapping[str, Any]) -> str:
+    """Return what the setting is called that changes, where its values alone do not say so."""
+    words = {"micro_batch_size": "micro-batch ", "overlap": "overlap ", "recompute": "recomputation "}
+    return words.get(next(iter(change)), "") if len(change) == 1 else ""
 
 
 def _values(change: Mapping[str, Any], group: Group) -> str:

@@ -6,16 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from triplepoint.config.base import parse
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.cluster import changed as _with
+from triplepoint.config.cluster import with_adapters as with_nics
 from triplepoint.config.gpu_names import find_gpu
 from triplepoint.errors import PointError
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.units import GIB
 from triplepoint.whatif.case import RUNS, Case
 
-_BITS = 8
 _GIGA = 1e9
 
 
@@ -28,22 +27,7 @@ def on_gpu(case: Case, name: str, config: Path) -> Case:
 def with_adapters(case: Case, adapters: tuple[int, float], config: Path) -> Case:
     """Return the case with so many network adapters in a node, of so many Gb/s each."""
     number, speed = adapters
-    source = "asked: what if a node had these adapters"
-    cluster = _with(
-        case.cluster,
-        nics_per_node={"value": number, "unit": "NIC", "source": source},
-        nic_bandwidth={"value": speed * _GIGA / _BITS, "unit": "byte/s", "source": source},
-        # GPUs that have an adapter each share none.
-        network_link=_network_link(case.cluster, number),
-    )
-    return case.on(cluster, config)
-
-
-def _network_link(cluster: ClusterConfig, num_adapters: int) -> str | None:
-    link = cluster.network_link
-    if link in (None, "infiniband", "infiniband-shared"):
-        return "infiniband" if num_adapters >= cluster.gpus_per_node else "infiniband-shared"
-    return link
+    return case.on(with_nics(case.cluster, number, speed), config)
 
 
 def with_inlet(case: Case, inlet_c: float, config: Path) -> Case:
@@ -192,8 +176,3 @@ def _under(case: Case, **changes: Any) -> Case:
     """Return the case with conditions of its cluster changed."""
     conditions = case.cluster.conditions.model_dump() | changes
     return replace(case, cluster=_with(case.cluster, conditions=conditions))
-
-
-def _with(cluster: ClusterConfig, **changes: Any) -> ClusterConfig:
-    """Return a cluster with keys changed, checked as its file is."""
-    return parse(ClusterConfig, cluster.model_dump() | changes, f"cluster {cluster.name}, changed")

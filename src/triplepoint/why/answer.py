@@ -2,34 +2,35 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from triplepoint.compare.traced import of_tables, part_name
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.plan import read_planned_run
 from triplepoint.config.point import Point
 from triplepoint.errors import UserError
 from triplepoint.manifest import NO_STEP, read_manifest
 from triplepoint.units import S_PER_HOUR
-from triplepoint.why.explain import CAUSES, OF_HEAT, Finding, explain, explain_clocks
-from triplepoint.why.operations import Float, Operations
+from triplepoint.why.explain import CAUSES, Finding, explain, explain_clocks
+from triplepoint.why.gpus import describe_gpus, explain_heat
+from triplepoint.why.operations import Operations
 from triplepoint.why.recorded_operations import read_operations
 from triplepoint.why.replay import find_order
-from triplepoint.why.run_operations import operations_of_steps, places_of_traces
+from triplepoint.why.run_operations import operations_of_one_rank, operations_of_steps, places_of_traces
 from triplepoint.why.sensed import Sensed, sense, sense_traces
 from triplepoint.why.slowdown import Slowdown, find_slowdown
+from triplepoint.why.step_times import StepTimes, study_steps
 from triplepoint.why.suspects import find_suspects
 from triplepoint.why.traced_operations import traced_operations
 
-_NO_HEAT = 0.001
-"""Share of the step below which heat is said to cost nothing."""
 _HOURS = 24
 """Of a day."""
-_LEAST_GPUS = 4
-"""GPUs a rank correlation is said of."""
+_MOST_PARTS = 4
+"""Parts of the step of a rank that was traced alone."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Answer:
 
     Attributes:
         name: The job.
-        source: What it was told from: traces, step times, a recording without steps, or operations.
+        source: What it was told from: traces, one rank (its trace), step times, recording (of no steps), operations.
         num_gpus: GPUs of the job; recorded workers where that is not known.
         num_steps: Steps behind it.
         step_s: Mean time of a step. Unit: s.
@@ -46,6 +47,10 @@ class Answer:
         findings: Causes of slow GPUs, most costly first.
         gpu_power_w: Mean power of a GPU; NaN if not measured. Unit: W.
         heat: What heat explains, in a sentence.
+        step_times: What measured steps show by themselves; None of jobs without any.
+        gpus: How the hottest GPU and the one of the lowest clock differ from the others, a sentence each.
+        unit: What a rank computes on in words: GPU; rank where that is a processor, or not known.
+        sensed: What is known of its GPUs, by rank.
         notes: What could not be told, and why.
     """
 
@@ -58,7 +63,16 @@ class Answer:
     findings: Sequence[Finding]
     gpu_power_w: float
     heat: str
+    step_times: StepTimes | None = None
+    gpus: tuple[str, ...] = ()
+    unit: str = "GPU"
+    sensed: tuple[Sensed, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether its operations can be replayed: whole steps of ranks hold nothing to replay."""
+        return self.source in ("traces", "operations")
 
     def rows(self) -> list[dict[str, Any]]:
         """Return rows of table `why`."""
@@ -103,6 +117,8 @@ class Answer:
             "share_of_last_stage": _known(slow.share_of_last_stage),
             "gpu_power_w": _known(self.gpu_power_w),
             "heat": self.heat,
+            "step_times": None if self.step_times is None else self.step_times.content(),
+            "gpus": self.gpus,
             "causes": self.rows(),
             "notes": self.notes,
         }
@@ -127,8 +143,13 @@ def why_operations(path: Path) -> Answer:
     return answer_of(path.name, "operations", operations, {}, num_gpus, lambda place: (), (note,))
 
 
-def why_run(run: Path) -> Answer:
+def why_run(run: Path, name: str = "", known: tuple[str, ...] = ()) -> Answer:
     """Return why a run is slow: from its traces where it has them, else from step times, and from its telemetry.
+
+    Args:
+        run: Folder of the run.
+        name: What it is called; its folder's name if empty.
+        known: Notes on how the folder came about.
 
     Raises:
         UserError: If the run did not finish, or a table is missing or damaged.
@@ -138,13 +159,16 @@ def why_run(run: Path) -> Answer:
     num_gpus = sum(len(node.devices) for node in manifest.nodes)
     if not num_gpus:
         raise UserError(
-            f"{run.name}: its status is {manifest.status}, so no rank took a step; name a run that finished"
+            f"{name or run.name}: its status is {manifest.status}, so no rank took a step; name a run that finished"
         )
     place_of = _places(run, point, num_gpus)
     sensed = {one.rank: one for one in sense(run, manifest, lambda rank: place_of(rank)[1])}
     per_node = max(len(node.devices) for node in manifest.nodes)
-    operations, source, notes = _operations(run, place_of, per_node)
-    if source == "step times" and NO_STEP in manifest.facts:
+    steps = operations_of_steps(run, place_of)
+    operations, source, notes = _operations(run, steps, place_of, per_node)
+    notes = (*known, *notes)
+    has_steps = NO_STEP not in manifest.facts
+    if source == "step times" and not has_steps:
         source, notes = "recording", (str(manifest.facts[NO_STEP]), *notes)
     num_traced = len(operations.workers)
     if source == "traces" and num_traced < num_gpus:
@@ -152,7 +176,10 @@ def why_run(run: Path) -> Answer:
     ranks: dict[tuple[int, int], list[int]] = {}
     for rank in sensed:
         ranks.setdefault(place_of(rank), []).append(rank)
-    return answer_of(run.name, source, operations, sensed, num_gpus, lambda place: ranks.get(place, ()), notes)
+    found = answer_of(name or run.name, source, operations, sensed, num_gpus, lambda place: ranks.get(place, ()), notes)
+    is_cpu = all(device.device == "cpu" for node in manifest.nodes for device in node.devices)
+    step_times = study_steps(steps) if has_steps else None
+    return replace(found, step_times=step_times, unit="rank" if is_cpu else "GPU")
 
 
 def _places(run: Path, point: Point, num_gpus: int) -> Callable[[int], tuple[int, int]]:
@@ -167,42 +194,50 @@ def _places(run: Path, point: Point, num_gpus: int) -> Callable[[int], tuple[int
 
 
 def _operations(
-    run: Path, place_of: Callable[[int], tuple[int, int]], per_node: int
+    run: Path, steps: Operations, place_of: Callable[[int], tuple[int, int]], per_node: int
 ) -> tuple[Operations, str, tuple[str, ...]]:
-    steps = operations_of_steps(run, place_of)
-    if (run / "timeline.parquet").is_file():
-        try:
-            return traced_operations(run, place_of, per_node), "traces", _said_of_steps(steps)
-        except UserError as error:
-            note = f"traces are not used: {error}"
-    else:
-        note = "no traces: what ranks do inside of a step is not known"
-    return steps, "step times", (note, *_said_of_steps(steps))
+    if not (run / "timeline.parquet").is_file():
+        return steps, "step times", ("no traces: what ranks do inside of a step is not known",)
+    try:
+        return traced_operations(run, place_of, per_node), "traces", ()
+    except UserError as error:
+        return steps, "step times", (f"traces are not used: {error}",)
 
 
-def _said_of_steps(steps: Operations) -> tuple[str, ...]:
-    """Return how measured steps differ, in one note; none of a single step."""
-    times_s = steps.step_time_s
-    usual_s, worst = float(np.median(times_s)), int(times_s.argmax())
-    if len(times_s) < 2:
-        return ()
-    over = f"the slowest, step {steps.steps[worst]}, {times_s[worst]:.4g} s ({times_s[worst] / usual_s - 1:+.1%})"
-    return (f"the {len(times_s)} measured steps, which no profiler slows, take {usual_s:.4g} s in the median; {over}",)
-
-
-def why_traces(folder: Path) -> Answer:
+def why_traces(folder: Path, name: str = "") -> Answer:
     """Return why the job of a folder that `triplepoint trace --out` wrote is slow.
+
+    Args:
+        folder: The folder.
+        name: What the job is called; the folder's name if empty.
 
     Raises:
         UserError: If a table is missing or damaged, or no passes were traced.
     """
+    lone = operations_of_one_rank(folder)
+    if lone is not None:
+        return _why_one_rank(lone, folder, name or folder.name)
     places = places_of_traces(folder)
     # Nodes are not known of loose traces: all of a job count as on one.
     operations = traced_operations(folder, lambda rank: places.get(rank, (rank, 0)), max(len(places), 1))
     note = "no telemetry beside the traces: causes are of time alone"
     ranks = [worker.rank for worker in operations.workers]
     sensed = sense_traces(folder, ranks)
-    return answer_of(folder.name, "traces", operations, sensed, len(ranks), lambda place: (), (note,))
+    found = answer_of(name or folder.name, "traces", operations, sensed, len(ranks), lambda place: (), (note,))
+    return replace(found, unit="rank")
+
+
+def _why_one_rank(operations: Operations, folder: Path, name: str) -> Answer:
+    """Return where the steps of one traced rank go: whom it waits for is in the traces of the others."""
+    rank = operations.workers[0].rank
+    note = f"rank {rank} alone was traced: who is late is seen with the traces of all ranks; name their folder"
+    found = replace(answer_of(name, "one rank", operations, {}, 1, lambda place: (), (note,)), unit="rank")
+    traced = of_tables(folder)
+    parts = sorted(traced.steps[0], key=lambda part: -traced.mean_s(part))[:_MOST_PARTS] if traced else []
+    if traced is None or not parts:
+        return found
+    named = ", ".join(f"{part_name(part)} {traced.mean_s(part) / traced.step_s:.0%}" for part in parts)
+    return replace(found, step_times=study_steps(operations, "profiled"), notes=(f"its step is {named}", *found.notes))
 
 
 def answer_of(
@@ -229,10 +264,26 @@ def answer_of(
         findings = _with_clocks(findings, [one for one in explain_clocks(sensed, step_s) if one.rank not in traced])
     powers = [one.power_w for one in sensed.values() if math.isfinite(one.power_w)]
     power_w = float(np.mean(powers)) if powers else math.nan
-    heat = _heat(findings, sensed, step_s)
+    heat = explain_heat(findings, sensed, step_s)
     num_steps = len(operations.steps)
     slowdown = find_slowdown(operations, order)
-    return Answer(name, source, num_gpus, num_steps, step_s, slowdown, findings, power_w, heat, notes)
+    findings = _within_loss(findings, step_s - float(slowdown.ideal_s.mean()))
+    return Answer(
+        name, source, num_gpus, num_steps, step_s, slowdown, findings, power_w, heat,
+        gpus=tuple(describe_gpus(sensed)), notes=notes, sensed=tuple(sensed.values()),
+    )  # fmt: skip
+
+
+def _within_loss(findings: Sequence[Finding], lost_s: float) -> list[Finding]:
+    """Return findings that together cost no more than the step loses against the ideal one; bounds stay bounds.
+
+    The ideal is a mean over workers, a mended one is as fast as the median of its peers.
+    """
+    whole_s = sum(one.lost_s for one in findings if not one.is_bound)
+    if whole_s <= lost_s:
+        return list(findings)
+    factor = max(lost_s, 0.0) / whole_s
+    return [one if one.is_bound else replace(one, lost_s=factor * one.lost_s) for one in findings]
 
 
 def _with_clocks(findings: Sequence[Finding], by_clock: Sequence[Finding]) -> list[Finding]:
@@ -247,30 +298,3 @@ def _traced_ranks(operations: Operations, ranks_of: Callable[[tuple[int, int]], 
     """Return the ranks whose slowness traces would show: of a tensor parallel group one trace shows all."""
     places = {(worker.dp, worker.stage) for worker in operations.workers}
     return {rank for place in places for rank in ranks_of(place)} | {worker.rank for worker in operations.workers}
-
-
-def _heat(findings: Sequence[Finding], sensed: Mapping[int, Sensed], step_s: float) -> str:
-    """Return what heat explains, with how temperature and clock go together over GPUs."""
-    lost_s = sum(one.lost_s for one in findings if one.cause in OF_HEAT)
-    known = [one for one in sensed.values() if math.isfinite(one.temp_c) and math.isfinite(one.clock_mhz)]
-    if len(known) < _LEAST_GPUS:
-        return f"Heat is judged from {_LEAST_GPUS} GPUs with temperature and clock on; {len(known)} have both here."
-    rho = _rank_correlation([one.temp_c for one in known], [one.clock_mhz for one in known])
-    over = f"over {len(known)} GPUs temperature and clock have a rank correlation of {rho:.2f}"
-    if math.isnan(rho):
-        over = f"the {len(known)} GPUs do not differ in temperature or in clock"
-    if lost_s < _NO_HEAT * step_s:
-        return f"Heat explains nothing here: no GPU is slow because of it; {over}."
-    return f"Heat explains {lost_s / step_s:.1%} of the step; {over}."
-
-
-def _rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return Spearman's rank correlation; NaN where one of both has a single value."""
-
-    def ranked(values: Sequence[float]) -> Float:
-        return np.array([np.mean(np.flatnonzero(np.sort(values) == value)) for value in values])
-
-    both = np.stack([ranked(one), ranked(other)])
-    apart = both - both.mean(axis=1, keepdims=True)
-    length = float(np.prod(np.sqrt((apart**2).sum(axis=1))))
-    return float((apart[0] * apart[1]).sum() / length) if length else math.nan

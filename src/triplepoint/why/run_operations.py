@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from triplepoint.errors import UserError
-from triplepoint.tables import COLLECTIVES, STEPS, TIMELINE
+from triplepoint.tables import COLLECTIVES, INTERVALS, STEPS, TIMELINE
 from triplepoint.units import NS_PER_S
-from triplepoint.why.operations import Operations, Worker, number_groups
+from triplepoint.why.operations import Float, Operations, Worker, number_groups
 
 Row = Mapping[str, Any]
 
@@ -165,11 +165,32 @@ def operations_of_steps(run: Path, place: Callable[[int], tuple[int, int]]) -> O
     steps = sorted(step for step, times in by_step.items() if len(times) == len(ranks))
     if not steps:
         raise UserError(f"{run / 'raw/steps.parquet'}: no measured step that all ranks have; one at least is needed")
-    numbers = np.arange(len(ranks))
     duration_s = np.array([[by_step[step][rank] for step in steps] for rank in ranks])
-    zeros = np.zeros(len(ranks), dtype=np.int64)
+    return _whole_steps([Worker(rank, *place(rank)) for rank in ranks], steps, duration_s)
+
+
+def operations_of_one_rank(folder: Path) -> Operations | None:
+    """Return one operation for each profiled step of the only rank traced; None of several ranks, or without steps.
+
+    Raises:
+        UserError: If the table of intervals is damaged.
+    """
+    if not (folder / "intervals.parquet").is_file():
+        return None
+    table = INTERVALS.read(folder / "intervals.parquet")
+    ranks = pc.unique(table["rank"]).to_pylist()
+    if len(ranks) != 1:
+        return None
+    of_steps = table.group_by("step").aggregate([("exposed_ns", "sum")]).sort_by("step")
+    duration_s = of_steps["exposed_ns_sum"].to_numpy()[None, :] / NS_PER_S
+    return _whole_steps([Worker(ranks[0], ranks[0], 0)], of_steps["step"].to_pylist(), duration_s)
+
+
+def _whole_steps(workers: Sequence[Worker], steps: Sequence[int], duration_s: Float) -> Operations:
+    """Return one operation for each worker and step, of durations of shape (num_workers, num_steps)."""
+    numbers, zeros = np.arange(len(workers)), np.zeros(len(workers), dtype=np.int64)
     return Operations(
-        workers=[Worker(rank, *place(rank)) for rank in ranks],
+        workers=workers,
         kinds=["step"],
         steps=np.array(steps),
         worker=numbers,
@@ -178,7 +199,7 @@ def operations_of_steps(run: Path, place: Callable[[int], tuple[int, int]]) -> O
         is_comm=zeros.astype(bool),
         alike=zeros,
         rate_class=zeros,
-        size_bytes=np.ones(len(ranks)),
+        size_bytes=np.ones(len(workers)),
         start_s=np.zeros(duration_s.shape),
         duration_s=duration_s,
     )

@@ -1,7 +1,9 @@
 """How much slower a job is than if equal operations lasted equally long, and which of them are to blame.
 
 The ideal of computation is the mean of its kind over workers, micro-batches and steps; that of communication the median
-of its transfers, since one that shares the network may last far longer than the others.
+of its transfers by the byte, since one that shares the network may last far longer than the others. Where fewer than
+eight workers do a kind, slow ones that stand out are left out of its mean: of two, one would make half of the ideal. Of
+transfers among two groups of workers the faster group's median is taken, if they differ by more than their spread.
 
 Source:
     Lin et al. 2025, Understanding Stragglers in Large Model Training Using What-if Analysis, OSDI'25, sections 3 and 4.
@@ -14,13 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from triplepoint.why.operations import Bool, Float, Operations
+from triplepoint.effects.samples import paired
+from triplepoint.why.operations import Bool, Float, Int64, Operations, number_groups
 from triplepoint.why.replay import Order, find_order, replay
+from triplepoint.why.suspects import LEAST_EXCESS, LEAST_Z, PAIR_EXCESS, outlier_scores
 
 _TOP_SHARE = 0.03
 """Share of workers that are looked at as the slowest. Source: OSDI'25, section 5.1."""
 _MOST_CANDIDATES = 16
 """Workers that are replayed one by one, those of the slowest replicas and stages."""
+_FEW_WORKERS = 8
+"""Workers of a kind from which one that stands out counts in the mean, as in the published jobs of 8 and 16. Ours."""
+_LEAST_STEPS = 3
+"""Steps from which the spread of a difference is known. Our choice."""
 _MOST_CELLS = 20_000_000
 """Operations times columns that are replayed at once: 160 MB an array."""
 PIPELINE_KINDS: Mapping[str, str] = {
@@ -75,13 +83,66 @@ class Slowdown:
 
 def ideal_work_s(operations: Operations) -> Float:
     """Return ideal durations; shape (num_operations, num_steps). Unit: s."""
-    work_s = operations.work_s
-    ideal = np.empty_like(work_s)
-    for alike in np.unique(operations.alike):
-        own = operations.alike == alike
-        values = work_s[own]
-        ideal[own] = np.median(values) if operations.is_comm[own][0] else values.mean()
+    work_s, ideal = operations.work_s, np.empty_like(operations.work_s)
+    for alike in np.unique(operations.alike[~operations.is_comm]):
+        own = ~operations.is_comm & (operations.alike == alike)
+        ideal[own] = _usual_mean(operations.worker[own], work_s[own])
+    partners, size_bytes = _partners(operations), operations.size_bytes[:, None]
+    for alike in np.unique(operations.rate_class[operations.is_comm]):
+        own = operations.is_comm & (operations.rate_class == alike)
+        ideal[own] = size_bytes[own] * _usual_median(partners[own], work_s[own] / size_bytes[own])
     return ideal
+
+
+def _partners(operations: Operations) -> Int64:
+    """Return the number of the workers that take part in each operation, shape (num_operations,)."""
+    members: dict[int, list[int]] = {}
+    for group, worker in zip(operations.group.tolist(), operations.worker.tolist(), strict=True):
+        members.setdefault(group, []).append(worker)
+    who = {group: tuple(sorted(workers)) for group, workers in members.items()}
+    return number_groups([who[group] for group in operations.group.tolist()])
+
+
+def _usual_median(partners: Int64, values: Float) -> float:
+    """Return the median of equal transfers, of two groups of partners that of the faster one where they differ."""
+    numbers = np.unique(partners)
+    if len(numbers) != 2:
+        return float(np.median(values))
+    by_group = np.array([np.median(values[partners == number], axis=0) for number in numbers])
+    return float(np.median(values[np.isin(partners, numbers[~_stands_out(by_group)])]))
+
+
+def _usual_mean(workers: Int64, values: Float) -> float:
+    """Return the mean of equal computation, of few workers without slow ones that stand out.
+
+    Args:
+        workers: Worker of each operation, shape (num_operations,).
+        values: Durations, shape (num_operations, num_steps). Unit: s.
+    """
+    numbers = np.unique(workers)
+    if not 1 < len(numbers) < _FEW_WORKERS:
+        return float(values.mean())
+    by_worker = np.array([values[workers == number].mean(axis=0) for number in numbers])
+    return float(values[np.isin(workers, numbers[~_stands_out(by_worker)])].mean())
+
+
+def _stands_out(times_s: Float) -> Bool:
+    """Return which workers are slow, shape (num_workers,), by times of shape (num_workers, num_steps).
+
+    Of two it is the slower one if the difference is beyond its 90 % interval over steps, of few steps if it is large.
+    """
+    means_s = times_s.mean(axis=1)
+    if len(means_s) > 2:
+        usual_s = float(np.median(means_s))
+        if usual_s <= 0:
+            return np.zeros(len(means_s), dtype=np.bool_)
+        return np.asarray((outlier_scores(means_s / usual_s) > LEAST_Z) & (means_s >= (1 + LEAST_EXCESS) * usual_s))
+    fast, slow = np.argsort(means_s)
+    if times_s.shape[1] >= _LEAST_STEPS:
+        is_slow = paired(times_s[fast].tolist(), times_s[slow].tolist(), "steps").low > 0
+    else:
+        is_slow = bool(means_s[slow] >= (1 + PAIR_EXCESS) * means_s[fast])
+    return np.asarray(is_slow & (np.arange(2) == slow))
 
 
 def find_slowdown(operations: Operations, order: Order | None = None) -> Slowdown:

@@ -32,7 +32,7 @@ _LEAST_SHARE = 0.005
 """Share of the step from which lateness is looked at. Our choice."""
 _LEAST_PEERS = 3
 _PAIR = 2
-_PAIR_EXCESS, _PAIR_SHARE, _PAIR_STEPS = 0.1, 0.02, 0.75
+PAIR_EXCESS, _PAIR_SHARE, _PAIR_STEPS = 0.1, 0.02, 0.75
 """Of two that do the same the slower is named from this excess on, this share of the step, and in this share of the
 steps: there are no others to say how much is usual. Our choice."""
 _MOST = 24
@@ -170,7 +170,7 @@ def _outliers(
         return []
     fast, slow = sorted(np.flatnonzero(group).tolist(), key=lambda at: float(means_s[at]))
     is_usually = float((times_s[slow] > times_s[fast]).mean()) >= _PAIR_STEPS
-    is_large = means_s[slow] >= (1 + _PAIR_EXCESS) * means_s[fast]
+    is_large = means_s[slow] >= (1 + PAIR_EXCESS) * means_s[fast]
     is_felt = means_s[slow] - means_s[fast] >= _PAIR_SHARE * scene.step_s
     return [slow] if is_usually and is_large and is_felt else []
 

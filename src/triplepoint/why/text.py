@@ -7,8 +7,12 @@ from triplepoint.why.answer import Answer
 
 _MOST_CAUSES, _MOST_PARTS = 10, 4
 _STEPS = {
-    "traces": "profiled step", "step times": "measured step", "recording": "window", "operations": "recorded step"
-}  # fmt: skip
+    "traces": "profiled step",
+    "one rank": "profiled step",
+    "step times": "measured step",
+    "recording": "window",
+    "operations": "recorded step",
+}
 _J_PER_KWH = 1e3 * S_PER_HOUR
 _LEAST_PART = 0.001
 """A slowdown nearer to 1 is not named."""
@@ -16,15 +20,22 @@ _LEAST_PART = 0.001
 
 def render(answer: Answer) -> str:
     """Return an answer as lines of text."""
-    return "\n".join([*_job(answer), "", *_causes(answer), "", answer.heat, *answer.notes])
+    about = ([answer.heat] if answer.unit == "GPU" else []) + [*answer.gpus, *answer.notes]
+    return "\n".join([*_job(answer), "", *_causes(answer), "", *about])
 
 
 def _job(answer: Answer) -> Iterator[str]:
-    slow = answer.slowdown
-    is_sensed = answer.gpu_power_w == answer.gpu_power_w
-    unit = "rank" if answer.source == "traces" and not is_sensed else "GPU"
     steps = f"{counted(answer.num_steps, _STEPS[answer.source])} of {answer.step_s:.4g} s{_mean(answer)}"
-    yield f"{answer.name}: {counted(answer.num_gpus, unit)}, {steps}, from {answer.source}"
+    yield f"{answer.name}: {counted(answer.num_gpus, answer.unit)}, {steps}, from {answer.source}"
+    if answer.is_replayed:
+        yield from _replayed(answer)
+    if answer.step_times is not None:
+        yield from (f"  {line}" for line in answer.step_times.sentences())
+
+
+def _replayed(answer: Answer) -> Iterator[str]:
+    """Yield what the replay says; of step times alone there is nothing to replay."""
+    slow = answer.slowdown
     yield (
         f"  slowdown {slow.slowdown:.3f}: the step takes {slow.replayed_s.mean():.4g} s without late starts, and would "
         f"take {slow.ideal_s.mean():.4g} s if equal operations lasted equally long"
@@ -53,13 +64,16 @@ def _last(answer: Answer) -> str:
 
 def _causes(answer: Answer) -> Iterator[str]:
     rows = answer.rows()
+    if not rows and answer.num_gpus == 1:
+        yield "One rank: there is no other to compare it with."
+        return
     if not rows:
-        yield "No GPU is slow: none stands out from its peers by 2 % or more."
+        yield f"No {answer.unit} is slow: none stands out from its peers by 2 % or more."
         if answer.source in ("step times", "recording"):
             yield "Ranks wait for each other, so step times and clocks can miss one that is late: traces show it."
         return
     yield "causes, with what each costs the whole job:"
-    lines = [["GPU", "cause", "step %", "GPU h/day", "kWh/day"]]
+    lines = [[answer.unit, "cause", "step %", f"{answer.unit} h/day", "kWh/day"]]
     for row in rows[:_MOST_CAUSES]:
         energy_j = row["lost_energy_per_day_j"]
         lines.append([

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tests.unit.advise.test_passport import passport
+from triplepoint.advise.gain import Gain, find, gain_of, judged
 from triplepoint.advise.passport import Learned
 from triplepoint.advise.placement import Outcome, Placement, Site, placed_on, with_slow_gpus
 from triplepoint.advise.placement_search import Pipeline, Trials, every_placement, search, solve
-from triplepoint.advise.recommend import Gain, find, gain_of, judged
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ConditionsConfig
 from triplepoint.config.study import Settings

@@ -1,18 +1,24 @@
 """`triplepoint recommend` on two made-up clusters whose truth it does not see, one with bad contact, one sound."""
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.benchmarks.recommend import CONFIG, draw_cluster, planned, simulate_on, true_step_s
+from triplepoint.advise.follow_up import settings_of_study
 from triplepoint.advise.placement import Placement
 from triplepoint.advise.recommend_text import megatron_layout
 from triplepoint.cli import main
 from triplepoint.config.cluster import ClusterConfig
-from triplepoint.config.plan import PlannedRun
+from triplepoint.config.plan import PlannedRun, read_planned_run
+from triplepoint.config.study import Study, expand
 
 NUM_NODES = 2
+PAGE = Path(__file__).parents[3] / "docs" / "recommend.md"
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +49,8 @@ def test_bad_contact_is_named_first_and_its_stage_gets_fewer_layers(
     truth = truth_with({"node0.gpu6": 4.0})
     folder = simulate_on(truth, run, tmp_path)
     hosts = tmp_path / "hosts"
-    answer = json.loads(recommend(folder, capsys, "--json", "--hosts", str(hosts)))
+    study = tmp_path / "again.yaml"
+    answer = json.loads(recommend(folder, capsys, "--json", "--hosts", str(hosts), "--study", str(study)))
     (outlier,) = answer["outliers"]
     assert (outlier["name"], outlier["kind"]) == ("node0.gpu6", "contact") and outlier["cost_s"] > 0
     assert answer["is_accepted"]
@@ -57,12 +64,47 @@ def test_bad_contact_is_named_first_and_its_stage_gets_fewer_layers(
     assert gain > 0.02 and answer["gain_lo"] <= gain <= answer["gain_hi"]
     kept = json.loads((tmp_path / "results" / "passports" / "h200x32.json").read_text())
     assert [len(one["slots"]) for one in kept["passports"]] == [16]
+    assert answer["limits"] == [], "hardware is to be mended first"
+    assert answer["answer"].startswith("mend node0.gpu6 of node0 first")
+    assert f"\nAnswer: {answer['answer']}.\n" in PAGE.read_text(), "the sample of the page is this run"
+    check_follow_up(folder, study, answer, capsys)
+    check_cluster(folder, answer, capsys)
+
+
+def check_follow_up(folder: Path, study: Path, answer: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """The study plans as pairs in the order that is written; the ledger has the promise, and what a pair found."""
+    planned_study = Study.model_validate(yaml.safe_load(study.read_text()))
+    settings = list(expand(planned_study, study))
+    assert [one.repeats for one in settings] == [answer["study"]["pairs"]] * 2
+    assert settings[1].pipeline_layers == tuple(answer["pipeline_layers"])
+    assert all(f" {run}\n" in study.read_text() for run in answer["study"]["order"])
+    (row,) = json.loads(recommend(folder, capsys, "--json", "--found", folder.name, folder.name))["ledger"]
+    assert row["gain"] == answer["gain"]
+    assert (row["num_pairs"], row["found"], row["found_lo"]) == (1, 0.0, None), "a run saves nothing over itself"
+    pairs = [*zip(row["first"], row["other"], strict=True)]
+    assert pairs[-1] == (folder.name, folder.name) and len(pairs) == answer["study"]["pairs"] + 1
+
+
+def check_cluster(folder: Path, answer: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """By the kept passport, the same point on the cluster has the same faults and the same placement."""
+    point = read_planned_run(folder / "point.json").point
+    words = [
+        f"--set={name}={json.dumps(value)}" for name, value in settings_of_study(point).items() if name != "cluster"
+    ]
+    results = folder.parents[1]
+    assert main(["recommend", "h200x32", *words, "--results", str(results), "--config", str(CONFIG), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in again["outliers"]] == ["node0.gpu6"]
+    assert (again["pipeline_layers"], again["hosts"]) == (answer["pipeline_layers"], answer["hosts"])
+    assert again["gain"] == pytest.approx(answer["gain"], abs=0.02) and again["step_time_s"] is None
 
 
 def test_a_sound_cluster_is_left_as_it_is(run: PlannedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = simulate_on(truth_with({}), run, tmp_path)
-    text = recommend(folder, capsys)
+    script = tmp_path / "limits.sh"
+    text = recommend(folder, capsys, "--caps", str(script))
     assert "hardware: no GPU or node stands out" in text and "placement: leave it as it is" in text
+    assert text.startswith("Answer: limit the power of ") and "nvidia-smi -i" in script.read_text()
     worse = recommend(folder, capsys, "--layers", "46,34")
     assert "it would be slower" in worse and "stage 0 with 46 layers is busy longest" in worse
 
@@ -71,6 +113,35 @@ def test_a_run_that_is_not_there_is_refused_in_one_line(tmp_path: Path, capsys: 
     assert main(["recommend", "nothing", "--results", str(tmp_path), "--config", str(CONFIG)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "no such run" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "no run; name a run"),
+        (["h200x32"], "h200x32 is a cluster; say which point"),
+        (["h200x32", "--set", "modl=3"], "did you mean 'model'"),
+        (
+            ["h200x32", "--set", "model=llama3-70b", "--set", "global_batch_size=128", "--set", "tp=3"],
+            "invalid|split|3",
+        ),
+        (["nothing", "--set", "tp=3"], "--set is of a cluster"),
+        (["h200x32", "--restart-minutes", "-3"], "expected minutes above 0"),
+        (["--found", "a", "b"], "has no promise"),
+        (["h200x32", "--study", "x.txt"], "ends in .yaml"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(
+    words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["recommend", *words, "--results", str(tmp_path), "--config", str(CONFIG)]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(says, line), line
+
+
+def test_an_empty_ledger_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recommend", "--ledger", "--results", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "ledger: nothing was promised yet\n"
 
 
 def test_layout_of_megatron_has_ends_and_empty_stages() -> None:

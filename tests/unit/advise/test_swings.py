@@ -169,6 +169,31 @@ def test_files_of_rows_and_of_columns_are_one(tmp_path: Path) -> None:
     wide, long = (read_file(tmp_path / name) for name in ("wide.parquet", "long.csv"))
     assert wide.period_s == pytest.approx(long.period_s, rel=1e-6) == pytest.approx(PERIOD_S, rel=1e-6)
     np.testing.assert_allclose(wide.nodes_w[:3000], long.nodes_w[:3000], atol=0.5)
+    assert wide.names == long.names == ("a", "b")
+
+
+def test_node_of_a_wide_file_keeps_its_name(tmp_path: Path) -> None:
+    columns = {"t_s": T_S, "rack3-a_power_w": sine(0.0, 10.0), "rack3-b_power_w": sine(0.0, 300.0)}
+    pq.write_table(pa.table(columns), tmp_path / "wide.parquet")
+    assert answer_of(read_file(tmp_path / "wide.parquet")).levels[0].which == "rack3-b"
+    (tmp_path / "long.csv").write_text("node,t_s,node_power_w\n" + "".join(f"7,{t},900\n" for t in range(200)))
+    assert read_file(tmp_path / "long.csv").names == ("node7",)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("inlet_c", 24.0, "column inlet_c is no power of a node"),
+        ("step", 900.0, "column step is no power of a node"),
+        ("inlet", 24.0, "column inlet has a mean of 24, most others one near 1000 W"),
+        ("hall", 64_000.0, "column hall has a mean of 6.4e\\+04"),
+    ],
+)
+def test_column_that_is_no_node_is_refused(name: str, value: float, said: str, tmp_path: Path) -> None:
+    columns = {"t_s": T_S, "a": sine(0.0), "b": sine(0.0), name: np.full(len(T_S), value)}
+    pq.write_table(pa.table(columns), tmp_path / "wide.parquet")
+    with pytest.raises(UserError, match=said):
+        read_file(tmp_path / "wide.parquet")
 
 
 @pytest.mark.parametrize(

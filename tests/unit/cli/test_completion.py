@@ -38,7 +38,7 @@ def test_subcommands_and_options_are_offered(place: Path) -> None:
     assert offered(place, "triplepoint ") >= set(COMMANDS)
     assert offered(place, "triplepoint pre") == {"predict"}
     assert offered(place, "triplepoint predict --time") == {"--time-only"}
-    assert offered(place, "triplepoint export mine --to ") == {"mlflow", "wandb", "prometheus"}
+    assert offered(place, "triplepoint export mine --to ") == {"mlflow", "wandb", "prometheus", "chakra"}
 
 
 @pytest.mark.parametrize(

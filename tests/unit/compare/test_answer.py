@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from triplepoint.compare.answer import answer, part_name, seconds
+from triplepoint.compare.answer import answer, seconds
 from triplepoint.compare.changes import Change
 from triplepoint.compare.parts import Contribution, StepDifference
 from triplepoint.compare.quantities import QuantityDifference
 from triplepoint.compare.sides import Side
-from triplepoint.compare.traced import Part, Traced
+from triplepoint.compare.traced import Part, Traced, part_name
 from triplepoint.effects import Effect
 from triplepoint.trace.lanes import Job, RankSummary
 

@@ -1,7 +1,8 @@
-"""Exports of a study: what MLflow, W&B and Prometheus read is what the tables have."""
+"""Exports of a study: what MLflow, W&B, Prometheus and Chakra read is what the tables and traces have."""
 
 import importlib
 import re
+import shutil
 import sys
 import types
 from pathlib import Path
@@ -17,6 +18,7 @@ from triplepoint.cli import main
 from triplepoint.errors import UserError
 from triplepoint.exports import mlflow, prometheus, read_runs, wandb
 from triplepoint.tables.studies import read_joined
+from triplepoint.trace.chakra.summary import summarise_graph
 
 CONFIG = Path(__file__).parents[3] / "config"
 
@@ -156,3 +158,29 @@ def test_wandb_is_given_settings_steps_and_results_offline(
     assert first["config"]["tp"] == runs[0].settings["tp"] and first["summary"] == runs[0].results
     assert [step for step, _ in first["steps"]] == [1, 2, 3, 4, 5] and first["exit_code"] == 0
     assert [one["exit_code"] for one, run in zip(made, runs, strict=True) if not run.is_ok] == [1]
+
+
+def test_chakra_traces_stand_by_run(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "export",
+        "smoke",
+        "--to",
+        "chakra",
+        "--results",
+        str(tmp_path / "results"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    shutil.copytree(results, tmp_path / "results")
+    for path in (tmp_path / "results").glob("runs/*/raw/traces/*"):
+        path.unlink()
+    assert main(words) == 2
+    assert "no run of smoke has traces" in capsys.readouterr().err
+    run = read_runs("smoke", results)[0].run
+    traces = tmp_path / "results" / "runs" / run / "raw" / "traces"
+    traces.mkdir(exist_ok=True)
+    shutil.copy(Path(__file__).parents[2] / "data/traces/ddp_mi300x_rank0.json.gz", traces / "rank3.json.gz")
+    assert main(words) == 0
+    (written,) = (tmp_path / "out").glob("*/*")
+    assert (written.parent.name, written.name) == (run, "chakra.3.et")
+    assert summarise_graph(written).num_nodes["COMM_COLL_NODE"] > 0

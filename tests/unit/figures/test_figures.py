@@ -17,7 +17,7 @@ from triplepoint.figures.write import on_cluster, to_csv, write_figure
 from triplepoint.tables.claims import CLAIMS
 from triplepoint.verdicts.judge import judge_claims
 
-OF_RUNS = [name for name, spec in figures.FIGURES.items() if not spec.comparison]
+OF_RUNS = [name for name, spec in figures.FIGURES.items() if not spec.simulated]
 """Figures drawn from tables of runs."""
 GOLDEN = Path(__file__).parents[2] / "golden" / "figures"
 
@@ -182,6 +182,11 @@ def test_timeline_draws_the_fastest_run_and_few_ranks(studies: dict[str, Path]) 
     figure, spans = figures.load("timeline").draw(tables)
     (run,) = spans["run"].unique()
     assert run in set(first.loc[first["step_time_s"] == first["step_time_s"].min(), "run"])
+    assert figures.module_of_one_run("timeline").runs_to_draw(points, traced) == [run]
+    alone = {**tables, "timeline": tables["timeline"][tables["timeline"]["run"] == run]}
+    pd.testing.assert_frame_equal(
+        figures.load("timeline").draw(alone)[1].reset_index(drop=True), spans.reset_index(drop=True)
+    )
     assert spans["rank"].nunique() <= 16
     assert "power (W)" in texts(figure)
     # PP16 over DP2: the first rank of each stage is every second one.

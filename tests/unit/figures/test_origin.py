@@ -70,5 +70,5 @@ def test_quantity_a_simulation_has_not_was_not_simulated(studies: dict[str, Path
 @pytest.mark.parametrize("name", figures.NAMES)
 def test_caption_calls_no_simulated_number_measured(name: str) -> None:
     """Captions stand below figures of either: measured steps are those without profiler, of simulated runs too."""
-    caption = re.sub(r"measured\s+(steps|batches|time)", "", figures.caption(name, CAPTIONS))
+    caption = re.sub(r"measured\s+(steps|batches|time)", "", "\n".join(figures.text_of(name, CAPTIONS)).lower())
     assert "measured" not in caption or "simulated" in caption or name == "telemetry_validation"

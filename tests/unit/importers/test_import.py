@@ -67,12 +67,23 @@ def point(results: Path) -> dict[str, object]:
     return row
 
 
+def test_note_on_power_is_of_the_column_that_was_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = job(tmp_path / "logs")
+    for path in folder.glob("*/smi.csv"):
+        path.write_text(path.read_text().replace("power.draw [W]", "power.draw.instant [W]"))
+    assert do(folder, "--timezone", "UTC", "--results", tmp_path / "r") == 0
+    out = capsys.readouterr().out
+    assert "shows: nvidia-smi CSV: An instantaneous reading sees 25 of every 100 ms" in out
+    assert "a mean of about 1 s" not in out
+
+
 def test_import_of_logs_and_steps_gives_time_power_and_heat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = job(tmp_path / "logs")
     assert do(folder, "--steps", folder / "steps.csv", "--timezone", "UTC", "--results", tmp_path / "r") == 0
     out = capsys.readouterr().out
     assert "n0: 2 GPUs, 240 samples every 1 s" in out and "steps: 1 warmup, 24 measured" in out
     assert "shows: nvidia-smi CSV: power.draw is a mean of about 1 s" in out
+    assert "instantaneous reading" not in out
     row = point(tmp_path / "r")
     assert (row["gpu"], row["num_gpus"], row["origin"], row["tp"]) == ("h100", 4, "measured", None)
     assert row["step_time_s"] == pytest.approx(STEP_S)

@@ -1,4 +1,4 @@
-"""Launching real gangs of real training, and everything that can go wrong with them."""
+"""Launching real gangs, some of real training, and everything that can go wrong with them."""
 
 import gzip
 import json
@@ -30,7 +30,7 @@ def failed_manifest(folder: Path) -> Any:
 
 def test_launch_leaves_complete_artefacts_and_keeps_them(tmp_path: Path) -> None:
     folder = write_run(tmp_path, planned(tiny_point()))
-    status, said = finish(start(folder))
+    status, said = finish(start(folder, trains=True))
     assert status == 0, said
     raw = folder / "raw"
     manifest = read_manifest(raw / "manifest.json")
@@ -58,7 +58,7 @@ def test_launch_leaves_complete_artefacts_and_keeps_them(tmp_path: Path) -> None
     assert facts["peak_memory_bytes"] > 0
 
     before = {path: path.stat().st_mtime_ns for path in raw.rglob("*")}
-    status, said = finish(start(folder))
+    status, said = finish(start(folder, trains=True))
     assert status == 0
     assert "already measured" in said
     assert before == {path: path.stat().st_mtime_ns for path in raw.rglob("*")}
@@ -106,7 +106,7 @@ def test_launch_rank_raises_is_told_with_its_log(tmp_path: Path) -> None:
 
 def test_launch_rank_hangs_is_ended_and_named(tmp_path: Path) -> None:
     folder = write_run(tmp_path, planned(tiny_point(steps=LONG), hang_timeout_s=6.0))
-    launch = start(folder)
+    launch = start(folder, trains=True)
     training(folder)[1].suspend()
     status, said = finish(launch)
     assert status == 1
@@ -128,7 +128,7 @@ def test_launch_time_limit_ends_gang(tmp_path: Path) -> None:
 def test_launch_out_of_memory_is_a_result(tmp_path: Path) -> None:
     huge = TINY.model_copy(update={"ffn_hidden_size": (1 << 31) - 1})
     folder = write_run(tmp_path, planned(tiny_point(model=huge)))
-    status, said = finish(start(folder))
+    status, said = finish(start(folder, trains=True))
     assert status == 0, said
     manifest = read_manifest(folder / "raw" / "manifest.json")
     assert manifest.status == "oom"
@@ -143,7 +143,7 @@ def test_launch_out_of_memory_is_a_result(tmp_path: Path) -> None:
 
 def test_launch_missing_corpus_is_one_line(tmp_path: Path) -> None:
     folder = write_run(tmp_path, planned(tiny_point(corpus=str(tmp_path / "no such text.txt"))))
-    status, said = finish(start(folder))
+    status, said = finish(start(folder, trains=True))
     assert status == 2
     errors = [line for line in said.splitlines() if line.startswith("triplepoint: ")]
     assert len(errors) == 1

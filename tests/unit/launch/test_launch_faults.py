@@ -26,7 +26,9 @@ def test_launch_twice_without_flock_measures_once(tmp_path: Path, kind: str) -> 
     (tmp_path / "sitecustomize.py").write_text(NO_FLOCK[kind])
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     folder = write_run(tmp_path, planned(tiny_point()))
-    launchers = [start(folder, PYTHONPATH=path, TRIPLEPOINT_MACHINE=f"{os.getpid()}-{number}") for number in (1, 2)]
+    launchers = [
+        start(folder, trains=True, PYTHONPATH=path, TRIPLEPOINT_MACHINE=f"{os.getpid()}-{number}") for number in (1, 2)
+    ]
     said = [finish(launcher) for launcher in launchers]
     assert [status for status, _ in said] == [0, 0], said
     assert sum("started 2 ranks" in text for _, text in said) == 1
@@ -60,7 +62,7 @@ def test_launch_without_listener_and_log_goes_on(tmp_path: Path) -> None:
 def test_launch_log_holds_what_was_said(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "launch" / "tiny.log"
     folder = write_run(tmp_path, planned(tiny_point(corpus=str(tmp_path / "none.txt"))))
-    status, said = finish(start(folder, "--log", str(log)))
+    status, said = finish(start(folder, "--log", str(log), trains=True))
     assert status == 2
     assert said == ""
     assert "none.txt" in log.read_text()

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ import pytest
 from tests.attempts import wait_until
 from tests.synthetic import CONFIG
 from tests.unit.recorded.test_run import through
+from triplepoint.aggregate.steps import explain
 from triplepoint.cli import main
-from triplepoint.manifest import Manifest, read_manifest
+from triplepoint.manifest import Evidence, Manifest, read_manifest
 from triplepoint.recorded.in_loop import record
 from triplepoint.recorded.session import Session
 from triplepoint.recorded.setup import ask_for_window
@@ -168,3 +170,10 @@ def test_job_too_short_for_a_sample_leaves_nothing(tmp_path: Path, capfd: pytest
     assert main(["record", "--finish", "--results", str(tmp_path), "--config", str(CONFIG)]) == 0
     assert "the job ended before its first sample and step" in capfd.readouterr().err
     assert not list(tmp_path.glob("recorded/open/*"))
+
+
+def test_what_became_of_a_job_names_the_job_or_the_rank() -> None:
+    for rank, who in ((None, "the job on vm"), (3, "rank 3 on vm")):
+        evidence = Evidence(rank=rank, host="vm", message="ended by hand: Ctrl-C (SIGINT)", log_tail=())
+        manifest = cast(Manifest, SimpleNamespace(evidence=evidence, status="cancelled"))
+        assert explain(manifest) == f"{who}: ended by hand: Ctrl-C (SIGINT)"

@@ -152,7 +152,7 @@ def test_table_heading_and_first_column_stay_in_sight(page: Any, report: Report)
 def test_row_opens_the_page_of_its_run(page: Any, report: Report) -> None:
     show(page, report.front)
     page.locator("#table .tabulator-row [tabulator-field=cluster]").nth(4).click()
-    page.wait_for_url("**/report/llama3-70b_h200x32*.html")
+    page.wait_for_url("**/report/llama3-70b_h200x32*.html", wait_until="commit")
     page.wait_for_selector("html[data-ready]")
     assert "llama3-70b" in page.inner_text("h1")
 

@@ -75,3 +75,4 @@ def test_track_is_on_a_scale_common_to_all() -> None:
     assert finding(0.0, -10.0 / 11, end).track == (0.0, 100.0, 50.0)
     assert finding(math.expm1(0.3), 0.0, 10.0).track == (50.0, 50.0, 75.0)
     assert finding(0.1, math.nan, math.nan).track is None
+    assert [finding(value, value, value).beyond for value in (-0.5, 0.5, 1.0)] == ["◂", "", "▸"]

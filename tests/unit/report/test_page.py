@@ -177,7 +177,7 @@ def test_write_report_refuses_missing_parts(tmp_path: Path) -> None:
     (tmp_path / "figs").mkdir()
     (tmp_path / "figs/timeline.svg").write_text("no picture")
     assert "timeline.svg: not an SVG file" in refusal(report, ["timeline"])
-    assert "no such caption" in refusal(report, ["timeline"], tmp_path)
+    assert "no such file; each figure has a caption" in refusal(report, ["timeline"], tmp_path)
     (tmp_path / "timeline.rst").write_text("Fine.\n\n.. include:: /etc/passwd\n")
     assert "timeline.rst: not valid reStructuredText" in refusal(report, ["timeline"], tmp_path)
     (tmp_path / "tables/synthetic/points.parquet").unlink()

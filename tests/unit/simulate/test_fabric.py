@@ -117,6 +117,21 @@ def test_fabric_of_an_oversubscribed_cluster() -> None:
 
     # Two adapters of 12.5 GB/s a node: 16 nodes on a leaf of 32 ports, 32 nodes if each has its own rail.
     assert sizes() == [(128, 3.125), (512, 1.5625)]
-    assert sizes(rail_optimised=True) == [(256, 3.125), (512, 1.5625)]
+    assert sizes(topology="rail_optimised") == [(256, 3.125), (512, 1.5625)]
+    assert sizes(topology="fat_tree") == sizes()
     assert sizes(gpus_per_leaf=64) == [(64, 3.125), (512, 1.5625)]
     assert sizes(oversubscription=1.0) == [(512, 3.125)]
+
+
+def test_fabric_of_a_dragonfly() -> None:
+    def sizes(**changes: object) -> list[tuple[int, float]]:
+        cluster = CLUSTER.model_copy(update={"num_nodes": 1024, "topology": "dragonfly"} | changes)
+        levels = fabric_of(cluster, CATALOGUE.gpu("h100"), CONFIG).levels
+        return [(level.num_gpus, level.bandwidth / 1e9) for level in levels[1:]]
+
+    # Two adapters of 12.5 GB/s a node: 512 of them in a group, 256 nodes; twice over links between groups.
+    assert sizes() == [(2048, 3.125), (8192, 1.5625)]
+    assert sizes(oversubscription=2.0) == [(2048, 3.125), (8192, 0.78125)]
+    assert sizes(gpus_per_leaf=512)[0] == (512, 3.125)
+    # A job in one group is not slower.
+    assert sizes(num_nodes=256) == [(2048, 3.125)]

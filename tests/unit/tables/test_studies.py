@@ -10,6 +10,7 @@ from tests.synthetic import CONFIG, Spec, build
 from triplepoint.aggregate import aggregate
 from triplepoint.config.plan import Plan
 from triplepoint.errors import UserError
+from triplepoint.tables import studies as of_studies
 from triplepoint.tables.results import RESULT_TABLES
 from triplepoint.tables.schema import Column, Table, text
 from triplepoint.tables.studies import OVER_ALL, planned_studies, read_joined, require_tables, tables_folder
@@ -35,6 +36,25 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def runs_of(results: Path, *studies: str) -> list[str]:
     return list(read_joined(results, studies, "points")["run"].to_pylist())
+
+
+def test_rows_of_some_runs_are_those_of_the_whole_table(results: Path) -> None:
+    both, run = ("first", "second"), SHARED.run
+    whole = read_joined(results, both, "timeline")
+    assert of_studies.runs_of(results, both, "timeline") == set(whole["run"].to_pylist()) == {*runs_of(results, *both)}
+    expected = [row for row in whole.to_pylist() if row["run"] == run]
+    assert expected and read_joined(results, both, "timeline", [run]).to_pylist() == expected
+    assert len(read_joined(results, both, "timeline", [])) == 0
+
+
+def test_rows_of_a_damaged_table_are_refused_in_one_line(tmp_path: Path) -> None:
+    (folder := tables_folder(tmp_path, "s")).mkdir(parents=True)
+    with pytest.raises(UserError, match="no such file; the stage that writes table timeline has not run"):
+        read_joined(tmp_path, ["s"], "timeline", ["run"])
+    (folder / "timeline.parquet").write_bytes(b"PAR1")
+    for read in (of_studies.runs_of, lambda *where: read_joined(*where, ["run"])):
+        with pytest.raises(UserError, match="not a whole Parquet file"):
+            read(tmp_path, ["s"], "timeline")
 
 
 def test_run_of_two_studies_is_in_both_tables_and_joined_once(results: Path) -> None:

@@ -30,7 +30,7 @@ def test_change_pairs_points_that_are_alike_in_all_else(tmp_path: Path) -> None:
     assert [(row["runs"], row["verdict"]) for row in rows] == [
         (["a", "a+"], "agrees"), (["b", "b+"], "differs"), (["c", "c+"], "cannot tell"),
     ]  # fmt: skip
-    assert rows[0]["point"] == "tiny-gpt, h200x32, TP1, PP1, DP1, micro-batch 1, no recomputation: none to tp"
+    assert rows[0]["point"] == "tiny-gpt, h200x32, TP1, PP1, DP1, micro-batch 1, no recomputation: overlap none to tp"
     assert (rows[0]["published"], rows[0]["ours"], rows[0]["figure"]) == (1, 2, "section 5")
 
 

@@ -25,7 +25,7 @@ def test_text_of_a_table_of_operations(capsys: pytest.CaptureFixture[str]) -> No
     text = capsys.readouterr().out
     assert "64 GPUs, 44 recorded steps of 46.65 s (mean), from operations" in text
     assert "slowdown 1.976" in text
-    assert "rank 0  computation  50.5" in text
+    assert "rank 0  computation  49.6" in text
 
 
 def test_json_and_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,7 +64,7 @@ def test_bad_table_is_one_line(make, said: str, tmp_path: Path, capsys: pytest.C
 
 def test_folder_that_is_no_run_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", str(tmp_path)]) == USER_ERROR
-    assert "triplepoint trace" in capsys.readouterr().err
+    assert f"{tmp_path}: no trace files" in capsys.readouterr().err
 
 
 def test_why_of_loose_traces_that_name_no_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +72,21 @@ def test_why_of_loose_traces_that_name_no_stages(tmp_path: Path, capsys: pytest.
     assert main(["trace", *traces, "--out", str(tmp_path / "out")]) == 0
     capsys.readouterr()
     assert main(["why", str(tmp_path / "out")]) == 0
-    assert "Heat is judged from 4 GPUs" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "2 ranks" in text and "GPU" not in text
+
+
+def test_why_takes_a_folder_of_traces_and_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rank in range(2):
+        name = f"gloo_rank{rank}.json.gz"
+        (tmp_path / name).symlink_to(DATA.parent / "traces" / name)
+    assert main(["why", str(tmp_path), "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert (content["source"], content["num_gpus"], content["name"]) == ("traces", 2, str(tmp_path))
+    assert main(["why", str(tmp_path / "gloo_rank1.json.gz"), "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["source"] == "one rank"
+    assert any("rank 1 alone was traced" in note for note in content["notes"])
 
 
 def test_ending_of_a_table_is_checked_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

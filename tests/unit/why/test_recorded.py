@@ -79,3 +79,16 @@ def test_recorded_job_of_equal_gpus_is_said_to_have_no_heat(tmp_path: Path) -> N
     answer = why_run(run)
     assert answer.findings == []
     assert "Heat explains nothing here" in answer.heat
+
+
+def test_raw_run_is_parsed_first_and_one_window_compares_gpus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [node("a"), node("b", hot=3)]
+    name = write_run(tmp_path / "runs", Description(), nodes, {}, [], source="test")
+    assert main(["why", name, "--results", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "gpu3 of b (rank 11)  contact" in text
+    assert "hottest: gpu3 of b (rank 11), 86 degC, 26.0 K above the median of the 15 others at -42% power" in text
+    assert "lowest clock: gpu3 of b (rank 11), 1400 MHz, 29.3% below the median of the 15 others at -42% power" in text
+    assert not (tmp_path / "runs" / name / "telemetry.parquet").exists()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from triplepoint.errors import UserError
-from triplepoint.tables import COLLECTIVES, INTERVALS, TIMELINE
+from triplepoint.tables import COLLECTIVES, INTERVALS, KERNELS, TIMELINE
 from triplepoint.why.answer import Answer, why_traces
 from triplepoint.why.traced_operations import has_passes, traced_operations
 
@@ -144,4 +144,16 @@ def test_collective_that_a_rank_had_in_the_step_before_is_still_of_one_step(tmp_
 def test_traces_without_a_shared_collective_are_refused_in_a_line(tmp_path: Path) -> None:
     folder = write_traces(tmp_path, 1, one_late)
     with pytest.raises(UserError, match="no collective that two ranks have in a step"):
-        why_traces(folder)
+        traced_operations(folder, lambda rank: (rank, 0), 8)
+
+
+def test_trace_of_one_rank_says_where_its_step_goes(tmp_path: Path) -> None:
+    """Six steps of 100 ms work, launched late by half, and 10 ms of an all-reduce."""
+    folder = write_traces(tmp_path, 1, lambda rank, index: 0.0)
+    KERNELS.write(folder / "kernels.parquet", KERNELS.from_rows([]))
+    answer = why_traces(folder)
+    assert (answer.source, answer.num_steps, answer.findings) == ("one rank", 6, [])
+    total_ms = WORK_MS + TRANSFER_MS
+    assert answer.step_s == pytest.approx(total_ms / 1e3)
+    assert f"exposed all_reduce {TRANSFER_MS / total_ms:.0%}" in answer.notes[0]
+    assert "rank 0 alone was traced" in answer.notes[1]

@@ -26,6 +26,7 @@ class Machine:
         cooling: Air or liquid.
         power_limit_w: Of every device; shape (num_nodes, num_devices); the GPU type's where empty. Unit: W.
         brake: Devices whose power brake is pulled; shape (num_nodes, num_devices); none where empty.
+        clock_limit_mhz: Highest clock each device is locked to; same shape; the GPU type's where empty. Unit: MHz.
         inlet_sigma_k: Standard deviation of the inlet. Unit: K.
         fan_flow: Flow of every node's fans over the full one: 1 where it does not follow load, 0 where there is no air;
             shape (num_nodes,) or none.
@@ -40,6 +41,7 @@ class Machine:
     cooling: Cooling = "air"
     power_limit_w: Float = field(default_factory=lambda: np.empty(0))
     brake: Bool = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
+    clock_limit_mhz: Float = field(default_factory=lambda: np.empty(0))
     inlet_sigma_k: float = 4.0
     fan_flow: Float | float = 1.0
     period_s: float = 0.05
@@ -96,6 +98,12 @@ class Machine:
         """Power limit of every device. Unit: W."""
         given = self.power_limit_w if self.power_limit_w.size else np.asarray(self.power.power_limit.value)
         return np.broadcast_to(given, self.shape).astype(float)
+
+    @cached_property
+    def ceilings(self) -> Float:
+        """Place of the highest clock of every device; shape (num_nodes, num_devices)."""
+        given = self.clock_limit_mhz if self.clock_limit_mhz.size else np.asarray(self.table.mhz[-1])
+        return np.asarray(np.broadcast_to(self.table.nearest(given), self.shape), dtype=float)
 
     @cached_property
     def braked(self) -> Bool:

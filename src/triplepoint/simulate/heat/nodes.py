@@ -32,17 +32,20 @@ def power_of(conditions: ConditionsConfig, gpu: GpuConfig, config: Path) -> Powe
         UserError: If the driver takes no such limit.
     """
     power = read_power(gpu.name, config)
+    least_w, most_w = power.least_limit.value, power.power_limit.value
+    named = {f"power_limits_w.{name}": own for name, own in conditions.power_limits_w.items()}
     limit_w = conditions.power_limit_w
+    if limit_w is not None and not math.isinf(limit_w):
+        named["power_limit_w"] = limit_w
+    for key, own in named.items():
+        if not least_w <= own <= most_w:
+            raise UserError(
+                f"conditions.{key} is {own:g} W; the driver takes limits of {least_w:g} to {most_w:g} W for a "
+                f"device of {gpu.name}: give one between"
+            )
     if limit_w is None:
         return power
-    least_w, most_w = power.least_limit.value, power.power_limit.value
-    if math.isinf(limit_w):
-        limit_w = _NO_LIMIT * most_w
-    elif not least_w <= limit_w <= most_w:
-        raise UserError(
-            f"conditions.power_limit_w is {limit_w:g} W; the driver takes limits of {least_w:g} to {most_w:g} W for a "
-            f"device of {gpu.name}: give one between"
-        )
+    limit_w = _NO_LIMIT * most_w if math.isinf(limit_w) else limit_w
     most = power.excursion_limit.value * limit_w / most_w
     return power.model_copy(update={
         "power_limit": power.power_limit.model_copy(update={"value": limit_w}),
@@ -110,15 +113,18 @@ def machine_of(
     none = heat.bad_contact_share.model_copy(update={"value": 0.0})
     seed = zlib.crc32(cluster.encode()) + draw
     drawn = draw_devices(heat.model_copy(update={"bad_contact_share": none}), power, shape, seed)
-    for name, factor in conditions.contact.items():
-        if (place := place_of(name))[0] < shape[0]:
-            drawn.die[place] = factor
+    limits_w = np.full(shape, power.power_limit.value) if conditions.power_limits_w else np.empty(0)
+    by_gpu = (conditions.contact, drawn.die), (conditions.leakage, drawn.leakage), (conditions.power_limits_w, limits_w)
+    for named, values in by_gpu:
+        for name, own in named.items():
+            if (place := place_of(name))[0] < shape[0]:
+                values[place] = own
     drawn = with_faults(drawn, _faults(conditions, shape))
     brake = np.zeros(shape, dtype=np.bool_)
     brake[[node for node in conditions.braked_nodes if node < shape[0]]] = True
     return Machine(
         power, heat, airflow_of(conditions.airflow, gpu, shape[1], config), drawn,
-        np.full(shape[0], conditions.inlet_temp_c), cooling=conditions.coolant, brake=brake,
+        np.full(shape[0], conditions.inlet_temp_c), cooling=conditions.coolant, power_limit_w=limits_w, brake=brake,
         inlet_sigma_k=conditions.inlet_sigma_k,
     )  # fmt: skip
 

@@ -85,11 +85,11 @@ class Periodic:
         self._both = np.ascontiguousarray(propagator(machine.network, self._period_s).both.swapaxes(1, 2))
         self._twin = machine.twin if (machine.twin != np.arange(shape[1])).any() else None
         self._power, self._warm, self._slowdown, self._wanted = (np.empty((number, *shape)) for _ in range(4))
-        self._ceiling = np.full(shape, len(self._table.mhz) - 1.0)
+        self._ceiling = machine.ceilings.copy()
         self._dither = (np.arange(number) * _GOLDEN % 1.0)[:, None, None]
         self._place, self._rate = np.empty((number, *shape), dtype=np.int64), np.empty(number)
 
-    def settle_held(self, start_w: Float) -> Trace:
+    def settle_held(self, start_w: Float, lasts_s: float | None = None) -> Trace:
         """Return the step with clocks under the ceilings that keep every die at its highest operating temperature.
 
         The driver's ceiling swings about one clock, which is searched: swings of a second say nothing of a job.
@@ -97,13 +97,14 @@ class Periodic:
 
         Args:
             start_w: About the mean power of every device. Unit: W.
+            lasts_s: As `settle`.
         """
-        machine, top = self._machine, len(self._table.mhz) - 1.0
+        machine, top = self._machine, self._machine.ceilings
         limit_k = machine.heat.limits.max_temperature.value - machine.inlet_c[:, None]
         cooling = machine.cooled_by
         resistance = cooling.die_resistance.value * machine.devices.die
         resistance = resistance + cooling.sink_resistance.value * machine.devices.sink
-        found = self.settle(start_w)
+        found = self.settle(start_w, lasts_s)
         for _ in range(_MOST_HELD):
             over_k = self._warm.max(axis=0) - limit_k
             is_free = (self._ceiling >= top) & (over_k <= 0.0)
@@ -113,7 +114,7 @@ class Periodic:
             a_place_w = (mean_w - self._fixed) * self._governor.growth[place]
             moved = np.clip(over_k / (resistance * a_place_w), -_MOST_MOVED, _MOST_MOVED)
             self._ceiling = np.clip(np.minimum(self._ceiling, place + 1.0) - moved, 0.0, top)
-            found = self.settle(mean_w)
+            found = self.settle(mean_w, lasts_s)
         return found
 
     def settle(self, start_w: Float, lasts_s: float | None = None) -> Trace:
@@ -191,8 +192,11 @@ class Periodic:
     def _trace(self) -> Trace:
         none, number = np.zeros(self._place.shape, dtype=np.bool_), len(self._rate)
         free, top = float(len(self._table.mhz)), len(self._table.mhz) - 1.0
-        ceiling = np.broadcast_to(np.where(self._ceiling < top, self._ceiling, free), self._wanted.shape)
-        reasons = self._governor.reasons(self._wanted, ceiling, none, np.zeros(number, dtype=np.bool_))
+        # A clock that is locked is not throttled: only what is below it counts.
+        most = self._machine.ceilings
+        ceiling = np.broadcast_to(np.where(self._ceiling < most, self._ceiling, free), self._wanted.shape)
+        wanted = np.where(self._wanted >= most, top, self._wanted)
+        reasons = self._governor.reasons(wanted, ceiling, none, np.zeros(number, dtype=np.bool_))
         if self._can_rest:
             reasons = np.where(self._rests & (reasons == 0), int(Reason.IDLE), reasons)
         position_s = self._scale * np.cumsum(self._duration_s)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -123,6 +124,7 @@ def warm_up(
     cluster: ClusterConfig,
     config: Path,
     with_few_nodes: bool = False,
+    clock_limit_mhz: Mapping[int, float] = MappingProxyType({}),
 ) -> Warm[AnyLoad]:
     """Return a job under the conditions of its cluster, at the speed that its clocks leave it.
 
@@ -132,6 +134,7 @@ def warm_up(
         cluster: Where it runs.
         config: Folder of the configuration.
         with_few_nodes: Whether nodes without faults may stand for others, see `few_of`: faster, not quite the same.
+        clock_limit_mhz: Clock each pipeline stage is locked to, by stage; not under a power brake. Unit: MHz.
 
     Raises:
         PointError: If GPUs cannot work under these conditions.
@@ -140,7 +143,7 @@ def warm_up(
     shape = -(-load.job.num_gpus // cluster.gpus_per_node), cluster.gpus_per_node
     sound, parts = conditions.without_faults, cluster.like or cluster.name
     machine, followed = machine_of(sound, gpu, shape, parts, config, load.job.draw), Followed.all(shape)
-    if with_few_nodes and conditions == sound:
+    if with_few_nodes and conditions == sound and not conditions.power_limits_w:
         followed = few_of(_seats(load, followed).stage, machine)
         machine = followed.of(machine)
     first = _turn(load, machine, {}, followed)
@@ -152,6 +155,12 @@ def warm_up(
     if not with_few_nodes:
         highest = dict.fromkeys(range(load.job.num_gpus), 1.0 / float(first.ready.calibrated.max()))
         fastest_s = reload(highest).length_s
+    if clock_limit_mhz:
+        limits = np.full(shape[0] * shape[1], machine.power.clocks.max_clock.value)
+        for rank in range(load.job.num_gpus):
+            limits[rank] = clock_limit_mhz.get(load.place(rank)[0], limits[rank])
+        machine = replace(machine, clock_limit_mhz=limits.reshape(shape))
+        last = _locked(_turn(last.load, machine, last.factor, followed), reload)
     steps_s = last.found.number * last.load.length_s
     loop_s = last.found.trace.period_s * len(last.found.trace.rate) / last.found.number
     trace = replace(last.found.trace, period_s=steps_s / len(last.found.trace.rate))
@@ -228,6 +237,25 @@ def _apart(last: _Turn[AnyLoad], reload: Callable[[dict[int, float]], AnyLoad], 
     """
     for _ in range(_MOST_TURNS):
         factor = _factors(last.ratio, pace, last.load.job.num_gpus)
+        if all(abs(last.factor[rank] / wanted - 1.0) < _STEP_OF_SPEED / 2 for rank, wanted in factor.items()):
+            break
+        last = _turn(reload(factor), last.machine, factor, last.followed)
+    return last
+
+
+def _locked(last: _Turn[AnyLoad], reload: Callable[[dict[int, float]], AnyLoad]) -> _Turn[AnyLoad]:
+    """Return a job whose stages have clocks of their own: each computes at the pace of its slowest device.
+
+    Args:
+        last: The job with its clocks limited, at another pace.
+        reload: Simulates it once more, with these factors on the computation of ranks.
+    """
+    job = last.load.job
+    stage = np.array([last.load.place(rank)[0] for rank in range(job.num_gpus)])
+    for _ in range(_MOST_TURNS):
+        pace = np.zeros(job.layout.pp)
+        np.maximum.at(pace, stage, last.ratio.reshape(-1)[: job.num_gpus])
+        factor = dict(enumerate(pace[stage].tolist()))
         if all(abs(last.factor[rank] / wanted - 1.0) < _STEP_OF_SPEED / 2 for rank, wanted in factor.items()):
             break
         last = _turn(reload(factor), last.machine, factor, last.followed)
@@ -403,7 +431,9 @@ def _follow(machine: Machine, profile: Profile, start_w: Float, step_s: float) -
         step_s: About the length of the step. Unit: s.
     """
     if not machine.braked.any():
-        return _Followed(Periodic(machine, profile, step_s).settle_held(start_w), is_steady=True)
+        # Where clocks are locked stages differ on purpose: the step, not its slowest device, says how long it takes.
+        lasts_s = step_s if machine.clock_limit_mhz.size else None
+        return _Followed(Periodic(machine, profile, step_s).settle_held(start_w, lasts_s), is_steady=True)
     number = max(1, math.ceil(_HELD_S / profile.step_s))
     profile, step_s = _repeated(profile, number), number * step_s
     coarse = replace(machine, period_s=max(machine.period_s, profile.step_s / _WARMING_PERIODS))

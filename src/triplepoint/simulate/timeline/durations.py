@@ -69,6 +69,8 @@ class Durations:
         is_send_blocking: Whether a stage waits until its send is done, as Megatron-LM does without interleaving.
         slowdown: Share by which computation takes longer while collectives of the step overlap it. Unit: 1.
         pause_s: After the update all wait for the host. Unit: s.
+        of_task: Of every task, in place of those of passes where tasks of a kind differ; shape (num_stages, num_tasks,
+            num_classes).
     """
 
     forward: Pass
@@ -83,6 +85,7 @@ class Durations:
     is_send_blocking: bool = False
     slowdown: float = 0.0
     pause_s: float = 0.0
+    of_task: Float | None = None
 
 
 @dataclass(frozen=True, eq=False)

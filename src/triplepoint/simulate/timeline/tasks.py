@@ -192,6 +192,8 @@ def _hidden_s(timeline: Timeline) -> float:
 
 def _task_times(order: Order, durations: Durations) -> Float:
     """Return the time of every task; shape (num_stages, num_tasks, num_classes)."""
+    if durations.of_task is not None:
+        return durations.of_task
     backward, weight = durations.backward_input.total, durations.backward_weight.total
     by_kind = np.stack((durations.forward.total, backward if order.is_split else backward + weight, weight))
     return np.asarray(by_kind[order.kind, np.arange(order.num_stages)[:, None], order.chunk])

@@ -96,6 +96,16 @@ def test_write_perfetto_threads_are_in_order_and_never_overlap(tmp_path: Path) -
     assert len(threads) == 2 * depth
 
 
+def test_write_perfetto_counters_are_events_of_the_published_format(tmp_path: Path) -> None:
+    names = (("GPU power", "W"), ("GPU temperature", "degC"), ("SM clock", "MHz"))
+    trace = written(tmp_path, [], [track([7.5], name, unit) for name, unit in names])
+    # Phase C, a name, and a series for each key of args: a track of its own of the process, drawn over time.
+    assert of_kind(trace, "C") == [
+        {"ph": "C", "pid": 1, "tid": 0, "name": name, "ts": Decimal("0.000"), "args": {unit: Decimal("7.5")}}
+        for name, unit in names
+    ]
+
+
 def test_write_perfetto_missing_samples_are_gaps(tmp_path: Path) -> None:
     trace = written(tmp_path, [], [track([300.0, math.nan, math.inf, 0.0])])
     assert of_kind(trace, "C") == [

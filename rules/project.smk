@@ -1,0 +1,17 @@
+# Projects a job to more GPUs; needs no run, takes seconds, and is made again when what it depends on changes.
+rule project:
+    input:
+        "config/projection/{projection}.yaml",
+    output:
+        "results/projection/{projection}.parquet",
+    log:
+        "logs/project/{projection}.log",
+    conda:
+        "../envs/analysis.yaml"
+    threads: 2
+    params:
+        machines=STUDY.machines,
+        compared=STUDY.compared,
+        code=STUDY.code("project"),
+    shell:
+        "triplepoint project {input} --out {output} > {log} 2>&1"

@@ -1,0 +1,112 @@
+"""Search for a placement, and the gain of one with its interval."""
+
+import math
+from dataclasses import dataclass
+
+from triplepoint.advise.passport import Learned
+from triplepoint.advise.placement import Outcome, Placement, Site, learned_cluster
+from triplepoint.advise.placement_search import search
+from triplepoint.config.cluster import ConditionsConfig
+from triplepoint.errors import PointError, UserError
+from triplepoint.metrics import Z90
+
+_ROUNDS = 2
+"""Searches: the second knows how warm GPUs are under the first one's placement."""
+_FOLLOWED = 3
+"""Placements of a search that are followed with heat."""
+_RESOLUTION = 0.005
+"""Speeds of GPUs are told apart in steps of 0.5 % (`simulate.heat.warm`): both steps are off by half of it at most."""
+_MODEL_SHARE = 0.3
+"""The model's own standard deviation of a gain, over the gain: with it half of what was promised is the end of the 90 %
+interval. Half is what was measured of a model of placement inside a node. Source: Lit Silicon, arXiv:2511.09861."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Share of a step that a placement saves, with its 90 % interval; negative where it costs."""
+
+    share: float
+    lo: float
+    hi: float
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether it is positive beyond doubt."""
+        return self.lo > 0.0
+
+
+def judged(site: Site, layers: tuple[int, ...]) -> tuple[Placement, Outcome]:
+    """Return a given split of layers with the nodes as they are, and its step.
+
+    Raises:
+        UserError: If layers do not fit the model or the memory.
+    """
+    now = site.present.layers
+    if not now:
+        raise UserError("--layers: the run has virtual stages, whose layers are left as they are; leave it out")
+    if len(layers) != len(now) or sum(layers) != sum(now):
+        raise UserError(
+            f"--layers {','.join(map(str, layers))}: {len(layers)} stages with {sum(layers)} layers, the run has "
+            f"{len(now)} with {sum(now)}; give the layers of each stage"
+        )
+    if not site.fits(layers):
+        raise UserError(f"--layers {','.join(map(str, layers))}: does not fit in memory, or cannot be simulated")
+    placement = Placement(site.present.nodes, layers)
+    return placement, site.step(placement)
+
+
+def find(site: Site, before: Outcome) -> tuple[Placement | None, Outcome | None]:
+    """Return the best placement that a search finds, followed with heat, and its step; None where none is shorter."""
+    best, after, last = None, None, before
+    known = {site.present: before}
+    for _ in range(_ROUNDS):
+        found = [one for one in search(site, last.factor)[:_FOLLOWED] if one not in known]
+        if not found:
+            break
+        known |= {one: site.step(one) for one in found}
+        nearest = min(found, key=lambda one: known[one].step_time_s)
+        last = known[nearest]
+        if last.step_time_s < (after or before).step_time_s:
+            best, after = nearest, last
+    return best, after
+
+
+def gain_of(site: Site, learned: Learned | None, before: Outcome, proposed: Placement, after: Outcome) -> Gain:
+    """Return the gain of a placement with its 90 % interval.
+
+    Both placements are followed at the same contacts of faulty slots: as estimated and at either end of their
+    intervals. What the model itself may be off by, and the steps it tells speeds apart by, come on top.
+
+    Args:
+        site: The job.
+        learned: What was learned of the slots; None where the cluster is taken as described.
+        before: The present step.
+        proposed: The placement.
+        after: Its step.
+
+    Raises:
+        PointError: If GPUs cannot work under its conditions.
+    """
+    share = 1.0 - after.step_time_s / before.step_time_s
+    low, high = share, share
+    if learned is not None and site.cluster.conditions.bad_contact:
+        for shift in (-Z90, Z90):
+            moved = _share_at(site, learned_cluster(learned, shift).conditions, proposed)
+            low, high = (low, high) if moved is None else (min(low, moved), max(high, moved))
+    return gain_within(share, low, high)
+
+
+def gain_within(share: float, low: float, high: float) -> Gain:
+    """Return a gain whose ends by contacts are given, with what the model and its steps may be off by on top."""
+    own = Z90 * math.hypot(_MODEL_SHARE * share, _RESOLUTION / math.sqrt(6.0))
+    return Gain(share, share - math.hypot(share - low, own), share + math.hypot(high - share, own))
+
+
+def _share_at(site: Site, conditions: ConditionsConfig, proposed: Placement) -> float | None:
+    """Return the gain under other conditions; None where GPUs would shut down under them."""
+    cluster = site.cluster.model_copy(update={"conditions": conditions})
+    try:
+        before, after = (site.step(each, cluster).step_time_s for each in (site.present, proposed))
+    except PointError:
+        return None
+    return 1.0 - after / before

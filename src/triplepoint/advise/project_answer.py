@@ -1,0 +1,164 @@
+"""The answer of a projection: rows, one sentence, a table as text, and how far such projections were right."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from triplepoint.advise.interval import Interval
+from triplepoint.advise.project import Projected, Projection
+from triplepoint.advise.project_network import Network, Scaled
+from triplepoint.config.plan import run_id
+from triplepoint.provenance import git_state
+from triplepoint.simulate.scaling import LeftOut
+from triplepoint.units import BITS_PER_BYTE, MEGA, S_PER_HOUR
+
+_OF_STEPS = ("GPUs", "step s", "efficiency %", "Mtoken/s", "MW", "J/token", "max degC", "slowest GPU %")
+_OF_FAILURES = ("GPUs", "MTTF h", "checkpoint min", "goodput %", "Mtoken/s kept")
+_QUANTITIES = {
+    "step_time_s": "step_time_s", "efficiency": "efficiency", "tokens_per_s": "tokens_per_s", "power_w": "power_w",
+    "energy_per_token_j": "energy_per_token_j", "gpu_temp_max_c": "gpu_temp_max_c",
+    "slowest_gpu_fraction": "slowest_gpu", "mttf_s": "mttf_s", "checkpoint_every_s": "checkpoint_every_s",
+    "goodput": "goodput", "kept_tokens_per_s": "kept_tokens_per_s", "step_time_over_first": "against_first",
+}  # fmt: skip
+"""Keys of a row and attributes of `Projected`; each has `_lo` and `_hi` besides."""
+
+
+def rows(found: Projection) -> list[dict[str, Any]]:
+    """Return every size on every network as a row of table `projection`, the start first."""
+    return [_record(one, found) for one in found.rows]
+
+
+def _record(one: Projected, found: Projection) -> dict[str, Any]:
+    cluster, values = one.scaled.cluster, dict[str, Any]()
+    for key, name in _QUANTITIES.items():
+        interval: Interval = getattr(one, name)
+        values |= {key: interval.value, f"{key}_lo": interval.low, f"{key}_hi": interval.high}
+    point = found.question.request.point
+    return {
+        "model": point.model.name,
+        "run": run_id(point),
+        "cluster": point.cluster.name,
+        "num_gpus": one.num_gpus,
+        "start_gpus": found.start,
+        "global_batch_size": one.scaled.job.global_batch_size,
+        "network": words(one.scaled),
+        "topology": cluster.topology,
+        "oversubscription": cluster.oversubscription,
+        **values,
+        "exposed_comm_s": one.prediction.exposed_comm_s,
+        "bottleneck": one.prediction.bottleneck,
+        "note": one.prediction.reason or None,
+        "stack": one.scaled.job.stack,
+        "git_commit": git_state(Path(__file__).parent)[0],
+        "origin": "simulated",
+    }
+
+
+def words(scaled: Scaled) -> str:
+    """Return a network in words, such as `8x400 Gb/s, rail_optimised, 2:1`."""
+    cluster, parts = scaled.cluster, list[str]()
+    if cluster.nics_per_node and cluster.nic_bandwidth:
+        speed = cluster.nic_bandwidth.value * BITS_PER_BYTE / 1e9
+        parts.append(f"{cluster.nics_per_node.value:g}x{speed:g} Gb/s")
+    parts += [cluster.topology] if cluster.topology else []
+    parts += [f"{cluster.oversubscription:g}:1"] if cluster.oversubscription > 1 else []
+    return ", ".join(parts) or "one node"
+
+
+def headline(found: Projection) -> str:
+    """Return the answer in a sentence: the largest size, and there the networks against the first."""
+    largest = max(found.rows, key=lambda one: one.num_gpus)
+    sized = [one for one in found.rows if one.num_gpus == largest.num_gpus]
+    first = sized[0]
+    said = (
+        f"{first.num_gpus} GPUs: {_percent(first.efficiency)} % of the tokens per GPU of {found.start}, "
+        f"{_scaled(first.kept_tokens_per_s, MEGA)} Mtoken/s kept at a goodput of {_percent(first.goodput)} %"
+    )
+    if not math.isnan(first.power_w.value):
+        said += f", {_scaled(first.power_w, MEGA)} MW"
+    for one in sized[1:]:
+        said += f"; {_change(one)}"
+    return said
+
+
+def _change(one: Projected) -> str:
+    """Return a network against the first, in words."""
+    value, low, high = (100 * (end - 1) for end in one.against_first)
+    tie = " (uncertain)" if low <= 0 <= high else ""
+    return f"on {words(one.scaled)} steps take {value:+.1f} % [{low:+.1f}, {high:+.1f}]{tie}"
+
+
+def render(found: Projection) -> str:
+    """Return the answer as text: the sentence, a table for each network, and how far projections were right."""
+    lines = [headline(found)]
+    by_network: dict[Network, list[Projected]] = {}
+    for one in found.rows:
+        by_network.setdefault(one.scaled.network, []).append(one)
+    for sized in by_network.values():
+        lines += ["", f"{run_id(found.question.request.point)} on {words(sized[-1].scaled)}"]
+        lines += [*_table(_OF_STEPS, sized), "", *_table(_OF_FAILURES, sized)]
+    grown = "grows with GPUs" if found.question.batch == "grown" else "stays"
+    lines += ["", f"global batch {grown}; [90 % intervals]; {found.question.num_draws} draws of parts", *check(found)]
+    notes = dict.fromkeys(
+        f"{one.num_gpus} GPUs: {one.prediction.reason}" for one in found.rows if one.prediction.reason
+    )
+    return "\n".join([*lines, *notes])
+
+
+def _table(headings: Sequence[str], sized: Sequence[Projected]) -> list[str]:
+    cells = [headings, *([_CELLS[name](one) for name in headings] for one in sized)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def _scaled(interval: Interval, unit: float) -> str:
+    """Return a value with the ends of its interval, to three digits; `-` where it is not known."""
+    if math.isnan(interval.value):
+        return "-"
+    value, low, high = (f"{end / unit:.3g}" for end in interval)
+    return value if low == high else f"{value} [{low}, {high}]"
+
+
+def _percent(interval: Interval) -> str:
+    return _scaled(interval, 0.01)
+
+
+_CELLS: Mapping[str, Callable[[Projected], str]] = MappingProxyType(
+    {
+        "GPUs": lambda one: str(one.num_gpus),
+        "step s": lambda one: _scaled(one.step_time_s, 1.0),
+        "efficiency %": lambda one: _percent(one.efficiency),
+        "Mtoken/s": lambda one: _scaled(one.tokens_per_s, MEGA),
+        "MW": lambda one: _scaled(one.power_w, MEGA),
+        "J/token": lambda one: _scaled(one.energy_per_token_j, 1.0),
+        "max degC": lambda one: _scaled(one.gpu_temp_max_c, 1.0),
+        "slowest GPU %": lambda one: _percent(one.slowest_gpu),
+        "MTTF h": lambda one: _scaled(one.mttf_s, S_PER_HOUR),
+        "checkpoint min": lambda one: _scaled(one.checkpoint_every_s, 60.0),
+        "goodput %": lambda one: _percent(one.goodput),
+        "Mtoken/s kept": lambda one: _scaled(one.kept_tokens_per_s, MEGA),
+    }
+)
+"""Text of a row below each heading."""
+
+
+def check(found: Projection) -> list[str]:
+    """Return how far predictions and ratios were right beyond the sizes that all was fitted to."""
+    known = found.known
+    lines = [
+        f"check: fitted to {known.num_fitted} published rows of up to {known.most_gpus} GPUs, larger ones are off by:"
+    ]
+    lines += [f"  {_kind(one)}: {_right(one.median_error, one.coverage, one.num_rows)}" for one in known.left_out]
+    ratios = _right(known.ratio_error, known.ratio_coverage, known.num_ratios)
+    return [*lines, f"  efficiency against up to {known.most_gpus} GPUs of the same training: {ratios}"]
+
+
+def _right(error: float, coverage: float, number: int) -> str:
+    return f"{100 * error:.1f} % in the median, {100 * coverage:.0f} % of {number} in their 90 % interval"
+
+
+def _kind(one: LeftOut) -> str:
+    kinds = {"all": "all", "stack": "those whose stack was fitted", "training": "those whose training was fitted"}
+    return kinds[one.known]

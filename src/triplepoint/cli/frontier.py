@@ -1,0 +1,133 @@
+"""`triplepoint frontier RUN|POINT`."""
+
+import argparse
+import math
+from collections.abc import Callable
+
+from triplepoint.cli.answer import Answer
+from triplepoint.cli.arguments import (
+    add_config,
+    add_results,
+    make_parser,
+    named_points,
+    out_figure,
+    out_file,
+    say,
+)
+from triplepoint.errors import PointError
+
+_ABOUT = """\
+SOURCE is one of
+  RUN        run id, a folder in RESULTS/runs: its point is simulated
+  POINT      .yaml, .yml, .json or .csv as 'triplepoint predict' reads it, or POINT:ID of several
+The plan has one clock for each pipeline stage and is simulated whole. Clocks for each direction or pass are said beside
+it. Budgets are of the mean over a step, at the plug. The script is printed and never applied.
+"""
+_EXAMPLES = (
+    "triplepoint frontier gpt3-175b_h200x32_tp2-pp16_mbs1_act_r1",
+    "triplepoint frontier point.yaml --slowdown 5 --figure frontier.pdf",
+    "triplepoint frontier point.yaml --node-power 6000 --gpu-temp 75 --script clocks.sh",
+)
+_ANSWER = {
+    "name": "the run or point",
+    "num_stages": "pipeline stages",
+    "num_microbatches": "micro-batches",
+    "bubble_fraction": "share of a step in which ranks wait for other stages",
+    "is_held_by_power_limit": "whether the power limit costs more than 1 % of a step",
+    "present": "the step as it is: time, energy of GPUs, power at the plug, hottest die, throttling",
+    "slowdown": "by which share a step may take longer",
+    "verified": "the same of the plan, simulated",
+    "steady": "the same of the highest steady clocks under the power limit; null where it does not hold",
+    "stages": "clock of each stage, power of a GPU in its heaviest pass, clocks by direction",
+    "plans": "the plan, and those with clocks for each direction and pass: time, energy, power, clocks",
+    "frontier": "such plans for other lengths of a step",
+    "script": "shell script that locks clocks",
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the subcommand's parser."""
+    made = make_parser(
+        "frontier",
+        "Choose clocks of pipeline stages that save energy: in the bubble, under the power limit, within budgets.",
+        _EXAMPLES,
+        _ABOUT,
+        answer=_ANSWER,
+    )
+    made.add_argument("source", metavar="SOURCE", help="run or point, see below")
+    made.add_argument(
+        "--slowdown", type=_number("percent", 0, 100), metavar="PERCENT",
+        help="by how much a step may take longer (default: 1; with a budget as little as it asks)",
+    )  # fmt: skip
+    made.add_argument(
+        "--node-power", type=_number("watts", 1, 1e6), metavar="W", help="budget of a node (default: none)"
+    )
+    made.add_argument(
+        "--rack-power", type=_number("watts", 1, 1e7), metavar="W",
+        help="budget of a rack, of a cluster with nodes_per_rack (default: none)",
+    )  # fmt: skip
+    made.add_argument(
+        "--hall-power",
+        type=_number("watts", 1, 1e9),
+        metavar="W",
+        help="budget of all nodes of the job (default: none)",
+    )
+    made.add_argument(
+        "--gpu-temp", type=_number("degC", 1, 150), metavar="C", help="highest temperature of a die (default: none)"
+    )
+    made.add_argument("--figure", type=out_figure, metavar="OUT", help=".pdf, .png or .svg to write (default: none)")
+    made.add_argument(
+        "--script", type=out_file, metavar="FILE", help="write the script that locks clocks (default: none)"
+    )
+    add_results(made)
+    add_config(made)
+    return made
+
+
+def _number(unit: str, least: float, most: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:  # NaN is not either
+            raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected {unit} from {least:g} to {most:g}")
+        return value
+
+    return read
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Say which clocks stages should have."""
+    from triplepoint.advise.frontier import Budget, advise
+    from triplepoint.advise.frontier_text import content, render, script
+    from triplepoint.config.plan import run_id
+    from triplepoint.files import write_text
+    from triplepoint.simulate.limits import check_order
+    from triplepoint.simulate.predict.point import job_on_cluster
+
+    (request,) = named_points(arguments.source, arguments, 1)
+    name, point = run_id(request.point), request.point
+    if request.invalid_because:
+        raise PointError(f"{request.where}: {request.invalid_because}")
+    if point.task == "inference":
+        raise PointError(f"{request.where}: inference; a frontier is of training with a pipeline")
+    budget = Budget(arguments.node_power, arguments.rack_power, arguments.hall_power, arguments.gpu_temp)
+    slowdown = None if arguments.slowdown is None else arguments.slowdown / 100.0
+    try:
+        job, cluster = job_on_cluster(point, arguments.config, request.stack)
+        if reason := check_order(point):
+            raise PointError(reason)
+        answer = advise(name, job, cluster, arguments.config, slowdown, budget)
+    except PointError as error:
+        raise PointError(f"{arguments.source}: {error}") from None
+    if arguments.script is not None:
+        write_text(arguments.script, script(answer))
+        say(f"frontier: script in {arguments.script}")
+    if arguments.figure is not None:
+        from triplepoint.advise.frontier_figure import draw
+        from triplepoint.figures.write import save
+
+        save(draw(answer), arguments.figure)
+        say(f"frontier: figure in {arguments.figure}")
+    return Answer(content(answer), render(answer))

@@ -1,0 +1,238 @@
+"""`triplepoint project POINT`."""
+
+import argparse
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from triplepoint.cli.answer import Answer
+from triplepoint.cli.arguments import add_config, make_parser, out_figure, out_file, whole_number
+from triplepoint.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from triplepoint.advise.project import Question
+    from triplepoint.advise.project_failures import Failures
+    from triplepoint.advise.project_network import Network
+    from triplepoint.predictions import Request
+
+_TREES = (".yaml", ".yml", ".json")
+_ABOUT = """\
+POINT is .yaml, .yml or .json as 'triplepoint predict' reads it, or POINT:ID of several; or a file of config/projection,
+which says all that is asked. Its job is scaled by data parallelism: each replica stays as it is, and there are more.
+
+columns, with 90 % intervals:
+  efficiency %    tokens per second and GPU over those of the point, on the same network
+  MW, J/token     all nodes at the plug, which is also the heat they give off; switches, storage and cooling left out
+  max degC        hottest GPU
+  slowest GPU %   by how much longer the slowest GPU computes than the middle one; interval over draws of parts
+  MTTF h          mean time to failure of the job
+  checkpoint min  work between checkpoints at the highest goodput
+  goodput %       share of the time that goes into work that is kept
+
+What is assumed and left out, and how intervals were checked: docs/projection.md.
+"""
+_EXAMPLES = (
+    "triplepoint project point.yaml",
+    "triplepoint project point.yaml --gpus 8192 --adapters 8x100 --adapters 8x800 --figure scale.pdf",
+    "triplepoint project point.yaml --topology dragonfly --oversubscription 2 --failures 1:2:4 --restart 300",
+)
+_ANSWER = {
+    "answer": "one sentence",
+    "start": "GPUs of the point",
+    "rows": "a size on a network each, the point first: quantities, with _lo and _hi the ends of 90 % intervals",
+    "known": "what leaving scale out of the fit showed: errors and share in the interval",
+    "failures": "rate of failures (null: published curve), checkpoint_s, restart_s",
+    "batch": "grown or fixed",
+    "num_draws": "draws of parts",
+    "figure": "file that was written, or null",
+}
+_ASKED = (
+    "gpus", "batch", "topology", "oversubscription", "gpus_per_leaf", "adapters", "draws", "failures", "checkpoint",
+    "restart",
+)  # fmt: skip
+"""Options that a file of `config/projection` has as keys."""
+_MOST_DRAWS = 10_000
+_MOST_GPUS = 10**7
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the subcommand's parser."""
+    made = make_parser(
+        "project", "Say what a training job would be on 1,000 to 100,000 GPUs.", _EXAMPLES, _ABOUT, answer=_ANSWER
+    )
+    made.add_argument("point", metavar="POINT", help="the job to start from, see above")
+    made.add_argument(
+        "--gpus", type=_sizes, default=(), metavar="N,N",
+        help="sizes (default: near 1024, 8192, 32768, 102400; with --batch fixed, doublings that divide it)",
+    )  # fmt: skip
+    made.add_argument(
+        "--batch", choices=("grown", "fixed"), default="grown", help="global batch: grows with GPUs, or stays"
+    )
+    _add_network(made)
+    made.add_argument("--draws", type=whole_number(_MOST_DRAWS), default=20, metavar="N", help="draws of parts")
+    _add_failures(made)
+    made.add_argument("--figure", type=out_figure, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
+    made.add_argument("--out", type=out_file, metavar="FILE", help="table projection, .parquet or .csv (default: none)")
+    add_config(made)
+    return made
+
+
+def _add_network(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--topology", choices=("fat_tree", "rail_optimised", "dragonfly"), help="switches (default: the cluster's)"
+    )
+    made.add_argument(
+        "--oversubscription", type=_number(1, 64), metavar="RATIO",
+        help="bandwidth into a leaf switch or group over that out of it (default: the cluster's)",
+    )  # fmt: skip
+    made.add_argument(
+        "--gpus-per-leaf",
+        type=whole_number(_MOST_GPUS),
+        metavar="N",
+        help="GPUs of one leaf switch, or group (default: by topology)",
+    )
+    made.add_argument(
+        "--adapters", action="append", default=[], type=_adapters, metavar="NxGB/S",
+        help="adapters of a node and Gb/s of each, 8x400; repeatable, to compare (default: the cluster's)",
+    )  # fmt: skip
+
+
+def _add_failures(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--failures", type=_rates, metavar="RATE",
+        help="failures per 1,000 node-days of 8 GPUs, or LOW:RATE:HIGH with its interval (default: published curve)",
+    )  # fmt: skip
+    made.add_argument(
+        "--checkpoint", type=_number(1e-3, 86400), metavar="S", help="time a checkpoint stops the job (default: 33)"
+    )
+    made.add_argument(
+        "--restart", type=_number(0, 86400), metavar="S", help="from a failure until the job goes on (default: 300)"
+    )
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"[1-9]\d{0,6}(,[1-9]\d{0,6}){0,31}", text):
+        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected whole numbers, such as 1024,8192")
+    return tuple(int(word) for word in text.split(","))
+
+
+def _number(least: float, most: float) -> Any:
+    def read(text: str) -> float:
+        value = _float(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected a number from {least:g} to {most:g}")
+        return value
+
+    return read
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _adapters(text: str) -> tuple[int, float]:
+    from triplepoint.advise.project_network import read_adapters
+
+    try:
+        return read_adapters(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    rates = [_float(word) for word in text.split(":")]
+    if len(rates) not in (1, 3) or not all(0 < rate <= 1e5 for rate in rates) or rates != sorted(rates):
+        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected RATE or LOW:RATE:HIGH, such as 2.3:3.9:6.5")
+    return tuple(rates)
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Project a point, and draw the figure that is asked for."""
+    from triplepoint.advise import project_answer as answer
+    from triplepoint.advise.project import project
+
+    question = _question(arguments)
+    found = project(question, arguments.config)
+    rows, text, figure = answer.rows(found), answer.render(found), arguments.figure
+    if figure is not None or arguments.out is not None:
+        _write(rows, arguments.out, figure)
+        text += f"\nFigure: {figure}" if figure else ""
+    content = {
+        "answer": answer.headline(found), "start": found.start, "rows": rows, "known": found.known,
+        "failures": question.failures, "batch": question.batch, "num_draws": question.num_draws, "figure": figure,
+    }  # fmt: skip
+    return Answer(content, text)
+
+
+def _question(arguments: argparse.Namespace) -> "Question":
+    """Return what is asked, by a file of `config/projection` or by options."""
+    from triplepoint.advise.project import Question
+    from triplepoint.advise.project_file import is_projection, read_question
+
+    path = Path(arguments.point)
+    if is_projection(path):
+        usual = parser().parse_args([arguments.point])
+        if given := [name for name in _ASKED if getattr(arguments, name) != getattr(usual, name)]:
+            option = given[0].replace("_", "-")
+            raise UserError(f"project: {path} says what is asked; leave out --{option}, or give a point")
+        return read_question(path, arguments.config)
+    request = _request(arguments.point, arguments.config)
+    networks, failures = _networks(arguments), _failures(arguments)
+    return Question(request, arguments.gpus, networks, arguments.batch, arguments.draws, failures)
+
+
+def _write(rows: list[dict[str, Any]], out: Path | None, figure: Path | None) -> None:
+    """Write the table and the figure that are asked for."""
+    from triplepoint.tables.projection import PROJECTION
+
+    table = PROJECTION.from_rows(rows)
+    if out is not None and out.suffix == ".csv":
+        PROJECTION.write_csv(out, [table])
+    elif out is not None:
+        PROJECTION.write(out, table)
+    if figure is not None:
+        from triplepoint.figures.projection import draw
+        from triplepoint.figures.write import save
+
+        save(draw({"projection": table.to_pandas()})[0], figure)
+
+
+def _request(text: str, config: Path) -> "Request":
+    """Return the point that is named. Raises `UserError` if there is none, or more than one."""
+    from triplepoint.predictions import read_points
+
+    path, key = Path(text), ""
+    if path.suffix not in _TREES:
+        name, _, key = text.rpartition(":")
+        path = Path(name)
+        if path.suffix not in _TREES:
+            raise UserError(f"project: {text[:200]}: expected a point, a name that ends in one of {', '.join(_TREES)}")
+    known = {request.id: request for request in read_points(path, config)}
+    if key and key not in known:
+        raise UserError(f"{path}: no configuration with id {key!r}{nearest(key, known)}")
+    if not key and len(known) > 1:
+        raise UserError(
+            f"{path}: {len(known)} configurations; name one as {path}:ID, such as {path}:{next(iter(known))}"
+        )
+    return known[key] if key else next(iter(known.values()))
+
+
+def _networks(arguments: argparse.Namespace) -> "tuple[Network, ...]":
+    from triplepoint.advise.project_network import Network
+
+    switches = arguments.topology, arguments.oversubscription
+    adapters = dict.fromkeys(arguments.adapters) or (None,)
+    return tuple(Network(*switches, each, arguments.gpus_per_leaf) for each in adapters)
+
+
+def _failures(arguments: argparse.Namespace) -> "Failures":
+    from triplepoint.advise.project_failures import Failures
+
+    given: dict[str, Any] = {"checkpoint_s": arguments.checkpoint, "restart_s": arguments.restart}
+    if rates := arguments.failures:
+        given |= {"rate": rates[len(rates) // 2], "rate_lo": rates[0], "rate_hi": rates[-1]}
+    return Failures(**{name: value for name, value in given.items() if value is not None})

@@ -1,0 +1,87 @@
+"""Throughput, power and goodput of a training job on more GPUs, by network."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
+from pandas import DataFrame, Series
+
+from triplepoint.figures import marks, style
+from triplepoint.units import S_PER_HOUR
+
+NOTE = (
+    "Bands: 90 % intervals, with what networks have in common. Dashed: tokens that failures "
+    "leave. MTTF: mean time to failure of the job, with that of other fleets; it does not depend on the network."
+)
+
+
+@style.styled
+def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
+    """Return the figure of a projection and the numbers it plots, one row per network and number of GPUs.
+
+    Args:
+        tables: `projection`, of one job.
+    """
+    rows = tables["projection"]
+    has_power = bool(rows["power_w"].notna().all())
+    page = style.new_page(
+        answer(rows), rows.assign(engine="simulated", torch_version=None, host=None), 1, 3, style.PAGE, 2.9, NOTE
+    )
+    (throughput, power, failures) = page.axes[0]
+    networks = list(dict.fromkeys(rows["network"]))
+    for colour, network in zip(marks.DEVICES, networks, strict=False):
+        own = rows[rows["network"] == network]
+        per_gpu = 1 / own["num_gpus"]
+        _band(throughput, own, "tokens_per_s", per_gpu, colour)
+        throughput.plot(own["num_gpus"], own["kept_tokens_per_s"] * per_gpu, "--", color=colour, linewidth=0.9)
+        if has_power:
+            _band(power, own, "energy_per_token_j", 1.0, colour)
+    once = rows[rows["network"] == networks[0]]
+    _band(failures, once, "mttf_s", 1 / S_PER_HOUR, marks.BLACK)
+    for axes, label in (
+        (throughput, "token/s per GPU"), (power, "energy of nodes (J/token)"), (failures, "MTTF (h)"),
+    ):  # fmt: skip
+        axes.set(xscale="log", xlabel="GPUs", ylabel=label)
+        sizes = sorted(set(rows["num_gpus"]))
+        axes.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=30)
+        axes.minorticks_off()
+    throughput.set_ylim(0, None)
+    power.set_ylim(0, None)
+    failures.set_yscale("log")
+    failures.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    page.legend([
+        Line2D([], [], color=colour, marker="o", markersize=3, label=network)
+        for colour, network in zip(marks.DEVICES, networks, strict=False)
+    ])  # fmt: skip
+    return page.finish(), rows
+
+
+def answer(rows: DataFrame) -> str:
+    """Return the title: efficiency and goodput at the largest size, and the other networks against the first."""
+    sized = rows[rows["num_gpus"] == rows["num_gpus"].max()]
+    first = sized.iloc[0]
+    lines = [
+        f"{first['model']} on {first['num_gpus']:,} GPUs keeps {_percent(first, 'efficiency')} of the speed per GPU"
+        f" of {first['start_gpus']:,}; failures leave {_percent(first, 'goodput')} of that"
+    ]
+    for _, row in sized.iloc[1:].iterrows():
+        value, low, high = (100 * (row[f"step_time_over_first{end}"] - 1) for end in ("", "_lo", "_hi"))
+        tie = ", a tie" if low <= 0 <= high else ""
+        lines.append(f"{row['network']} against {first['network']}: step {value:+.0f} % [{low:+.0f}, {high:+.0f}]{tie}")
+    return "\n".join(lines)
+
+
+def _percent(row: "Series[Any]", name: str) -> str:
+    value, low, high = (100 * row[f"{name}{end}"] for end in ("", "_lo", "_hi"))
+    return f"{value:.0f} % [{low:.0f}, {high:.0f}]"
+
+
+def _band(axes: Axes, rows: DataFrame, name: str, unit: "Series[Any] | float", colour: str) -> None:
+    """Draw a quantity over GPUs, in a unit, with the band of its interval."""
+    axes.plot(rows["num_gpus"], rows[name] * unit, "o-", color=colour, markersize=3, linewidth=1.1)
+    axes.fill_between(
+        rows["num_gpus"], rows[f"{name}_lo"] * unit, rows[f"{name}_hi"] * unit, color=colour, alpha=0.15, linewidth=0
+    )

@@ -1,0 +1,81 @@
+"""`triplepoint frontier`: what clocks save on six trainings, how long the program takes, and lowtime beside it.
+
+Run from the repository: python -m tests.benchmarks.frontier [--lowtime]
+Nothing is fitted here. Energy is that of all GPUs, over that of the step as it is, at steps 1 % longer.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from tests.lowtime_solver import least_energy_j
+from tests.unit.advise.test_frontier import job_of
+from tests.unit.advise.test_frontier_solve import UNIT_S, choices_of, of_tasks, solved
+from triplepoint.advise.frontier import FrontierAnswer, advise
+from triplepoint.simulate.timeline.schedule import make_order
+
+CONFIG = Path("config")
+USUAL = {"cluster": "h200x32", "num_gpus": 32}
+TRAININGS = {
+    "Mixtral 8x7B TP4 PP8, 32": USUAL | {"model": "mixtral-8x7b", "tp": 4, "pp": 8, "global_batch_size": 32},
+    "GPT-3 175B TP8 PP4, 128": USUAL | {"model": "gpt3-175b", "tp": 8, "pp": 4, "global_batch_size": 128},
+    "GPT-3 175B TP2 PP16, 128": USUAL | {"model": "gpt3-175b", "tp": 2, "pp": 16, "global_batch_size": 128},
+    "Llama 3 70B TP4 PP8, 32": USUAL | {"model": "llama3-70b", "tp": 4, "pp": 8, "global_batch_size": 32},
+    "Llama 3 70B TP8 PP4, 16": USUAL | {"model": "llama3-70b", "tp": 8, "pp": 4, "global_batch_size": 16},
+    "Llama 3 70B TP8 PP8, 32, H100": {
+        "cluster": "h100x64", "num_gpus": 64, "model": "llama3-70b", "tp": 8, "pp": 8, "global_batch_size": 32,
+    },
+}  # fmt: skip
+SIZES = ((2, 4), (3, 4), (4, 8))
+"""Stages and micro-batches that lowtime finishes within a minute."""
+
+
+def main() -> None:
+    """Print the tables."""
+    if "--lowtime" in sys.argv:
+        compare()
+        return
+    print("| training, batch | bubble | limit costs | step | plan saves | all one clock | direction | pass |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name, settings in TRAININGS.items():
+        print(_row(name, advise(name, *job_of(settings), CONFIG)), flush=True)
+    order, choices = make_order("1f1b", 16, 128), choices_of(16, 110)
+    begin = time.process_time()
+    solved(order, choices, "pass", 1.01)
+    print(f"16 stages x 128 micro-batches, a clock for each pass: {time.process_time() - begin:.2f} s of a core")
+
+
+def _row(name: str, found: FrontierAnswer) -> str:
+    present, then = found.present, found.verified
+    finer = [
+        f"{1.0 - plan.gpu_energy_j / present.gpu_energy_j:.1%}" if plan else "-"
+        for plan in (found.chosen.get(sharing) for sharing in ("job", "direction", "pass"))
+    ]
+    cells = [
+        name, f"{found.bubble_fraction:.1%}", f"{present.lost_to_power_limit_fraction:.1%}",
+        f"{then.step_s / present.step_s - 1.0:+.1%}", f"{1.0 - then.gpu_energy_j / present.gpu_energy_j:.1%}", *finer,
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def compare() -> None:
+    """Print energies and processor times of both solvers on the same pipelines."""
+    for num_stages, num_microbatches in SIZES:
+        order, choices = make_order("1f1b", num_stages, num_microbatches), choices_of(num_stages)
+        for times in (1.02, 1.2):
+            begin = time.process_time()
+            clock, most_s = solved(order, choices, "pass", times)
+            middle = time.process_time()
+            theirs_j = least_energy_j(order, choices, 0.0, most_s + 1e-9, UNIT_S)
+            end = time.process_time()
+            ours_j = float(np.sum(of_tasks(order, choices.active_j, clock)))
+            print(
+                f"{num_stages} x {num_microbatches}, {times:g} times the shortest: {ours_j / theirs_j - 1.0:+.2%} of "
+                f"energy, {middle - begin:.2f} s against {end - middle:.1f} s"
+            )
+
+
+if __name__ == "__main__":
+    main()

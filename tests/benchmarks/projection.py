@@ -1,0 +1,80 @@
+"""`triplepoint project`: scale left out, 100 draws of 8,192 GPUs, the public 512-H100 run, and mean times to failure.
+
+Run from the repository: python -m tests.benchmarks.projection [--scaling]. With `--scaling` it fits to rows of up to 64
+GPUs and predicts the larger ones once more, which takes some minutes; without, it prints what is in the configuration.
+"""
+
+import resource
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+from tests.benchmarks.predict_accuracy import CONFIG, DATA, TABLES
+from triplepoint.advise.project import Question, draws, project
+from triplepoint.advise.project_failures import FLEET_RATES, PUBLISHED_MTTF_H, Failures, best_checkpoints, mttf_h
+from triplepoint.advise.project_network import Network, scale_job
+from triplepoint.calibrate.scaling import Scaling
+from triplepoint.predictions import read_points
+from triplepoint.processes import on_all_cores
+from triplepoint.simulate.scaling import read_scaling
+from triplepoint.units import KILO, S_PER_HOUR
+
+POINT = CONFIG / "studies" / "swings.yaml"
+SHARES = [range(50), range(50, 100)]
+STEP_S, NODE_W = 10.63, 438e3 / 64
+"""Of the public log of 512 H100 (MLPerf Training v4.0): mean of its steps, and of its 64 nodes over 57 minutes, which
+hold evaluations too. In view while power was modelled."""
+
+
+def scaling() -> None:
+    """Print errors of rows beyond the sizes that all was fitted to."""
+    procedure = Scaling([DATA / f"{name}.csv" for name in TABLES], CONFIG)
+    known = procedure.fit(procedure.read()) if "--scaling" in sys.argv else read_scaling(CONFIG)
+    print("\n".join(procedure.report(known)))
+
+
+def joint() -> None:
+    """Print time, node power and energy of a step of the 512-H100 run against the log."""
+    (request,) = read_points(POINT, CONFIG)
+    row = project(Question(request, (512,), num_draws=20), CONFIG).rows[0]
+    node_w = row.power_w.value / 64
+    energy = row.step_time_s.value * node_w / (STEP_S * NODE_W) - 1
+    print(
+        f"512 H100: step {row.step_time_s.value:.2f} s ({row.step_time_s.value / STEP_S - 1:+.1%}), node "
+        f"{node_w / KILO:.2f} kW ({node_w / NODE_W - 1:+.1%}), energy of a step {energy:+.1%}"
+    )
+
+
+def speed() -> None:
+    """Print what 100 draws of 8,192 GPUs cost."""
+    (request,) = read_points(POINT, CONFIG)
+    scaled = scale_job(request, Network(), "grown", 8192, CONFIG)
+    before, wall = _cpu_s(), time.monotonic()
+    excess = [one.slowest for share in on_all_cores(partial(draws, scaled, config=CONFIG), SHARES, 2) for one in share]
+    took = f"{_cpu_s() - before:.1f} CPU s, {time.monotonic() - wall:.1f} s"
+    print(f"100 draws of 8,192 GPUs: {took}; slowest GPU +{min(excess):.1%} to +{max(excess):.1%}")
+
+
+def failures() -> None:
+    """Print the curve of mean times to failure, and the goodput of the Llama 3 run (over 90 % published)."""
+    usual = Failures()
+    for size, hours in PUBLISHED_MTTF_H.items():
+        low, high = (usual.mttf_s(size, end) / S_PER_HOUR for end in ("lo", "hi"))
+        print(f"{size} GPUs: MTTF {mttf_h(size):.3g} h [{low:.3g}, {high:.3g}], published {hours:.3g} h")
+    mttf_s = Failures(rate=FLEET_RATES["Llama 3"]).mttf_s(16384)
+    best = best_checkpoints(mttf_s, usual.checkpoint_s, usual.restart_s)
+    print(f"16,384 GPUs at the rate of Llama 3: goodput {best.goodput:.1%}")
+
+
+def _cpu_s() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+if __name__ == "__main__":
+    assert Path(POINT).is_file(), "run it from the repository"
+    scaling()
+    joint()
+    speed()
+    failures()

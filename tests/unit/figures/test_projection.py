@@ -1,0 +1,66 @@
+"""Figure `projection`: its title, from rows made by hand, and that it is written from what is simulated for it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.text import Text
+
+from triplepoint.errors import UserError
+from triplepoint.figures import projection, spec_of
+from triplepoint.figures.write import write_figure
+from triplepoint.tables.projection import PROJECTION
+
+ENDS = {
+    "step_time_s": 2.0, "tokens_per_s": 1e6, "power_w": 1e6, "energy_per_token_j": 1.0, "gpu_temp_max_c": 60.0,
+    "slowest_gpu_fraction": 0.03, "mttf_s": 7200.0, "checkpoint_every_s": 600.0, "kept_tokens_per_s": 9e5,
+}  # fmt: skip
+
+
+def row(num_gpus: int, network: str, efficiency: float, over_first: tuple[float, float, float]) -> dict[str, Any]:
+    quantities = {f"{name}{end}": value for name, value in ENDS.items() for end in ("", "_lo", "_hi")}
+    ratio = dict(zip(("", "_lo", "_hi"), over_first, strict=True))
+    return {
+        "model": "gpt3-175b", "run": "run", "cluster": "h100x512", "network": network, "num_gpus": num_gpus,
+        "start_gpus": 512, "oversubscription": 1.0, "global_batch_size": num_gpus, "exposed_comm_s": 0.1,
+        "efficiency": efficiency, "efficiency_lo": efficiency - 0.1, "efficiency_hi": efficiency + 0.1,
+        "goodput": 0.9, "goodput_lo": 0.8, "goodput_hi": 0.95, "stack": "NeMo b70681c", "origin": "simulated",
+    } | {f"step_time_over_first{end}": value for end, value in ratio.items()} | quantities  # fmt: skip
+
+
+def rows_of(over_first: tuple[float, float, float]) -> list[dict[str, Any]]:
+    one = (1.0, 1.0, 1.0)
+    slow = [row(size, "8x100 Gb/s", efficiency, one) for size, efficiency in ((512, 1.0), (8192, 0.975))]
+    return slow + [row(size, "8x800 Gb/s", 1.0, over_first) for size in (512, 8192)]
+
+
+def title(over_first: tuple[float, float, float]) -> str:
+    return projection.answer(PROJECTION.from_rows(rows_of(over_first)).to_pandas())
+
+
+def test_title_has_the_largest_size_and_the_change_of_the_network() -> None:
+    first, second = title((0.84, 0.79, 0.88)).splitlines()
+    assert first == (
+        "gpt3-175b on 8,192 GPUs keeps 98 % [88, 108] of the speed per GPU of 512; failures leave 90 % [80, 95] of that"
+    )
+    assert second == "8x800 Gb/s against 8x100 Gb/s: step -16 % [-21, -12]"
+
+
+def test_a_change_that_may_be_none_is_a_tie() -> None:
+    assert title((0.98, 0.9, 1.02)).endswith("step -2 % [-10, +2], a tie")
+
+
+def test_figure_is_written_from_its_projection(tmp_path: Path) -> None:
+    path = tmp_path / "results" / f"{spec_of('projection').simulated}.parquet"
+    path.parent.mkdir(parents=True)
+    PROJECTION.write(path, PROJECTION.from_rows(rows_of((0.84, 0.79, 0.88))))
+    write_figure("projection", tmp_path / "results", tmp_path / "figs")
+    assert len((tmp_path / "figs" / "projection.csv").read_text().splitlines()) == 5
+    with pytest.raises(UserError, match="make it with 'snakemake figs/projection.pdf'"):
+        write_figure("projection", tmp_path, tmp_path / "figs")
+
+
+def test_figure_without_power_has_time_and_failures() -> None:
+    rows = [one | {"power_w": None, "energy_per_token_j": None} for one in rows_of((0.84, 0.79, 0.88))]
+    figure, _ = projection.draw({"projection": PROJECTION.from_rows(rows).to_pandas()})
+    assert any("SIMULATED" in text.get_text() for text in figure.findobj(Text))
