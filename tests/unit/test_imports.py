@@ -13,7 +13,7 @@ PACKAGE = Path(triplepoint.__file__).parent
 
 LAYERS = [
     {"units", "errors", "status", "files", "provenance"},
-    {"processes"},
+    {"processes", "prices"},
     {"config", "claims", "node_clock"},
     {"tables"},
     {"manifest", "recording", "power_sensor"},

@@ -93,7 +93,8 @@ def look(row: Row, config: Path, least_fit: float) -> Candidate:
         if found.fits_probability < least_fit:
             reason = f"does not fit: {memory.explain()}"
             return replace(found, prediction=Prediction(PredictionStatus.OOM, reason, memory_gib=found.memory_gib))
-        prediction, _ = predict_warm(job, read_calibrations(config)[0], config, cluster, with_power=False)
+        calibration = read_calibrations(config)[0]
+        prediction, _ = predict_warm(job, calibration, config, cluster, with_power=False, memory=memory)
     except PointError as error:
         return _refused(found, str(error))
     return replace(found, prediction=prediction)

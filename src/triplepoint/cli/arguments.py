@@ -15,6 +15,7 @@ from triplepoint.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from triplepoint.predictions import Request
+    from triplepoint.prices import Prices
 
 _FIGURES = (".pdf", ".png", ".svg")
 MOST_PROCESSES = 4096
@@ -219,6 +220,50 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_prices(parser: argparse.ArgumentParser) -> None:
+    """Add the prices of energy and of GPU hours; `read_prices` returns them."""
+    parser.add_argument("--price-kwh", type=_price, metavar="PRICE", help="of a kWh (default: energy costs nothing)")
+    parser.add_argument(
+        "--price-gpu-hour", type=_price, metavar="PRICE", help="of a GPU for an hour, same currency (default: nothing)"
+    )
+    parser.add_argument("--currency", type=_currency, default="currency", metavar="NAME", help="what prices are in")
+    parser.add_argument(
+        "--pue", type=_pue, default=1.0, metavar="FACTOR",
+        help="power usage effectiveness of the hall, times which energy is paid (default: 1, what nodes take alone)",
+    )  # fmt: skip
+
+
+def read_prices(arguments: argparse.Namespace) -> "Prices":
+    """Return the prices that were given."""
+    from triplepoint.prices import Prices
+
+    return Prices(arguments.price_kwh, arguments.price_gpu_hour, arguments.currency, arguments.pue)
+
+
+def _price(text: str) -> float:
+    return _between(text, 0.0, 1e6)
+
+
+def _pue(text: str) -> float:
+    return _between(text, 1.0, 10.0)
+
+
+def _between(text: str, least: float, most: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:  # NaN is not either
+        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected a number from {least:g} to {most:g}")
+    return value
+
+
+def _currency(text: str) -> str:
+    if not re.fullmatch(r"[^\W\d_]{1,12}|[$€£¥]", text):
+        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected a name such as EUR")
+    return text
+
+
 def run_folder(arguments: argparse.Namespace) -> Path:
     """Return the folder of the run that was named.
 
@@ -270,6 +315,8 @@ def _point_of_run(run: str, arguments: argparse.Namespace) -> "Request":
 
     folder = run_folder(argparse.Namespace(run=run, results=arguments.results))
     planned = read_json(PlannedRun, folder / "point.json", "plan the run again")
+    if not planned.point.knows("model", "tp", "pp", "dp", "global_batch_size", "micro_batch_size"):
+        raise UserError(f"{run}: model, layout or batch of the recorded job are unknown; describe it (docs/own_job.md)")
     return Request(run, folder, planned.point, None, None)
 
 

@@ -1,15 +1,25 @@
 """`triplepoint whatif POINTS [OTHER] [-f FACTOR ...]`."""
 
 import argparse
-import math
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triplepoint.cli.answer import Answer
-from triplepoint.cli.arguments import add_config, add_results, make_parser, named_points, out_file, say
+from triplepoint.cli.arguments import (
+    add_config,
+    add_prices,
+    add_results,
+    make_parser,
+    named_points,
+    out_figure,
+    out_file,
+    read_prices,
+    say,
+)
 
 if TYPE_CHECKING:
-    from triplepoint.whatif.case import Prices
+    from triplepoint.prices import Prices
 
 _MOST_POINTS = 20
 _WRITTEN = (".parquet", ".csv")
@@ -18,7 +28,7 @@ _ABOUT = """\
 POINTS and OTHER are each one of
   FILE       configurations as 'triplepoint predict' reads them: .csv, .tsv, .txt, .yaml, .yml, .json, or a study
   FILE:ID    the one with this id, or in a study this number
-  RUN        run id, a folder in RESULTS/runs; the point is simulated, its measurements are not used
+  RUN        run id, a folder in RESULTS/runs; the point is simulated, and told beside its measured step
   COMPARISON a file of config/whatif: the fastest points of two clusters, by model
 With OTHER, one point each, the difference OTHER less POINTS is explained: a factor's part is what it costs one more
 than the other.
@@ -45,7 +55,10 @@ def parser() -> argparse.ArgumentParser:
         "Say what each factor costs a point, or makes of the difference of two points.",
         _EXAMPLES,
         _ABOUT.format(factors=_factors()),
-        answer={"rows": "rows of table whatif (docs/tables.md)"},
+        answer={
+            "rows": "rows of table whatif (docs/tables.md)",
+            "measured": "median measured step of each run that is named, in seconds",
+        },
     )
     made.add_argument("points", metavar="POINTS", help="points, a run or a comparison, see below")
     made.add_argument(
@@ -58,14 +71,12 @@ def parser() -> argparse.ArgumentParser:
         "-f", "--factor", action="append", default=[], metavar="FACTOR",
         help="factor to change, repeatable (default: network, scale_up, pipeline, memory, power_limit, cooling)",
     )  # fmt: skip
-    made.add_argument("--price-kwh", type=_price, metavar="PRICE", help="of a kWh at the plug (default: not counted)")
-    made.add_argument(
-        "--price-gpu-hour", type=_price, metavar="PRICE", help="of a GPU for an hour, same currency (default: none)"
-    )
+    add_prices(made)
     made.add_argument(
         "--no-shapley", action="store_true", help="leave combinations of factors out: an eighth of the time of six"
     )
     made.add_argument("--out", type=out_file, metavar="OUT", help="file to write, .parquet or .csv (default: none)")
+    made.add_argument("--figure", type=out_figure, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
     add_results(made)
     add_config(made)
     return made
@@ -81,33 +92,46 @@ def _factors() -> str:
     return "\n".join(lines).replace("%", "%%")
 
 
-def _price(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= 1e6:
-        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected a number from 0 to 1e6")
-    return value
-
-
 def run(arguments: argparse.Namespace) -> Answer:
     """Explain points, the difference of two, or a comparison."""
     from triplepoint.errors import UserError
-    from triplepoint.whatif.case import Prices
 
     out: Path | None = arguments.out
     if out is not None and out.suffix not in _WRITTEN:
         raise UserError(f"{out}: expected a name that ends in {' or '.join(_WRITTEN)}")
-    prices = Prices(arguments.price_kwh, arguments.price_gpu_hour)
+    prices = read_prices(arguments)
     rows = _rows(arguments, prices)
     if out is not None:
         _write(rows, out)
-    if arguments.json or out is not None:
-        return Answer({"rows": rows})
-    from triplepoint.whatif.text import render
+    if arguments.figure is not None:
+        from triplepoint.figures.write import save
+        from triplepoint.whatif.figure import draw
 
-    return Answer({"rows": rows}, render(rows))
+        save(draw(rows), arguments.figure)
+        say(f"whatif: figure in {arguments.figure}")
+    measured = _measured(arguments)
+    content = {"rows": rows, "measured": measured}
+    if arguments.json or out is not None:
+        return Answer(content)
+    from triplepoint.whatif.text import render, render_measured
+
+    return Answer(content, "\n".join([render(rows), *render_measured(rows, measured)]))
+
+
+def _measured(arguments: argparse.Namespace) -> dict[str, float]:
+    """Return the median measured step of every run that is named and has measured steps. Unit: s."""
+    import numpy as np
+
+    from triplepoint.advise.recommend import step_times_s
+    from triplepoint.errors import UserError
+
+    found = {}
+    for run in (text for text in (arguments.points, arguments.other) if text and not Path(text).exists()):
+        folder = arguments.results / "runs" / run
+        if (folder / "raw" / "steps.parquet").is_file():
+            with contextlib.suppress(UserError):  # a recording may have no measured step
+                found[run] = float(np.median(step_times_s(folder)))
+    return found
 
 
 def _rows(arguments: argparse.Namespace, prices: "Prices") -> list[dict[str, Any]]:

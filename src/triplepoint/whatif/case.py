@@ -1,6 +1,5 @@
 """A case to change: a job on its cluster, simulated in process as `triplepoint predict` does."""
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.plan import run_id
 from triplepoint.errors import PointError
 from triplepoint.predictions import Request
+from triplepoint.prices import TOKENS_PRICED, Prices
 from triplepoint.simulate.artefacts.simulate_run import job_of
 from triplepoint.simulate.fabric import fabric_of
 from triplepoint.simulate.inference import Serving, serving_of
@@ -16,7 +16,6 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.predict.prediction import Prediction, predict_job
 from triplepoint.simulate.stacks import OF_ENGINE
 from triplepoint.status import PredictionStatus
-from triplepoint.units import KILO, S_PER_HOUR
 
 RUNS = (PredictionStatus.OK, PredictionStatus.UNDECIDED)
 
@@ -48,6 +47,14 @@ class Case:
         return cls(run_id(point), job, serving, catalogue.cluster(point.cluster.name))
 
     @property
+    def steps_per_mtoken(self) -> float:
+        """Steps, or batches of inference, that a million tokens take: those trained on, or those generated."""
+        job, serving = self.job, self.serving
+        trained = job.global_batch_size * job.sequence_length
+        tokens = trained if serving is None else job.layout.dp * serving.batch_size * serving.output_tokens
+        return TOKENS_PRICED / tokens
+
+    @property
     def num_nodes(self) -> int:
         """Nodes of its cluster that it has."""
         return -(-self.job.num_gpus // self.cluster.gpus_per_node)
@@ -68,23 +75,6 @@ class Case:
     def predict(self, config: Path, with_power: bool = True) -> Prediction:
         """Return its prediction, power and heat on request."""
         return predict_job(self.job, self.serving, config, self.cluster, with_power)
-
-
-@dataclass(frozen=True)
-class Prices:
-    """What is paid, in any currency; None where it is not given.
-
-    Attributes:
-        kwh: Of a kilowatt hour at the plug. Unit: currency/kWh.
-        gpu_hour: Of a GPU for an hour, without its energy. Unit: currency/h.
-    """
-
-    kwh: float | None = None
-    gpu_hour: float | None = None
-
-
-UNPRICED = Prices()
-"""No price is given: there is no cost."""
 
 
 @dataclass(frozen=True)
@@ -123,12 +113,5 @@ def quantities(case: Case, found: Prediction, prices: Prices) -> dict[str, float
         "node_power_w": power.node_power_w,
         "gpu_temp_max_c": power.gpu_temp_max_c,
         "node_energy_j": energy_j,
-        "cost": _cost(step_s * case.job.num_gpus, energy_j, prices),
+        "cost": prices.cost(step_s * case.job.num_gpus, energy_j),
     }
-
-
-def _cost(gpu_s: float, energy_j: float, prices: Prices) -> float:
-    if prices.kwh is None and prices.gpu_hour is None:
-        return math.nan
-    of_energy = 0.0 if prices.kwh is None else prices.kwh * energy_j / (KILO * S_PER_HOUR)
-    return of_energy + (prices.gpu_hour or 0.0) * gpu_s / S_PER_HOUR

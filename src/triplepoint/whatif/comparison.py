@@ -16,9 +16,10 @@ from triplepoint.config.study import Settings, expand
 from triplepoint.config.yaml_file import read, read_any
 from triplepoint.errors import PointError, UserError, nearest
 from triplepoint.predictions import Request, request_of
+from triplepoint.prices import Prices
 from triplepoint.verdicts.file import FILE, Change, Claim
 from triplepoint.verdicts.read import read_claims
-from triplepoint.whatif.case import RUNS, Case, Prices
+from triplepoint.whatif.case import RUNS, Case
 from triplepoint.whatif.changes import with_memory
 from triplepoint.whatif.explain import explain
 from triplepoint.whatif.factors import read_changes

@@ -4,13 +4,14 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from triplepoint.errors import PointError, UserError
+from triplepoint.prices import S_PER_DAY, UNPRICED, Prices
 from triplepoint.simulate.predict.prediction import Prediction, read_calibrations
-from triplepoint.whatif.case import QUANTITIES, RUNS, UNPRICED, Case, Prices, quantities
+from triplepoint.whatif.case import QUANTITIES, RUNS, Case, quantities
 from triplepoint.whatif.factors import Change
 from triplepoint.whatif.shares import MOST_EXACT, Factors, Shares, all_combinations, one_at_a_time, shares
 from triplepoint.whatif.unknown import Unknown, unknowns_of
@@ -30,6 +31,7 @@ class Explained:
         moved: Of every quantity, by unknown, its values with that moved.
         unknowns: What is not known of the case.
         notes: By factor, what was chosen with it.
+        prices: What its cost was counted with.
     """
 
     case: Case
@@ -38,11 +40,17 @@ class Explained:
     moved: Mapping[str, Mapping[Unknown, Mapping[Factors, float]]]
     unknowns: Sequence[Unknown]
     notes: Mapping[str, str]
+    prices: Prices = UNPRICED
 
     @property
     def names(self) -> list[str]:
         """The factors."""
         return [change.name for change in self.changes]
+
+    @property
+    def steps_per_day(self) -> float:
+        """Steps that it takes in a day as it is."""
+        return S_PER_DAY / self.values["step_time_s"][Factors()]
 
     def shares(self, quantity: str) -> Shares:
         """Return what each factor does to a quantity."""
@@ -123,7 +131,10 @@ def explain(
         tasks += [_Task(case, _some(changes, some)) for some in sets]
         tasks += [_Task(case, _some(changes, some), unknown) for unknown in of_case for some in single]
     found = dict(zip(map(_identity, tasks), _simulate_all(tasks, config, prices), strict=True))
-    return [_explained(case, changes, found, of_case, config) for case, of_case in zip(cases, unknowns, strict=True)]
+    return [
+        replace(_explained(case, changes, found, of_case, config), prices=prices)
+        for case, of_case in zip(cases, unknowns, strict=True)
+    ]
 
 
 def _some(changes: Sequence[Change], names: Factors) -> tuple[Change, ...]:

@@ -40,7 +40,8 @@ def case_rows(explained: Explained, comparison: str | None = None, side: str | N
             yield {
                 **of_case,
                 **_part(explained, part),
-                **_quantity(quantity),
+                **_quantity(quantity, explained),
+                **_scales(explained),
                 "base": found.base,
                 "changed": None if part == "interaction" else found.base + parts[part],
                 **_change(parts, moves, part, quantity),
@@ -82,7 +83,8 @@ def difference_rows(
                 "side": "difference",
                 **names,
                 **_part(one, part),
-                **_quantity(quantity),
+                **_quantity(quantity, one),
+                **_scales(one, other),
                 "base": before.base,
                 "changed": after.base,
                 **_change(parts, moves, part, quantity),
@@ -116,8 +118,17 @@ def _part(explained: Explained, part: str) -> Row:
     return {"part": "factor", "factor": part, "value": change.text, "label": label, "origin": "simulated"}
 
 
-def _quantity(quantity: Quantity) -> Row:
-    return {"quantity": quantity.name, "unit": quantity.unit}
+def _quantity(quantity: Quantity, explained: Explained) -> Row:
+    unit = explained.prices.currency if quantity.name == "cost" else quantity.unit
+    return {"quantity": quantity.name, "unit": unit}
+
+
+def _scales(one: Explained, other: Explained | None = None) -> Row:
+    """Return what numbers of a step are multiplied with, and the prices; of a difference where both do the same."""
+    per_mtoken = one.case.steps_per_mtoken
+    is_same = other is None or other.case.steps_per_mtoken == per_mtoken
+    scales = {"steps_per_mtoken": per_mtoken, "steps_per_day": one.steps_per_day} if is_same else {}
+    return {"steps_per_mtoken": None, "steps_per_day": None} | scales | {"prices": one.prices.words or None}
 
 
 def _change(parts: Parts, moves: Moves, part: str, quantity: Quantity) -> Row:

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from triplepoint.prices import J_PER_KWH
+
 Row = Mapping[str, Any]
 
 _HEADINGS = {
@@ -24,6 +26,21 @@ def render(rows: Sequence[Row]) -> str:
     return "\n\n".join("\n".join(_block(block)) for block in blocks)
 
 
+def render_measured(rows: Sequence[Row], measured: Mapping[str, float]) -> Iterator[str]:
+    """Yield how far the simulated step of each measured run is from its median measured one.
+
+    Args:
+        rows: Of table `whatif`.
+        measured: Seconds of a step by run.
+    """
+    for run, measured_s in measured.items():
+        own = (row for row in rows if row["case"] == run and row["quantity"] == "step_time_s")
+        simulated_s = next((row["base"] for row in own), None)
+        if simulated_s is not None:
+            over = f"{simulated_s:.4g} s, {simulated_s / measured_s - 1:+.1%}"
+            yield f"{run}: measured {measured_s:.4g} s a step in the median, simulated {over}"
+
+
 def _block(rows: Sequence[Row]) -> Iterator[str]:
     names = list(dict.fromkeys(row["quantity"] for row in rows))
     parts = _by_part(rows)
@@ -32,16 +49,24 @@ def _block(rows: Sequence[Row]) -> Iterator[str]:
     yield rows[0]["case"]
     ends = ", ".join(f"{_HEADINGS[name].replace(' K', ' degC')} {_ends(first[name])}" for name in names)
     yield f"  {'from one to the other' if is_difference else 'as it is, and all together'}: {ends}"
+    money = list(_money(rows))
+    names = [name for name in names if not (money and name == "cost")]
     has_shapley = any(row["shapley"] is not None for row in rows)
     lines = [["part", "to", "time s", "%", "90 % interval of %", *(["Shapley s"] if has_shapley else [])]]
     lines[0] += [_HEADINGS[name] for name in names[1:]]
     lines += [_line(some, names, has_shapley) for some in parts.values()]
+    yield from _aligned(lines, 2)
+    yield from money
+    yield from (f"  {row['label']}: {row['note']}" for row in rows if row.get("note") and row["quantity"] == names[0])
+
+
+def _aligned(lines: Sequence[Sequence[str]], num_words: int) -> Iterator[str]:
+    """Yield lines of cells in columns: so many of words, the others of numbers."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        words = map(str.ljust, line[:2], widths[:2])
-        numbers = map(str.rjust, line[2:], widths[2:])
+        words = map(str.ljust, line[:num_words], widths[:num_words])
+        numbers = map(str.rjust, line[num_words:], widths[num_words:])
         yield ("  " + "  ".join([*words, *numbers])).rstrip()
-    yield from (f"  {row['label']}: {row['note']}" for row in rows if row.get("note") and row["quantity"] == names[0])
 
 
 def _by_part(rows: Sequence[Row]) -> dict[tuple[str, str | None], list[Row]]:
@@ -60,6 +85,35 @@ def _line(rows: Sequence[Row], names: Sequence[str], has_shapley: bool) -> list[
     if has_shapley:
         cells.append("" if time["shapley"] is None else f"{time['shapley']:+.3f}")
     return cells + [f"{_SCALE.get(name, 1.0) * by_name[name]['effect']:+.3g}" for name in names[1:]]
+
+
+_MONEY = ("per step", "per M tokens", "per day")
+"""What energy and money are of."""
+
+
+def _money(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield energy and money by part, of a step, a million tokens and the steps of a day; nothing without prices."""
+    energy, cost = ([row for row in rows if row["quantity"] == name] for name in ("node_energy_j", "cost"))
+    if not cost or cost[0]["steps_per_mtoken"] is None:
+        return
+    first, unit = cost[0], cost[0]["unit"]
+    scales = (1.0, first["steps_per_mtoken"], first["steps_per_day"])
+    yield f"  at {first['prices']}; a day is {first['steps_per_day']:,.0f} steps, as many as it takes as it is"
+    units = ["kWh", unit] if energy else [unit]
+    lines = [["part", *(f"{what} {of}" for what in units for of in _MONEY), "90 % interval of it"]]
+    base = [*(row["base"] / J_PER_KWH for row in energy[:1]), first["base"]]
+    lines.append(["as it is", *(f"{value * scale:.4g}" for value in base for scale in scales), ""])
+    for used, paid in zip(energy or [None] * len(cost), cost, strict=True):
+        name = paid["factor"] or paid["label"]
+        values = [*([used["effect"] / J_PER_KWH] if used else []), paid["effect"]]
+        ends = " to ".join(_change(paid[end] * scales[2]) for end in ("effect_lo", "effect_hi"))
+        lines.append([name, *(_change(value * scale) for value in values for scale in scales), ends])
+    yield from _aligned(lines, 1)
+
+
+def _change(value: float) -> str:
+    """Return a change with its sign, of money and energy: three digits, all before the point."""
+    return f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.3g}"
 
 
 def _ends(row: Row) -> str:

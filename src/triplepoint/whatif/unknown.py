@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from triplepoint.metrics import Z90
+from triplepoint.prices import Prices
 from triplepoint.simulate.collectives.links import load_link
 from triplepoint.simulate.heat.nodes import power_of
 from triplepoint.simulate.predict.prediction import Prediction
-from triplepoint.whatif.case import Case, Prices, quantities
+from triplepoint.whatif.case import Case, quantities
 from triplepoint.whatif.changes import with_inlet, with_power_limit
 
 

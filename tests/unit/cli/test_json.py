@@ -76,8 +76,10 @@ def test_stages_of_a_run_answer_what_they_wrote(here: Path, capsys: pytest.Captu
     assert answer(capsys, "simulate", run)["status"] == "ok"
     assert Path(answer(capsys, "telemetry", run)["file"]).is_file()
     assert Path(answer(capsys, "parse", run, "0-7", "--jobs", "1")["folder"]).is_dir()
-    row = answer(capsys, "whatif", run, "-f", "network", "--no-shapley")["rows"][0]
+    found = answer(capsys, "whatif", run, "-f", "network", "--no-shapley")
+    row = found["rows"][0]
     assert row["factor"] == "network" and math.isfinite(row["effect"])
+    assert found["measured"] == {run: pytest.approx(row["base"], rel=0.05)}
 
 
 def test_results_answer_files_and_rows(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """What factors do to cases and to the difference of two: parts add up, and what both have in common cancels."""
 
 import math
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -8,9 +9,11 @@ import pytest
 
 from tests.unit.whatif.cases import CONFIG, MIXTRAL, case_of
 from triplepoint.errors import UserError
-from triplepoint.whatif.case import Prices, quantities
+from triplepoint.prices import Prices
+from triplepoint.whatif.case import quantities
 from triplepoint.whatif.explain import Explained, explain
 from triplepoint.whatif.factors import read_changes
+from triplepoint.whatif.figure import draw
 from triplepoint.whatif.paired import case_moves, difference_moves, difference_parts, interval, interval_of_share
 from triplepoint.whatif.rows import case_rows, difference_rows
 from triplepoint.whatif.text import render
@@ -108,6 +111,49 @@ def test_cost_by_hand() -> None:
     assert math.isnan(quantities(case, found, Prices())["cost"])
 
 
+def test_energy_of_the_hall_is_paid_where_its_effectiveness_is_given() -> None:
+    prices = Prices(kwh=0.3, gpu_hour=2.0, pue=1.5)
+    assert prices.cost(gpu_s=7200.0, energy_j=3.6e6) == pytest.approx(0.3 * 1.5 + 2.0 * 2)
+    assert math.isnan(prices.cost(gpu_s=7200.0, energy_j=math.nan))
+    assert Prices(gpu_hour=2.0).cost(gpu_s=3600.0, energy_j=math.nan) == 2.0
+    assert Prices().words == ""
+
+
+def test_money_of_a_million_tokens_and_of_a_day_by_hand() -> None:
+    rows = [row for row in case_rows(sides()[0]) if row["quantity"] == "cost"]
+    case, step_s = sides()[0].case, sides()[0].values["step_time_s"][frozenset()]
+    assert {row["steps_per_day"] for row in rows} == {86_400 / step_s}
+    trained = case.job.global_batch_size * case.job.sequence_length
+    assert {row["steps_per_mtoken"] for row in rows} == {1e6 / trained}
+    # A day of 32 GPUs at 3 an hour, and of the energy of their nodes at 0.2.
+    kwh = sides()[0].values["node_energy_j"][frozenset()] / 3.6e6
+    a_day = rows[0]["base"] * rows[0]["steps_per_day"]
+    assert a_day == pytest.approx(case.job.num_gpus * 24 * 3.0 + 0.2 * kwh * 86_400 / step_s)
+
+
+def test_money_of_points_with_other_batches_is_of_a_step_alone() -> None:
+    one, other = sides()
+    twice = replace(other, case=other.case.with_job(global_batch_size=2 * other.case.job.global_batch_size))
+    rows = list(difference_rows((one, twice), CONFIG))
+    assert {row["steps_per_day"] for row in rows} == {None}
+    assert "per day" not in render(rows) and "cost" in render(rows)
+
+
+def test_figure_has_a_bar_for_every_part_in_time_energy_and_money() -> None:
+    rows = list(difference_rows(sides(), CONFIG))
+    page = draw(rows)
+    parts = [row for row in rows if row["quantity"] == "step_time_s"]
+    by_quantity = ("step_time_s", "node_energy_j", "cost")
+    scales = (1.0, 1e-3, rows[0]["steps_per_day"])
+    for axes, name, scale in zip(page.axes, by_quantity, scales, strict=True):
+        lengths = [bar.get_width() for bar in axes.patches]
+        assert lengths == pytest.approx([scale * row["effect"] for row in rows if row["quantity"] == name])
+    named = [label.get_text() for label in page.axes[0].get_yticklabels()]
+    assert len(named) == len(parts) and named[-1] == "all together"
+    with pytest.raises(UserError, match="do not fit on one page"):
+        draw([row | {"case": f"{number}", "side": None} for number in range(20) for row in rows])
+
+
 def test_without_shapley_combinations_are_not_simulated() -> None:
     (found,) = explain([case_of(MIXTRAL)], read_changes(FACTORS), CONFIG, with_shapley=False)
     assert len(found.values["step_time_s"]) == 5
@@ -133,6 +179,8 @@ def test_text_names_every_part_once() -> None:
     blocks = render(rows).split("\n\n")
     assert len(blocks) == 3
     for block in blocks:
+        changes, _, money = block.partition("\n  at 0.2 currency/kWh, PUE 1, 3 currency per GPU hour; a day is ")
         for word in (*FACTORS, "interaction", "all together"):
-            assert sum(line.strip().startswith(word) for line in block.splitlines()) == 1
+            for table in (changes, money):
+                assert sum(line.strip().startswith(word) for line in table.splitlines()) == 1
     assert "computing" in blocks[2]

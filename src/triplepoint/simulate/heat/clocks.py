@@ -118,7 +118,7 @@ class Governor:
             temp_c: Die temperatures. Unit: degC.
             hottest_c: The highest of them. Unit: degC.
         """
-        moved = over_w / (movable_w * self.growth[state.place])
+        moved = over_w / (movable_w * self.growth.take(state.place))
         state.wanted = np.minimum(np.maximum(state.asked + moved, self._lowest), self._top)
         state.asked = np.minimum(state.wanted, state.asked + self._rise)
         # Nearly always nothing is near a limit, and most of the time goes here.

@@ -154,15 +154,15 @@ class Periodic:
             warm = column[:, :, :num_devices].swapaxes(0, 1)
             if self._can_rest:
                 place = np.where(self._rests[now], 0, place)
-            slowdown = (
-                1.0 + self._bound[now] * self._table.stretch[place] + self._streams[now] * self._table.starved[place]
-            )
-            rate = 1.0 / slowdown.max(axis=(1, 2))
+            # `take` is four times as fast as an index of arrays, and most of the time goes here.
+            stretch, starved = self._table.stretch.take(place), self._table.starved.take(place)
+            slowdown = 1.0 + self._bound[now] * stretch + self._streams[now] * starved
+            rate = 1.0 / slowdown.reshape(len(slowdown), -1).max(axis=1)
             speed = (rate / self._scale)[:, None, None]
             # A device that would pass the temperature it turns itself off at gets no hotter in here.
-            leakage = self._leakage * np.exp(growth * np.minimum(warm, self._hottest)) * self._leakage_share[place]
-            movable = leakage + speed * self._work[now] * self._table.energy_share[place]
-            movable += self._awake[now] * self._clock_energy[place]
+            leakage = self._leakage * np.exp(growth * np.minimum(warm, self._hottest)) * self._leakage_share.take(place)
+            movable = leakage + speed * self._work[now] * self._table.energy_share.take(place)
+            movable += self._awake[now] * self._clock_energy.take(place)
             # Hardware lets no more through, within less than a control period.
             power = np.minimum(movable + speed * self._traffic[now] + self._fixed, self._most_w)
             self._power[now], self._warm[now], self._slowdown[now] = power, warm, slowdown

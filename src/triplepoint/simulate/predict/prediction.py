@@ -186,6 +186,7 @@ def predict_warm(
     cluster: ClusterConfig | None = None,
     with_power: bool = True,
     with_few_nodes: bool = False,
+    memory: MemoryUse | None = None,
 ) -> tuple[Prediction, Warm[Training[Step]] | None]:
     """Return the prediction of a training job, and the warm job, if it was warmed.
 
@@ -196,6 +197,7 @@ def predict_warm(
         cluster: As `predict`.
         with_power: As `predict`.
         with_few_nodes: Whether nodes stand for others, see `warm_up`.
+        memory: Its peak memory, where that is known already.
 
     Raises:
         PointError: If the job cannot run.
@@ -207,7 +209,7 @@ def predict_warm(
     def simulate(factor: Mapping[int, float]) -> Training[Step]:
         return Training(prepared.run(with_factors(slow, factor)))
 
-    memory = peak_memory(job)
+    memory = memory or peak_memory(job)
     load, warm = simulate({}), None
     # What does not fit in memory draws no power.
     if not memory.is_out_of_memory and _is_warmed(job, config, cluster, with_power):
