@@ -79,7 +79,8 @@ def _title(blocks: Sequence[DataFrame], is_difference: bool) -> str:
 
 def _said(rows: DataFrame, is_difference: bool) -> str:
     factors = rows[rows["part"] == "factor"]
-    largest, whole = factors.loc[factors["effect"].abs().idxmax()], rows[rows["part"] == "whole"].iloc[0]
+    largest = factors.iloc[int(factors["effect"].abs().to_numpy().argmax())]
+    whole = rows[rows["part"] == "whole"].iloc[0]
     of = "The largest part of the difference is" if is_difference else "The largest change of step time is by"
     return f"{of} {largest['label']}: {_percent(largest)}; all together {_percent(whole)}"
 

@@ -103,9 +103,9 @@ def _money(rows: Sequence[Row]) -> Iterator[str]:
     lines = [["part", *(f"{what} {of}" for what in units for of in _MONEY), "90 % interval of it"]]
     base = [*(row["base"] / J_PER_KWH for row in energy[:1]), first["base"]]
     lines.append(["as it is", *(f"{value * scale:.4g}" for value in base for scale in scales), ""])
-    for used, paid in zip(energy or [None] * len(cost), cost, strict=True):
+    for place, paid in enumerate(cost):
         name = paid["factor"] or paid["label"]
-        values = [*([used["effect"] / J_PER_KWH] if used else []), paid["effect"]]
+        values = [*(row["effect"] / J_PER_KWH for row in energy[place : place + 1]), paid["effect"]]
         ends = " to ".join(_change(paid[end] * scales[2]) for end in ("effect_lo", "effect_hi"))
         lines.append([name, *(_change(value * scale) for value in values for scale in scales), ends])
     yield from _aligned(lines, 1)
