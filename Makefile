@@ -8,7 +8,7 @@ TARGETS ?= all
 NATIVE := $(wildcard src/triplepoint/trace/kineto/scanner/*.[ch] src/triplepoint/telemetry/native/*.c)
 SMK := Snakefile $(wildcard rules/*.smk)
 
-.PHONY: all env test test-gangs test-rest check format lint types docs clean help
+.PHONY: all env test test-gangs test-workflow test-rest check format lint types docs clean help
 
 help:
 	@echo "make all     make the environment, then every figure and report.html"
@@ -34,16 +34,18 @@ $(READY): pyproject.toml envs/constraints.txt $(NATIVE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c envs/constraints.txt -e '.[dev]'
 	@touch $(READY)
 
-# Gangs of ranks, on Slurm or here, mostly wait for each other, and so are tested beside the rest. More than two parts at
-# once make them miss their time limits on two processors.
+# Gangs of ranks, on Slurm or here, have time limits, and go first where there are few processors.
 test: env
-	$(MAKE) --jobs=2 --keep-going --output-sync=target test-gangs test-rest
+	$(MAKE) --jobs=3 --keep-going --output-sync=target test-gangs test-workflow test-rest
 
 test-gangs: env
 	$(BIN)/python -m pytest -p no:cacheprovider tests/slurm tests/unit/launch
 
+test-workflow: env
+	nice -n 5 $(BIN)/python -m pytest -p no:cacheprovider tests/workflow
+
 test-rest: env
-	$(BIN)/python -m pytest --ignore=tests/slurm --ignore=tests/unit/launch
+	nice -n 5 $(BIN)/python -m pytest --ignore=tests/slurm --ignore=tests/unit/launch --ignore=tests/workflow
 
 check: env format lint types docs test
 

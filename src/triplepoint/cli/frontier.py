@@ -9,7 +9,6 @@ from triplepoint.cli.arguments import (
     add_config,
     add_results,
     make_parser,
-    named_points,
     out_figure,
     out_file,
     say,
@@ -101,6 +100,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Say which clocks stages should have."""
     from triplepoint.advise.frontier import Budget, advise
     from triplepoint.advise.frontier_text import content, render, script
+    from triplepoint.cli.named_points import named_points
     from triplepoint.config.plan import run_id
     from triplepoint.files import write_text
     from triplepoint.simulate.limits import check_order

@@ -11,7 +11,6 @@ from triplepoint.cli.arguments import (
     add_prices,
     add_results,
     make_parser,
-    named_points,
     out_figure,
     out_file,
     read_prices,
@@ -135,6 +134,7 @@ def _measured(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def _rows(arguments: argparse.Namespace, prices: "Prices") -> list[dict[str, Any]]:
+    from triplepoint.cli.named_points import named_points
     from triplepoint.errors import UserError
     from triplepoint.whatif.case import Case
     from triplepoint.whatif.comparison import is_comparison, rows_of

@@ -5,7 +5,8 @@ from pathlib import Path
 from triplepoint.compare.sides import Context, parsed_run, parsed_traces
 from triplepoint.compare.subjects import find_subject, one_run
 from triplepoint.errors import UserError
-from triplepoint.why.answer import Answer, why_operations, why_run, why_traces
+from triplepoint.why.answer import Answer, why_operations, why_run
+from triplepoint.why.loose_traces import why_traces
 from triplepoint.why.recorded_operations import is_operations_table
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.why.test_step_times import noise, whole_steps
 from tests.unit.why.test_traced_operations import LATE_MS, TRANSFER_MS, WORK_MS, one_late, write_traces
-from triplepoint.why.answer import why_traces
+from triplepoint.why.loose_traces import why_traces
 from triplepoint.why.slowdown import find_slowdown, ideal_work_s
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from triplepoint.errors import UserError
 from triplepoint.tables import COLLECTIVES, INTERVALS, KERNELS, TIMELINE
-from triplepoint.why.answer import Answer, why_traces
+from triplepoint.why.answer import Answer
+from triplepoint.why.loose_traces import why_traces
 from triplepoint.why.traced_operations import has_passes, traced_operations
 
 MS = 1_000_000

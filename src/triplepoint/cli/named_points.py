@@ -1,0 +1,43 @@
+"""Points that an argument names: of a file, one of them, or of a run."""
+
+import argparse
+from pathlib import Path
+
+from triplepoint.cli.arguments import run_folder
+from triplepoint.config.base import read_json
+from triplepoint.config.plan import PlannedRun
+from triplepoint.errors import UserError, nearest
+from triplepoint.predictions import Request, read_points
+
+
+def named_points(text: str, arguments: argparse.Namespace, most: int) -> list[Request]:
+    """Return the points that an argument names: those of a file, FILE:ID one of them, or a run's.
+
+    Args:
+        text: The argument.
+        arguments: With `results` and `config`.
+        most: How many they may be.
+
+    Raises:
+        UserError: If there is no such file, id or run, or there are too many.
+    """
+    name, _, key = text.rpartition(":")
+    if not Path(text).is_file() and name and Path(name).is_file():
+        known = {request.id: request for request in read_points(Path(name), arguments.config)}
+        if key not in known:
+            raise UserError(f"{name}: no configuration with id {key!r}{nearest(key, known)}")
+        return [known[key]]
+    if not Path(text).exists() and Path(text).suffix not in (".yaml", ".yml", ".json", ".csv", ".tsv", ".txt"):
+        return [_point_of_run(text, arguments)]
+    requests = read_points(Path(text), arguments.config)
+    if len(requests) > most:
+        raise UserError(f"{text}: {len(requests)} points, at most {most} at once; name one as {text}:ID")
+    return requests
+
+
+def _point_of_run(run: str, arguments: argparse.Namespace) -> Request:
+    folder = run_folder(argparse.Namespace(run=run, results=arguments.results))
+    planned = read_json(PlannedRun, folder / "point.json", "plan the run again")
+    if not planned.point.knows("model", "tp", "pp", "dp", "global_batch_size", "micro_batch_size"):
+        raise UserError(f"{run}: model, layout or batch of the recorded job are unknown; describe it (docs/own_job.md)")
+    return Request(run, folder, planned.point, None, None)
