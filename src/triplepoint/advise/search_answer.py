@@ -10,6 +10,7 @@ from triplepoint.advise.search import Chosen, Found
 from triplepoint.advise.search_evaluate import Candidate
 from triplepoint.config.plan import layout_label
 from triplepoint.config.point import settings_of
+from triplepoint.status import PredictionStatus
 from triplepoint.units import KILO
 
 _SETTINGS = (
@@ -126,8 +127,15 @@ def render(found: Found) -> str:
     lines = [headline(found), ""]
     if found.chosen:
         lines += [*_table(found), "", *_worth(found)]
-    counts = ", ".join(f"{number} {word}" for word, number in found.counts.items())
-    return "\n".join([*lines, f"Configurations: {counts}."])
+    return "\n".join([*lines, _counted(found.counts)])
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    """Return how many configurations were looked at, and what became of those that may fit in memory."""
+    looked = {word: counts[word] for word in map(str, PredictionStatus) if counts.get(word)}
+    text = f"{sum(looked.values())} configurations: " + ", ".join(f"{number} {word}" for word, number in looked.items())
+    rest = ", ".join(f"{number} {word}" for word, number in counts.items() if number and word not in looked)
+    return f"{text}. Of those that may fit, {rest}." if rest else f"{text}."
 
 
 def _table(found: Found) -> list[str]:

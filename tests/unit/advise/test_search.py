@@ -13,6 +13,7 @@ import yaml
 
 from triplepoint.advise.search import Found, Limits, gpu_hours_of, search
 from triplepoint.advise.search_answer import headline, render, rows, study_of
+from triplepoint.advise.search_evaluate import Candidate
 from triplepoint.advise.search_space import Question, rows_of
 from triplepoint.cli import main
 from triplepoint.config.catalogue import Catalogue
@@ -118,6 +119,25 @@ def test_infeasible_limits_name_the_nearest_configuration_and_what_must_give() -
     assert none.nearest[0].step_time_s == pytest.approx(of_small().chosen[0].candidate.step_time_s, rel=0.002)
     assert "--max-step-time 0.01" in headline(none)
     assert headline(none) in render(none)
+
+
+def test_limits_that_no_heat_can_change_are_judged_before_heat_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed: list[Candidate] = []
+    monkeypatch.setattr("triplepoint.advise.search._followed", lambda those, *_, **__: followed.extend(those) or those)
+    none = search(SMALL, CONFIG, limits=Limits(memory_gib=1.0))
+    assert none.nearest and followed == [none.nearest[0]]
+    smallest = min(one.candidate.memory_gib for one in of_small().chosen)
+    assert none.nearest[0].memory_gib == smallest
+    assert f"memory {smallest:.4g} GiB, --max-memory 1;" in headline(none)
+
+
+def test_counts_add_up() -> None:
+    answer = search(SMALL, CONFIG, limits=Limits(memory_gib=1.01 * of_small().chosen[0].candidate.memory_gib))
+    counts = dict(answer.counts)
+    outcomes = [counts.pop(word, 0) for word in ("within the limits", "beyond a limit", "too slow to matter")]
+    assert sum(outcomes) == counts.get("ok", 0) + counts.get("undecided", 0)
+    assert outcomes[0] == len(answer.chosen)
+    assert f"{sum(counts.values())} configurations: " in render(answer)
 
 
 def test_a_model_that_is_too_large_says_what_memory_it_needs() -> None:
