@@ -7,6 +7,7 @@ configfile: "config/config.yaml"
 
 workflow_site.collect_rarely()
 workflow_site.look_at_functions_once()
+workflow_site.write_whole_lines()
 workflow_site.check_groups_once()
 workflow_site.prepare_only_what_is_said(workflow)
 STUDY = triplepoint_workflow.bind(

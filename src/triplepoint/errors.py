@@ -2,7 +2,9 @@
 
 import difflib
 import errno
+import sys
 from collections.abc import Iterable
+from typing import NoReturn
 
 _FILE_ERRORS = {
     errno.ENOSPC: "no space left on the device; free some and run again, finished runs are kept",
@@ -20,6 +22,12 @@ _FILE_ERRORS = {
 
 USER_ERROR = 2
 """Exit status for what a user can mend."""
+
+
+def refuse(why: object) -> NoReturn:
+    """End the process with one line, in one write, and the status for what a user can mend."""
+    sys.stderr.write(f"triplepoint: {why}\n")
+    sys.exit(USER_ERROR)
 
 
 class UserError(Exception):

@@ -24,7 +24,7 @@ from triplepoint.claims import claim_results
 from triplepoint.config.base import parse
 from triplepoint.config.plan import Plan, PlanEntry
 from triplepoint.config.study import Selection
-from triplepoint.errors import USER_ERROR, UserError, explain_os_error
+from triplepoint.errors import UserError, explain_os_error, refuse
 from triplepoint.figures.selection import figures_of, require_selected
 from triplepoint.plan import select, write_plan
 
@@ -93,8 +93,7 @@ def bind(config: Mapping[str, Any], base: str, asked: Sequence[str] = (), report
         binding = Binding(selection, Path(base), plan)
         binding.require_reports(reports)
     except UserError as error:
-        print(f"triplepoint: {error}", file=sys.stderr)
-        sys.exit(USER_ERROR)
+        refuse(error)
     of_runs = [name for name in asked if not figures.spec_of(name).simulated]
     if of_runs or not asked:
         budget = f"--max-gpu-hours {selection.max_gpu_hours}"
@@ -281,8 +280,7 @@ class Binding:
             write_plan(self._plan, _RESULTS)
         except (OSError, UserError) as error:
             line = explain_os_error(error) if isinstance(error, OSError) else None
-            print(f"triplepoint: {line or error}", file=sys.stderr)
-            sys.exit(USER_ERROR)
+            refuse(line or error)
 
     def check_budget(self, runs: Sequence[str]) -> None:
         """End the process with one line and status 2 if launches go beyond the budget and no study is named.
@@ -299,8 +297,7 @@ class Binding:
         launched = Plan(entries=tuple(entry for entry in self._plan.valid if entry.run in meant))
         line = over_budget(plan_cost(launched, _RESULTS, Path("config")), self._selection.max_gpu_hours)
         if line is not None:
-            print(f"triplepoint: {line}", file=sys.stderr)
-            sys.exit(USER_ERROR)
+            refuse(line)
 
     def outdated(self) -> set[str]:
         """Return files to be made again although Snakemake would take them for up to date."""

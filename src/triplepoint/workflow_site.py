@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import snakemake.cli  # noqa: F401 - it comes first: `snakemake.dag` imports what imports it
 import snakemake.common
+import snakemake.logging
 import snakemake.rules
 from snakemake.dag import DAG
 from snakemake.executors import dryrun
@@ -22,7 +23,7 @@ from snakemake.scheduling.job_scheduler import JobScheduler
 from snakemake.settings.types import Quietness
 
 from triplepoint.config.site import read_site
-from triplepoint.errors import USER_ERROR, UserError
+from triplepoint.errors import UserError, refuse
 from triplepoint.figures import spec_of
 
 _FIGURE = re.compile(r"figs/((?:[^/]+/)?[^/]+)\.(?:pdf|svg|png|csv)")
@@ -39,8 +40,7 @@ def apply_site(workflow: Any) -> None:
     try:
         site = read_site()
     except UserError as error:
-        print(f"triplepoint: {error}", file=sys.stderr)
-        sys.exit(USER_ERROR)
+        refuse(error)
     defaults = workflow.resource_settings.default_resources
     if defaults is None:
         return  # not a profile of a cluster: those have resources of their own
@@ -76,8 +76,7 @@ def asked_figures(is_main_process: bool) -> list[str]:
     try:
         return [name for name in found if spec_of(name)]
     except UserError as error:
-        print(f"triplepoint: {error}", file=sys.stderr)
-        sys.exit(USER_ERROR)
+        refuse(error)
 
 
 def asked_reports(is_main_process: bool) -> list[str]:
@@ -117,6 +116,14 @@ def prepare_only_what_is_said(workflow: Any) -> None:
     """In a dry run that is quiet about rules, prepare no lines on jobs: they take a quarter of its time."""
     if Quietness.RULES in (workflow.output_settings.quiet or ()):
         dryrun.Executor.printjob = lambda executor, job: None
+
+
+def write_whole_lines() -> None:
+    """Let Snakemake's logging thread write a line with its end at once, so that no other line comes between."""
+    handler = snakemake.logging.ColorizingTextHandler
+    decorate, end = handler.decorate, handler.terminator
+    handler.decorate = lambda self, record, message: decorate(self, record, message) + end
+    handler.terminator = ""
 
 
 def look_at_functions_once() -> None:

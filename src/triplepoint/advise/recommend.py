@@ -26,7 +26,9 @@ from triplepoint.config.plan import read_planned_run
 from triplepoint.config.study import Settings
 from triplepoint.errors import PointError, UserError
 from triplepoint.predictions import request_of
+from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.power.gpu import Float
+from triplepoint.simulate.predict.point import job_on_cluster
 from triplepoint.tables import STEPS
 from triplepoint.units import NS_PER_S
 
@@ -130,6 +132,9 @@ def advise_cluster(
     request = request_of(chosen, "recommend: --set", 1, catalogue)
     if request.invalid_because:
         raise UserError(f"recommend: {request.invalid_because}")
+    memory = peak_memory(job_on_cluster(request.point, config, request.stack)[0])
+    if memory.is_out_of_memory:
+        raise UserError(f"recommend: does not fit on a rank of stage {memory.stage}: {memory.explain()}")
     point, cluster = request.point, catalogue.cluster(name)
     learned = of_passport(passport, cluster, config, point.num_nodes) if passport else None
     site = Site(point, learned_cluster(learned) if learned else with_usual_parts(cluster), config)

@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
         [
             "triplepoint recommend llama3-70b_h200x32_tp4-pp4-dp2_mbs1_r1",
             "triplepoint recommend llama3-70b_h200x32_tp4-pp4-dp2_mbs1_r1 --layers 21,19,21,19",
-            "triplepoint recommend h200x32 --set model=llama3-70b --set tp=4 --set pp=4 --set global_batch_size=128",
+            "triplepoint recommend h200x32 --set model=llama3-70b --set tp=8 --set pp=4 --set global_batch_size=128",
             "triplepoint recommend --ledger",
         ],
         _ABOUT,
@@ -153,10 +153,12 @@ def _promise(arguments: argparse.Namespace, advice: "Advice") -> dict[str, objec
     from triplepoint.files import write_text
 
     path: Path | None = arguments.study
-    study = follow_up.follow_up(advice, path.stem, arguments.config) if path is not None else None
     chosen = follow_up.accepted(advice)
     if chosen is None:
+        if path is not None:
+            say(f"recommend: nothing is recommended, so there is nothing to verify: no {path}")
         return None
+    study = follow_up.follow_up(advice, path.stem, arguments.config) if path is not None else None
     runs = {"first": study.first, "other": study.other} if study else {}
     kind, gain = chosen
     given = ledger.Promise(name=advice.name, kind=kind, gain=gain.share, gain_lo=gain.lo, gain_hi=gain.hi, **runs)
@@ -168,7 +170,7 @@ def _promise(arguments: argparse.Namespace, advice: "Advice") -> dict[str, objec
     move = "" if path.resolve().parent == studies.resolve() else f"move it to {studies}, then "
     say(
         f"recommend: {len(study.first)} pairs of runs at a spread of {study.spread:.2%} in {path}; "
-        f"{move}triplepoint plan {path.stem}"
+        f"{move}triplepoint plan {path.stem} --cluster {advice.site.point.cluster.name}"
     )
     return {"file": path, "pairs": len(study.first), "spread": study.spread, "order": list(study.order)}
 

@@ -176,7 +176,7 @@ def _answer(found: "Found", studies: Path, study: Path | None, figure: Path | No
     if found.chosen and study is not None:
         write_text(study, answer.study_of(found, study.stem))
         move = "" if study.resolve().parent == studies.resolve() else f"move it to {studies}, then "
-        text += f"\nStudy: {study}; its cost: {move}triplepoint plan {study.stem}"
+        text += f"\nStudy: {study}; its cost: {move}triplepoint plan {study.stem} --cluster {found.question.cluster}"
     if found.chosen and figure is not None:
         from triplepoint.advise.search_figure import draw
         from triplepoint.figures.write import save

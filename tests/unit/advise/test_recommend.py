@@ -115,6 +115,17 @@ def test_a_run_that_is_not_there_is_refused_in_one_line(tmp_path: Path, capsys: 
     assert "no such run" in line
 
 
+def test_where_nothing_is_recommended_the_answer_comes_without_a_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"--set={word}" for word in ("model=llama3-8b", "global_batch_size=16", "num_gpus=16", "tp=8", "pp=2")]
+    study = tmp_path / "again.yaml"
+    assert main(["recommend", "h200x32", *words, "--study", str(study), "--config", str(CONFIG)]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("Answer: leave the placement") and "nothing to verify" in told.err
+    assert not study.exists()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -124,6 +135,10 @@ def test_a_run_that_is_not_there_is_refused_in_one_line(tmp_path: Path, capsys: 
         (
             ["h200x32", "--set", "model=llama3-70b", "--set", "global_batch_size=128", "--set", "tp=3"],
             "invalid|split|3",
+        ),
+        (
+            ["h200x32", *(f"--set={word}" for word in ("model=llama3-405b", "global_batch_size=128", "tp=8", "pp=2"))],
+            "does not fit on a rank of stage 0: weights",
         ),
         (["nothing", "--set", "tp=3"], "--set is of a cluster"),
         (["h200x32", "--restart-minutes", "-3"], "expected minutes above 0"),
