@@ -89,6 +89,7 @@ def _lines(answer: FrontierAnswer) -> Iterator[str]:
         f"{job.num_gpus} {job.gpu.name}, simulated"
     )
     yield _limit(answer)
+    yield "without an interval: savings are the model's, compared with no step measured at locked clocks"
     yield ""
     rows = [("", "step", "GPU energy", "node", "hall", "hottest die"), _outcome("as it is", present)]
     if answer.steady is not None:
