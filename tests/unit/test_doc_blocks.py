@@ -33,9 +33,9 @@ _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(r"^(?:\$ )?((?:triplepoint|snakemake|make) .*?)(?:\s{2,}#.*|\s+#.*)?$", re.MULTILINE)
 _NEEDS_A_MACHINE = re.compile(
     r"triplepoint (?!plan|predict|whatif|compare TABLE|trace|doctor --files)"
-    r"|<|snakemake|make|scale_up|report\.sqlite|4711"
+    r"|<|snakemake|make|scale_up|report\.sqlite|4711|--chakra"
 )
-"""Commands that need a GPU, a cluster, results or minutes: these are parsed only."""
+"""Commands that need a GPU, a cluster, results, traces of GPUs or minutes: these are parsed only."""
 _TESTED_ELSEWHERE = ("extending.md", "bash")
 
 
@@ -82,6 +82,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for rank, trace in enumerate(TRACES):
         shutil.copy(trace, made / f"traces/rank{rank}.json.gz")
         shutil.copy(trace, made / f"rank{rank}.json.gz")
+    for name in ("work.0.et", "work.1.et", "chakra.0.et"):
+        shutil.copy(ROOT / "tests/data/chakra/schema_004.et", made / name)
     (point,) = [block.text for block in of_language("yaml") if block.text.startswith("# point.yaml")]
     (rules,) = [block.text for block in of_language("yaml") if block.text.startswith("device:")]
     studies = [block.text for block in of_language("yaml") if block.text.startswith("# config/studies/")]

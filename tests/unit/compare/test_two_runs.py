@@ -3,6 +3,7 @@
 import gzip
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -194,9 +195,17 @@ def test_a_raw_run_gives_what_a_parsed_one_gives(simulated: list[Path], tmp_path
     parsed = tmp_path / simulated[0].name
     shutil.copytree(simulated[0], parsed)
     parse(parsed)
-    assert compare(parsed, simulated[1], tmp_path).content() == found.content() | {
-        "first": found.content()["first"] | {"word": str(parsed)}
-    }
+    expected = found.content() | {"first": found.content()["first"] | {"word": str(parsed)}}
+    # Sums of floats depend on their order in the last digits.
+    assert rounded(compare(parsed, simulated[1], tmp_path).content()) == rounded(expected)
+
+
+def rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: rounded(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(one) for one in value]
+    return round(value, 9) if isinstance(value, float) else value
 
 
 def test_traces_of_a_simulated_run_are_marked(simulated: list[Path], tmp_path: Path) -> None:

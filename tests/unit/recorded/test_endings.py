@@ -89,7 +89,7 @@ def test_command_that_ctrl_c_ends_with_a_status_of_its_own(tmp_path: Path) -> No
     steps = "recorded/open/*/steps/log0.jsonl"
     wait_until(lambda: any(len(path.read_text()) > 1000 for path in tmp_path.glob(steps)), "steps", 60)
     os.killpg(watcher.pid, signal.SIGINT)
-    line = watcher.communicate(timeout=60)[1].decode()
+    line = watcher.communicate(timeout=180)[1].decode()
     assert watcher.returncode == 3 and "ok: ended by hand: Ctrl-C (SIGINT)" in line
     (path,) = tmp_path.glob("runs/*/raw/manifest.json")
     assert read_manifest(path).status == "ok"
