@@ -164,13 +164,13 @@ ACCOUNTING_S = 20.0
 """How far the accounting may be behind the jobs. Unit: s."""
 
 
-def jobs_of(folder: Path) -> list[tuple[str, datetime, datetime]]:
-    """Return number, start and end of all jobs of a run that ran, from the accounting."""
+def jobs_of(folder: Path, at_least: int = 1) -> list[tuple[str, datetime, datetime]]:
+    """Return number, start and end of all jobs of a run that ran, from the accounting once it has so many."""
     name = json.loads(next(folder.rglob("submission.json")).read_text())["name"]
     command = ["sacct", "-X", "-n", "-P", "--name", name, "-o", "JobIDRaw,Start,End", "-S", "now-1hour"]
     rows: list[list[str]] = []
     deadline = time.monotonic() + ACCOUNTING_S
-    while (not rows or any(start == "Unknown" for _, start, _ in rows)) and time.monotonic() < deadline:
+    while (len(rows) < at_least or any(start == "Unknown" for _, start, _ in rows)) and time.monotonic() < deadline:
         rows = [line.split("|") for line in subprocess.run(command, capture_output=True, text=True).stdout.splitlines()]
         time.sleep(0.2)
     far = datetime.max.isoformat()
