@@ -1,8 +1,12 @@
-"""Processes: children end with their parent or as asked by a signal; tasks run in worker processes."""
+"""Processes: children end with their parent or by a signal; tasks run in worker processes; a port to meet at."""
 
+import contextlib
 import ctypes
+import errno
 import os
+import random
 import signal
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -16,8 +20,34 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 _PR_SET_PDEATHSIG = 1
 """Source: Linux prctl(2)."""
+_GIVEN_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_FIRST_PORT, _FIRST_GIVEN = 10_000, 32_768
+"""Ports where ranks may meet: above those of most services, below the first that Linux gives by default."""
+_TRIES = 100
 _PARENT = "TRIPLEPOINT_PARENT"
 """Environment variable with the id of the process that started this one."""
+
+
+def free_port() -> int:
+    """Return a port that is free, and stays so while ranks import what they need before they listen on it.
+
+    It is below those that the kernel gives to anyone who connects (Linux ip(7), `ip_local_port_range`).
+
+    Raises:
+        OSError: If none of a hundred is free.
+    """
+    try:
+        end = int(_GIVEN_PORTS.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        end = _FIRST_GIVEN
+    ports = range(_FIRST_PORT, end) or range(_FIRST_PORT, _FIRST_GIVEN)
+    drawn = random.SystemRandom()  # gangs of one seed must not meet at one port
+    for _ in range(_TRIES):
+        port = drawn.choice(ports)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port))
+            return port
+    raise OSError(errno.EADDRINUSE, f"no free port found between {ports[0]} and {ports[-1]}")
 
 
 def in_processes(do: Callable[[Task], Result], tasks: Sequence[Task], num_jobs: int, doing: str) -> Iterator[Result]:

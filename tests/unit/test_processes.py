@@ -1,5 +1,7 @@
 """Processes go with their parent, also one that went before they could ask for it."""
 
+import errno
+import socket
 import subprocess
 import sys
 import time
@@ -7,6 +9,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from triplepoint import processes
+from triplepoint.processes import free_port
 
 CHILD = """
 import sys, time
@@ -42,3 +47,21 @@ def test_child_goes_with_its_parent(tmp_path: Path, when: str) -> None:
         assert time.monotonic() < deadline, "the child outlived its parent"
         time.sleep(0.05)
     assert (tmp_path / "asked").exists() == (when == "early")
+
+
+def test_port_to_meet_at_is_none_that_whoever_connects_is_given() -> None:
+    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert all(10_000 <= free_port() < first_given for _ in range(20))
+
+
+def test_port_in_use_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given = tmp_path / "range"
+    monkeypatch.setattr(processes, "_GIVEN_PORTS", given)
+    with socket.socket() as busy:
+        busy.bind(("", first := free_port()))
+        monkeypatch.setattr(processes, "_FIRST_PORT", first)
+        given.write_text(f"{first + 1} 60999")
+        with pytest.raises(OSError, match="no free port") as refused:
+            free_port()
+    assert refused.value.errno == errno.EADDRINUSE
+    assert free_port() == first

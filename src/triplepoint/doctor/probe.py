@@ -22,7 +22,7 @@ from triplepoint.doctor.node import Vendor, read_node
 from triplepoint.doctor.peers import Meeting, await_address, meet
 from triplepoint.errors import UserError
 from triplepoint.files import write_json, write_text
-from triplepoint.processes import die_with_parent
+from triplepoint.processes import die_with_parent, free_port
 
 MARGIN_S = 300.0
 """Time of the ranks on top of their budget: starting torch, connecting, and finishing what they began. Unit: s."""
@@ -141,9 +141,7 @@ def _rendezvous(folder: Path, node: int, plan: ProbePlan) -> tuple[str, int]:
     """Return where ranks meet: node 0 chooses, the others read its choice."""
     path = folder / "rendezvous.json"
     if node == 0:
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            write_json(path, {"address": _address(plan), "port": probe.getsockname()[1]})
+        write_json(path, {"address": _address(plan), "port": free_port()})
     return await_address(path)
 
 

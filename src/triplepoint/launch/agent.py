@@ -28,7 +28,7 @@ from triplepoint.launch.clock import Meeting, NodeClock
 from triplepoint.launch.outcome import Failure, judge_kill, root_cause
 from triplepoint.launch.slurm import count_host_kills, memory_limit, missing_devices, placement, rank_environment
 from triplepoint.launch.watch import Ending, Ranks, Sampler, Watch, read_status, stop
-from triplepoint.processes import die_with_parent, has_ended, start_ticks
+from triplepoint.processes import die_with_parent, free_port, has_ended, start_ticks
 from triplepoint.status import Status
 from triplepoint.units import NS_PER_S
 
@@ -299,11 +299,8 @@ def _rendezvous(raw: Path, around: Surroundings, clock: NodeClock) -> tuple[str,
     if around.node == 0:
         several = int(os.environ.get("SLURM_NNODES", "1")) > 1
         address = socket.gethostname() if several else "127.0.0.1"
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            port = probe.getsockname()[1]
         meeting = asdict(clock.meeting) if clock.meeting else None
-        write_json(path, {"address": address, "port": port, "clock": meeting}, is_private=True)
+        write_json(path, {"address": address, "port": free_port(), "clock": meeting}, is_private=True)
     deadline = time.monotonic() + RENDEZVOUS_S
     while (meeting := _read_meeting(path)) is None:
         if ending := around.ending():
