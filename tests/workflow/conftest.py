@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import triplepoint
 from tests.workflow.forked import call_snakemake
 
 ROOT = Path(__file__).parents[2]
@@ -92,8 +93,7 @@ class Project:
             return Outcome(status, Path(log.name).read_text())
 
     def triplepoint(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "triplepoint", *arguments]
-        return subprocess.run(command, cwd=self.folder, env=self.environment(), capture_output=True, text=True)
+        return triplepoint(self.folder, *arguments, environment=self.environment())
 
     def edit(self, path: str, old: str, new: str) -> None:
         file = self.folder / path

@@ -245,9 +245,14 @@ def _row(cells: Mapping[str, str], fabrics: Mapping[str, MeasuredFabric], where:
 def log_errors(rows: Sequence[Row], fabrics: Mapping[str, MeasuredFabric], links: Links) -> list[float]:
     """Return the logarithm of modelled over measured time of each row."""
     models = {name: CollectiveModel(fabrics[name].fabric(links), links) for name in {row.fabric for row in rows}}
-    return [
-        log(models[row.fabric].time_s(row.kind, row.num_bytes, Group(row.num_gpus, 1)) / row.time_s) for row in rows
-    ]
+    curves = defaultdict(list)
+    for place, row in enumerate(rows):
+        curves[(row.fabric, row.kind, row.num_gpus)].append(place)
+    errors = np.zeros(len(rows))
+    for (fabric, kind, num_gpus), places in curves.items():
+        num_bytes, measured_s = np.array([(rows[place].num_bytes, rows[place].time_s) for place in places]).T
+        errors[places] = np.log(models[fabric].times_s(kind, num_bytes, Group(num_gpus, 1)) / measured_s)
+    return cast(list[float], errors.tolist())
 
 
 def every_other_size(rows: Sequence[Row], first: int) -> set[Row]:

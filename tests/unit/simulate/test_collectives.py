@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -188,6 +189,13 @@ def test_time_s_strides_that_lie_alike_are_equal(kind: CommKind, num_bytes: floa
 def test_time_s_grows_with_bytes(kind: CommKind, num_bytes: float, factor: float, group: Group) -> None:
     model = real()
     assert model.time_s(kind, num_bytes * factor, group) >= model.time_s(kind, num_bytes, group) * (1 - 1e-12)
+
+
+@given(kinds, st.lists(sizes, min_size=1, max_size=5), groups)
+def test_times_s_are_those_of_each_size(kind: CommKind, num_bytes: list[float], group: Group) -> None:
+    for model in (real(), two_levels()):
+        each = [model.time_s(kind, size, group) for size in num_bytes]
+        assert model.times_s(kind, np.array(num_bytes), group).tolist() == pytest.approx(each, rel=1e-12)
 
 
 @given(st.sampled_from(RINGS), sizes, st.integers(0, 8), st.sampled_from([1, 8]))

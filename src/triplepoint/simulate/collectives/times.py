@@ -5,12 +5,16 @@ from dataclasses import dataclass, field
 from math import log2
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from triplepoint.simulate.collectives.links import Link, Protocol, load_link
 from triplepoint.simulate.collectives.route import Crossing, crossings
 from triplepoint.simulate.fabric import Fabric, Group
 from triplepoint.simulate.operations import CommKind
 
 Route = Sequence[Crossing]
+Floats = npt.NDArray[np.float64]
 
 SIMPLE = Protocol(latency=1.0, tree_latency=1.0, bandwidth=1.0)
 
@@ -203,25 +207,49 @@ class CollectiveModel:
             self._times[key] = max(alone, bound, self._inner_s(kind, num_bytes, group, num_sharing))
         return self._times[key]
 
+    def times_s(self, kind: CommKind, num_bytes: Floats, group: Group) -> Floats:
+        """Return `time_s` of many sizes of one group, for fits: a tenth of the time of as many calls."""
+        times = np.zeros_like(num_bytes)
+        if ways := self._ways(kind, group, None):
+            latency, s_per_byte, bend = np.array([(way.latency, way.s_per_byte, way.bend) for way in ways]).T[
+                :, :, None
+            ]
+            transfer = s_per_byte * num_bytes
+            large, small = np.maximum(latency, transfer), np.minimum(latency, transfer)
+            times = (large * (1 + (small / large) ** bend) ** (1 / bend)).min(axis=0)
+        if self.bound:
+            times = np.maximum(times, self.bound.times_s(kind, num_bytes, group))
+        inner = self._inner(kind, group, None)
+        return times if inner is None else np.maximum(times, self.times_s(kind, num_bytes, inner))
+
     def _inner_s(self, kind: CommKind, num_bytes: float, group: Group, num_sharing: int | None) -> float:
         """Return the time of the members joined below the outermost level: with more of them it is never faster.
 
         The levels' curves are fitted apart, so that the curve of the whole may fall below that of its part.
         """
+        inner = self._inner(kind, group, num_sharing)
+        return 0.0 if inner is None else self.time_s(kind, num_bytes, inner, num_sharing)
+
+    def _inner(self, kind: CommKind, group: Group, num_sharing: int | None) -> Group | None:
+        """Return the members joined below the outermost level, None where their time is no lower bound."""
         route = self.route(group, num_sharing)
         if len(route) < 2 or kind in ("all_to_all", "send_recv"):
-            return 0.0
-        return self.time_s(kind, num_bytes, Group(int(route[-1].inner), group.stride), num_sharing)
+            return None
+        return Group(int(route[-1].inner), group.stride)
 
     def choice(self, kind: CommKind, num_bytes: float, group: Group, num_sharing: int | None = None) -> Cost | None:
         """Return the algorithm that is taken, None where it takes no time. Arguments and errors as of `time_s`."""
         if num_bytes < 0:
             raise ValueError(f"{kind} of {num_bytes} byte, expected 0 or more")
+        return min(self._ways(kind, group, num_sharing), key=lambda cost: cost.time_s(num_bytes), default=None)
+
+    def _ways(self, kind: CommKind, group: Group, num_sharing: int | None) -> list[Cost]:
+        """Return the ways to carry out a collective, none where it takes no time."""
         key = (kind, group, num_sharing)
         if key not in self._costs:
             route = self.route(group, num_sharing)
             self._costs[key] = costs(kind, group.size, route) if route else []
-        return min(self._costs[key], key=lambda cost: cost.time_s(num_bytes), default=None)
+        return self._costs[key]
 
     def route(self, group: Group, num_sharing: int | None = None) -> tuple[Crossing, ...]:
         """Return the levels a group crosses that take time, from the inside out."""
