@@ -50,6 +50,9 @@ def prepare(folder: Path) -> None:
     for engine in {content["engine"] for content in json.loads((folder / "points.json").read_text()).values()}:
         trainer = importlib.import_module(f"triplepoint.launch.engines.{engine}.trainer")
         trainer.train_steps = train_steps
+        # What each rank would import later: the first optimizer does, and DeepSpeed's of ZeRO.
+        compiler = "deepspeed.runtime.zero.muon.muon_optimizer" if engine == "deepspeed" else "torch._dynamo"
+        importlib.import_module(compiler)
 
 
 def main(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Ranks forked from a process that has imported their engine once: `forked_gang.py SCRIPT FOLDER WORLD_SIZE PORT`."""
 
+import gc
 import importlib.util
 import os
 import signal
@@ -16,6 +17,7 @@ def main(script: Path, folder: Path, world_size: int, port: str) -> int:
     spec.loader.exec_module(gang)
     os.environ.update(WORLD_SIZE=str(world_size), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     gang.prepare(folder)
+    gc.freeze()  # what is imported is no garbage of the ranks
     ranks = set()
     for rank in range(world_size):
         process = os.fork()

@@ -46,7 +46,8 @@ def clip(placed: Sequence[Placed], max_norm: float, world: dist.ProcessGroup) ->
 
 
 def prepare(folder: Path) -> None:
-    """Before the ranks are forked: nothing, torch is imported."""
+    """Import, before the ranks are forked, what the first optimizer of each would."""
+    import torch._dynamo
 
 
 def main(folder: Path) -> None:
