@@ -248,11 +248,12 @@ def log_errors(rows: Sequence[Row], fabrics: Mapping[str, MeasuredFabric], links
     curves = defaultdict(list)
     for place, row in enumerate(rows):
         curves[(row.fabric, row.kind, row.num_gpus)].append(place)
-    errors = np.zeros(len(rows))
+    errors = [0.0] * len(rows)
     for (fabric, kind, num_gpus), places in curves.items():
-        num_bytes, measured_s = np.array([(rows[place].num_bytes, rows[place].time_s) for place in places]).T
-        errors[places] = np.log(models[fabric].times_s(kind, num_bytes, Group(num_gpus, 1)) / measured_s)
-    return cast(list[float], errors.tolist())
+        times = models[fabric].times_s(kind, [rows[place].num_bytes for place in places], Group(num_gpus, 1))
+        for place, time_s in zip(places, times, strict=True):
+            errors[place] = log(time_s / rows[place].time_s)
+    return errors
 
 
 def every_other_size(rows: Sequence[Row], first: int) -> set[Row]:

@@ -5,6 +5,7 @@ own. To the engine's facts it adds the text made last, and the gradient norm of 
 routers), which the norm over all parameters would hide.
 """
 
+import importlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,7 +48,7 @@ def clip(placed: Sequence[Placed], max_norm: float, world: dist.ProcessGroup) ->
 
 def prepare(folder: Path) -> None:
     """Import, before the ranks are forked, what the first optimizer of each would."""
-    import torch._dynamo
+    importlib.import_module("torch._dynamo")
 
 
 def main(folder: Path) -> None:
