@@ -1,12 +1,19 @@
-"""Subcommands called in processes forked from one that has imported them, since importing takes most of a second."""
+"""Subcommands called in processes forked from one that has imported them, since importing takes a second or two.
+
+`python -m tests.commands SOCKET` listens; whoever connects sends folder, arguments and variables as JSON, with standard
+input, output and error, and gets the exit status. The package is that of this repository.
+"""
 
 import atexit
 import importlib
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Mapping
 from functools import cache
@@ -14,49 +21,84 @@ from pathlib import Path
 
 from triplepoint.cli import COMMANDS, main
 
-_LIBRARIES = ("matplotlib.pyplot", "pandas", "pyarrow.csv", "pyarrow.parquet", "pydantic", "scipy.optimize", "yaml")
+_LIBRARIES = ("pandas", "pyarrow.csv", "pyarrow.parquet", "scipy.optimize", "seaborn", "yaml")
 _SUBPACKAGES = ("aggregate", "plan", "report", "simulate.artefacts.simulate_run", "trace.parsing", "verdicts.judge")
+
+CLIENT = """\
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect(sys.argv[1])
+    call = json.dumps([os.getcwd(), sys.argv[2:], dict(os.environ)]).encode()
+    socket.send_fds(server, [call], [0, 1, 2])
+    server.shutdown(socket.SHUT_WR)
+    sys.exit(int(server.recv(8) or 1))
+"""
 
 
 def triplepoint(
     folder: Path, *words: str, stdin: str = "", environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Do what `triplepoint WORDS` does in `folder`; the package is that of this repository."""
-    with tempfile.TemporaryDirectory() as place:
-        files = [Path(place, name) for name in ("in", "out", "err")]
-        for file in files:
-            file.write_text(stdin if file.name == "in" else "")
-        variables = dict(os.environ if environment is None else environment)
-        server = _server()
-        assert server.stdin is not None and server.stdout is not None
-        server.stdin.write(json.dumps([str(folder), words, variables, list(map(str, files))]) + "\n")
-        server.stdin.flush()
-        status = int(server.stdout.readline())
-        return subprocess.CompletedProcess(words, status, *(file.read_text() for file in files[1:]))
+    """Do what `triplepoint WORDS` does in `folder`."""
+    call = [sys.executable, "-SIE", "-c", CLIENT, address(), *words]
+    return subprocess.run(call, cwd=folder, env=environment, input=stdin, capture_output=True, text=True)
+
+
+def shell_function() -> dict[str, str]:
+    """Return variables with which `triplepoint` in bash is forked too, but for gangs, which are to be its children."""
+    call = f"{sys.executable} -SIE -c '{CLIENT}' {address()}"
+    body = f'if [ "$1" = launch ]; then command triplepoint "$@"; else {call} "$@"; fi'
+    return {"BASH_FUNC_triplepoint%%": f"() {{ {body}\n}}"}
 
 
 @cache
-def _server() -> subprocess.Popen[str]:
-    root = Path(__file__).parents[1]
-    command = [sys.executable, "-m", __name__]
-    return subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def address() -> str:
+    """Start the process that imports subcommands, and return its socket."""
+    place = tempfile.TemporaryDirectory()
+    path = Path(place.name, "socket")
+    server = subprocess.Popen([sys.executable, "-m", __name__, str(path)], cwd=Path(__file__).parents[1])
+    atexit.register(place.cleanup)
+    atexit.register(server.wait)
+    atexit.register(server.terminate)
+    while not path.exists():
+        assert server.poll() is None, "it ended"
+        time.sleep(0.05)
+    return str(path)
 
 
-def _serve() -> None:
-    for name in _LIBRARIES:
+def _serve(path: str) -> None:
+    for name in (*_LIBRARIES, *(f"triplepoint.{name}" for name in _SUBPACKAGES)):
         importlib.import_module(name)
-    for name in (*_SUBPACKAGES, *(f"cli.{command}" for command in COMMANDS)):
-        importlib.import_module(f"triplepoint.{name}")
-    while request := sys.stdin.readline():
-        process = os.fork()
-        if process == 0:
-            os._exit(_call(*json.loads(request)))
-        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+    for command in COMMANDS:
+        importlib.import_module(f"triplepoint.cli.{command}")
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path + ".new")
+        server.listen(64)
+        server.settimeout(5)
+        Path(path + ".new").rename(path)
+        parent = os.getppid()
+        while os.getppid() == parent:  # else the tests were killed
+            try:
+                client, _ = server.accept()
+            except TimeoutError:
+                continue
+            if os.fork() == 0:
+                server.close()
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                status = _call(client)
+                client.send(str(status).encode())
+                os._exit(status)
+            client.close()
 
 
-def _call(folder: str, words: list[str], variables: dict[str, str], files: list[str]) -> int:
+def _call(client: socket.socket) -> int:
+    text, files, *_ = socket.recv_fds(client, 1 << 20, 3)
+    while more := client.recv(1 << 20):
+        text += more
     for number, file in enumerate(files):
-        os.dup2(os.open(file, os.O_RDWR), number)
+        os.dup2(file, number)
+        os.close(file)
+    folder, words, variables = json.loads(text)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)
@@ -75,4 +117,4 @@ def _call(folder: str, words: list[str], variables: dict[str, str], files: list[
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(sys.argv[1])
