@@ -5,10 +5,10 @@ input, output and error, and gets the exit status. The package is that of this r
 """
 
 import atexit
+import contextlib
 import importlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -70,7 +70,6 @@ def _serve(path: str) -> None:
         importlib.import_module(name)
     for command in COMMANDS:
         importlib.import_module(f"triplepoint.cli.{command}")
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path + ".new")
         server.listen(64)
@@ -78,13 +77,15 @@ def _serve(path: str) -> None:
         Path(path + ".new").rename(path)
         parent = os.getppid()
         while os.getppid() == parent:  # else the tests were killed
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
             try:
                 client, _ = server.accept()
             except TimeoutError:
                 continue
             if os.fork() == 0:
                 server.close()
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 status = _call(client)
                 client.send(str(status).encode())
                 os._exit(status)
