@@ -152,9 +152,9 @@ def test_manifest_of_many_nodes_that_stood_still_says_it_in_few_lines() -> None:
 
 
 def test_launch_stopped_rank_is_in_the_manifest_and_said(tmp_path: Path) -> None:
-    steps = Steps(warmup=1, measured=40, profiled=0)
+    steps = Steps(warmup=1, measured=80, profiled=0)
     folder = write_run(tmp_path, planned(tiny_point(steps=steps)))
-    launch = start(folder)
+    launch = start(folder, trains=True)
     ranks = wait_until(lambda: len(found := rank_processes(folder)) == 2 and found, "both ranks start")
     (raw,) = folder.glob("attempts/*")
     rows = raw / "steps" / "rank1.jsonl"

@@ -28,7 +28,6 @@ from triplepoint.trace.parsing import find_run_traces
 
 ROOT = Path(__file__).parents[3]
 LOOPS = ROOT / "tests" / "loops"
-TWO_RANKS = [sys.executable, str(LOOPS / "two_ranks.py")]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
@@ -145,7 +144,7 @@ def test_recording_whose_watcher_was_killed_is_finished_later(tmp_path: Path) ->
 
 def test_window_is_asked_for_from_outside(tmp_path: Path) -> None:
     watcher = subprocess.Popen(
-        command(tmp_path, "--", *TWO_RANKS, str(LOOPS / "plain.py"), "150", "0.05"),
+        command(tmp_path, "--", *TORCHRUN, str(LOOPS / "plain.py"), "150", "0.05"),
         env=environment(), stdout=subprocess.DEVNULL,
     )  # fmt: skip
     files = (tmp_path / "recorded" / "open").glob
@@ -161,7 +160,7 @@ def test_window_is_asked_for_from_outside(tmp_path: Path) -> None:
 @pytest.mark.parametrize("loop", ["megatron_core_loop", "deepspeed_loop"])
 def test_loops_of_frameworks(tmp_path: Path, loop: str) -> None:
     pytest.importorskip({"megatron_core_loop": "megatron.core", "deepspeed_loop": "deepspeed"}[loop])
-    done = run(tmp_path, "--profile", "4:5", "--", *TWO_RANKS, str(LOOPS / f"{loop}.py"), "12")
+    done = run(tmp_path, "--profile", "4:5", "--", *TORCHRUN, str(LOOPS / f"{loop}.py"), "12")
     assert done.returncode == 0, done.stderr[-2000:]
     _, manifest, steps = recorded(tmp_path)
     expected = {"megatron_core_loop": "steps of the optimizer"}
@@ -266,7 +265,7 @@ def test_ranks_take_the_gpus_that_are_visible_to_them(tmp_path: Path, monkeypatc
         for name, value in node.env.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-        done = run(tmp_path, "--device", "cuda", "--", *TWO_RANKS, str(LOOPS / "plain.py"), "30", "0.05")
+        done = run(tmp_path, "--device", "cuda", "--", *TORCHRUN, str(LOOPS / "plain.py"), "30", "0.05")
     assert done.returncode == 0, done.stderr
     folder, manifest, _ = recorded(tmp_path)
     assert [(device.rank, device.device) for device in manifest.nodes[0].devices] == [(0, "gpu3"), (1, "gpu1")]
