@@ -245,15 +245,9 @@ def _row(cells: Mapping[str, str], fabrics: Mapping[str, MeasuredFabric], where:
 def log_errors(rows: Sequence[Row], fabrics: Mapping[str, MeasuredFabric], links: Links) -> list[float]:
     """Return the logarithm of modelled over measured time of each row."""
     models = {name: CollectiveModel(fabrics[name].fabric(links), links) for name in {row.fabric for row in rows}}
-    curves = defaultdict(list)
-    for place, row in enumerate(rows):
-        curves[(row.fabric, row.kind, row.num_gpus)].append(place)
-    errors = [0.0] * len(rows)
-    for (fabric, kind, num_gpus), places in curves.items():
-        times = models[fabric].times_s(kind, [rows[place].num_bytes for place in places], Group(num_gpus, 1))
-        for place, time_s in zip(places, times, strict=True):
-            errors[place] = log(time_s / rows[place].time_s)
-    return errors
+    return [
+        log(models[row.fabric].time_s(row.kind, row.num_bytes, Group(row.num_gpus, 1)) / row.time_s) for row in rows
+    ]
 
 
 def every_other_size(rows: Sequence[Row], first: int) -> set[Row]:

@@ -190,13 +190,6 @@ def test_time_s_grows_with_bytes(kind: CommKind, num_bytes: float, factor: float
     assert model.time_s(kind, num_bytes * factor, group) >= model.time_s(kind, num_bytes, group) * (1 - 1e-12)
 
 
-@given(kinds, st.lists(sizes, min_size=1, max_size=5), groups)
-def test_times_s_are_those_of_each_size(kind: CommKind, num_bytes: list[float], group: Group) -> None:
-    for model in (real(), two_levels()):
-        each = [model.time_s(kind, size, group) for size in num_bytes]
-        assert model.times_s(kind, num_bytes, group) == each
-
-
 @given(st.sampled_from(RINGS), sizes, st.integers(0, 8), st.sampled_from([1, 8]))
 def test_more_ranks_are_never_faster(kind: CommKind, num_bytes: float, exponent: int, stride: int) -> None:
     model = real()

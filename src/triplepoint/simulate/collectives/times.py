@@ -203,43 +203,25 @@ class CollectiveModel:
             self._times[key] = max(alone, bound, self._inner_s(kind, num_bytes, group, num_sharing))
         return self._times[key]
 
-    def times_s(self, kind: CommKind, num_bytes: Sequence[float], group: Group) -> list[float]:
-        """Return `time_s` of many sizes of one group, for fits: in a third of the time of as many calls."""
-        ways = self._ways(kind, group, None)
-        times = [min([way.time_s(size) for way in ways], default=0.0) for size in num_bytes]
-        if self.bound:
-            times = list(map(max, times, self.bound.times_s(kind, num_bytes, group)))
-        inner = self._inner(kind, group, None)
-        return times if inner is None else list(map(max, times, self.times_s(kind, num_bytes, inner)))
-
     def _inner_s(self, kind: CommKind, num_bytes: float, group: Group, num_sharing: int | None) -> float:
         """Return the time of the members joined below the outermost level: with more of them it is never faster.
 
         The levels' curves are fitted apart, so that the curve of the whole may fall below that of its part.
         """
-        inner = self._inner(kind, group, num_sharing)
-        return 0.0 if inner is None else self.time_s(kind, num_bytes, inner, num_sharing)
-
-    def _inner(self, kind: CommKind, group: Group, num_sharing: int | None) -> Group | None:
-        """Return the members joined below the outermost level, None where their time is no lower bound."""
         route = self.route(group, num_sharing)
         if len(route) < 2 or kind in ("all_to_all", "send_recv"):
-            return None
-        return Group(int(route[-1].inner), group.stride)
+            return 0.0
+        return self.time_s(kind, num_bytes, Group(int(route[-1].inner), group.stride), num_sharing)
 
     def choice(self, kind: CommKind, num_bytes: float, group: Group, num_sharing: int | None = None) -> Cost | None:
         """Return the algorithm that is taken, None where it takes no time. Arguments and errors as of `time_s`."""
         if num_bytes < 0:
             raise ValueError(f"{kind} of {num_bytes} byte, expected 0 or more")
-        return min(self._ways(kind, group, num_sharing), key=lambda cost: cost.time_s(num_bytes), default=None)
-
-    def _ways(self, kind: CommKind, group: Group, num_sharing: int | None) -> list[Cost]:
-        """Return the ways to carry out a collective, none where it takes no time."""
         key = (kind, group, num_sharing)
         if key not in self._costs:
             route = self.route(group, num_sharing)
             self._costs[key] = costs(kind, group.size, route) if route else []
-        return self._costs[key]
+        return min(self._costs[key], key=lambda cost: cost.time_s(num_bytes), default=None)
 
     def route(self, group: Group, num_sharing: int | None = None) -> tuple[Crossing, ...]:
         """Return the levels a group crosses that take time, from the inside out."""
