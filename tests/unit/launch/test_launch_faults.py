@@ -59,6 +59,15 @@ def test_launch_without_listener_and_log_goes_on(tmp_path: Path) -> None:
     assert read_manifest(folder / "raw" / "manifest.json").status == "ok"
 
 
+def test_launch_log_holds_what_was_said(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "launch" / "tiny.log"
+    folder = write_run(tmp_path, planned(tiny_point(corpus=str(tmp_path / "none.txt"))))
+    status, said = finish(start(folder, "--log", str(log), trains=True))
+    assert status == 2
+    assert said == ""
+    assert "none.txt" in log.read_text()
+
+
 def test_launch_sampler_killed_is_started_again_and_said(tmp_path: Path) -> None:
     folder = write_run(tmp_path, planned(tiny_point(steps=Steps(warmup=1, measured=3, profiled=0))))
     launcher = start(folder)
