@@ -38,6 +38,9 @@ $(READY): pyproject.toml envs/constraints.txt $(NATIVE)
 test: env
 	$(MAKE) --jobs=3 --keep-going --output-sync=target test-gangs test-workflow test-rest
 
+# Byte code of the tests too, see env: compiling them takes as long as importing them.
+test-gangs test-workflow test-rest: export PYTHONDONTWRITEBYTECODE :=
+
 test-gangs: env
 	$(BIN)/python -m pytest -p no:cacheprovider tests/slurm tests/unit/launch
 

@@ -2,5 +2,11 @@
 
 import os
 
+from hypothesis import settings
+
 # Launches of tests that run side by side wait for those of their own pytest only, and for nobody's real measurement.
 os.environ["TRIPLEPOINT_MACHINE"] = f"triplepoint-tests-{os.getpid()}"
+
+# The deadline of an example is of wall time: beside other tests a property would fail for that.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")

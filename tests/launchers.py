@@ -57,7 +57,7 @@ def wait_until(holds: Callable[[], Any], what: str, timeout_s: float = 60) -> An
     deadline = time.monotonic() + timeout_s
     while not (found := holds()):
         assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.1)
+        time.sleep(0.05)
     return found
 
 

@@ -45,8 +45,12 @@ def errors(rows: Sequence[Row], links: Links) -> list[float]:
 
 def held_out(is_out: Callable[[Row], bool]) -> list[float]:
     """Return the errors of rows that the links were not fitted to."""
-    fitted = fit_collectives([row for row in ROWS if not is_out(row)], FABRICS, LINKS)
-    return errors([row for row in ROWS if is_out(row)], fitted)
+    out = [row for row in ROWS if is_out(row)]
+    outermost = {FABRICS[row.fabric].link for row in out}
+    # Links inside the nodes are fitted first: to their own rows, and to no others.
+    needed = outermost | {FABRICS[row.fabric].scale_up for row in ROWS if FABRICS[row.fabric].link in outermost}
+    seen = [row for row in ROWS if FABRICS[row.fabric].link in needed and not is_out(row)]
+    return errors(out, fit_collectives(seen, FABRICS, LINKS))
 
 
 def tell(what: str, found: Sequence[float]) -> None:

@@ -10,13 +10,13 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.commands import triplepoint
 from triplepoint.advise.swings_spec import read_spec
 from triplepoint.cli import COMMANDS
 from triplepoint.config.catalogue import Catalogue
@@ -102,9 +102,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "triplepoint", *command], cwd=folder, capture_output=True, text=True, timeout=280
-    )
+    done = triplepoint(folder, *command)
     assert done.returncode == 0, done.stderr
     return done
 

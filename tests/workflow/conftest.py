@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import shell_function, triplepoint
 from tests.workflow.forked import call_snakemake
 
 ROOT = Path(__file__).parents[2]
@@ -86,14 +87,23 @@ class Project:
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "snakemake", *arguments]
 
-    def snakemake(self, *arguments: str) -> Outcome:
+    def snakemake(self, *arguments: str, tells_cost: bool = False) -> Outcome:
+        """Call Snakemake; a dry run works out what lies ahead, for a second of CPU, only if it `tells_cost`."""
+        environment = self.environment() | (shell_function() if self.is_copy() else {})
         with tempfile.NamedTemporaryFile() as log:
-            status = call_snakemake(arguments, self.folder, self.environment(), Path(log.name))
+            status = call_snakemake(arguments, self.folder, environment, Path(log.name), tells_cost)
             return Outcome(status, Path(log.name).read_text())
 
+    def is_copy(self) -> bool:
+        """Return whether the package in the folder is that of the repository still, so that either may be called."""
+        return all(
+            file.stat().st_mtime_ns == (ROOT / file.relative_to(self.folder)).stat().st_mtime_ns
+            for file in self.folder.glob("src/**/*.py")
+        )
+
     def triplepoint(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "triplepoint", *arguments]
-        return subprocess.run(command, cwd=self.folder, env=self.environment(), capture_output=True, text=True)
+        assert self.is_copy()
+        return triplepoint(self.folder, *arguments, environment=self.environment())
 
     def edit(self, path: str, old: str, new: str) -> None:
         file = self.folder / path
@@ -133,10 +143,11 @@ def make_project(folder: Path) -> Project:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project on which `snakemake all` has run from nothing."""
+    """A project on which `snakemake all` has run from nothing, with jobs that are started as a user's are."""
     project = make_project(tmp_path_factory.mktemp("finished") / "project")
-    outcome = project.snakemake("all")
-    assert outcome.status == 0, outcome.output
+    command = project.command("all")
+    done = subprocess.run(command, cwd=project.folder, env=project.environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
     return project
 
 

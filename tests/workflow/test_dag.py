@@ -155,7 +155,7 @@ def test_one_figure_brings_only_its_inputs(fresh: Project) -> None:
 def test_figures_of_a_comparison_and_a_projection_need_no_run() -> None:
     """On the repository itself: nothing else is simulated, and nothing launched."""
     wanted = "figs/scale_up_vs_out.pdf", "figs/projection.pdf"
-    outcome = Project(Path(__file__).parents[2]).snakemake("-n", "-F", *wanted)
+    outcome = Project(Path(__file__).parents[2]).snakemake("-n", "-F", *wanted, tells_cost=True)
     assert outcome.status == 0, outcome.output
     assert outcome.rules == {"whatif", "project", "figure"}
     assert sorted(outcome.of("figure")) == ["projection", "scale_up_vs_out"]

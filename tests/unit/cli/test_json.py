@@ -3,8 +3,6 @@
 import json
 import math
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.commands import triplepoint
 from tests.synthetic import build
 from tests.synthetic_studies import cpu_smoke
 from triplepoint import __version__
@@ -148,8 +147,7 @@ def test_answer_of_a_command_that_only_prints_has_its_lines_or_its_object() -> N
     ],
 )
 def test_predict_reads_standard_input_and_writes_standard_output(here: Path, text: str, kind: str) -> None:
-    command = [sys.executable, "-m", "triplepoint", "predict", "-", "-", "--time-only"]
-    done = subprocess.run(command, input=text, capture_output=True, text=True)
+    done = triplepoint(here, "predict", "-", "-", "--time-only", stdin=text)
     header, row = done.stdout.splitlines()
     assert done.returncode == 0 and header.startswith("id,run,status"), kind
     assert row.startswith("1,llama3-8b_h200x32_tp4-pp1-dp2_mbs1_gbs64_simulated_r1_")
@@ -157,6 +155,5 @@ def test_predict_reads_standard_input_and_writes_standard_output(here: Path, tex
 
 def test_published_table_of_standard_input(here: Path) -> None:
     text = "model,gpu,n_gpus,tp,gbs\nllama3-8b,H200,8,4,64\n"
-    command = [sys.executable, "-m", "triplepoint", "predict", "--published", "-", "--json", "--time-only"]
-    done = subprocess.run(command, input=text, capture_output=True, text=True)
+    done = triplepoint(here, "predict", "--published", "-", "--json", "--time-only", stdin=text)
     assert [row["status"] for row in json.loads(done.stdout)["rows"]] == ["ok"]

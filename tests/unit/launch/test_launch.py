@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import triplepoint
 from tests.launchers import LONG, finish, rank_processes, start, training, wait_until
 from tests.mounts import needs_mounts
 from tests.points import TINY, planned, tiny_point, write_run
@@ -106,7 +107,7 @@ def test_launch_rank_raises_is_told_with_its_log(tmp_path: Path) -> None:
 
 def test_launch_rank_hangs_is_ended_and_named(tmp_path: Path) -> None:
     folder = write_run(tmp_path, planned(tiny_point(steps=LONG), hang_timeout_s=6.0))
-    launch = start(folder, trains=True)
+    launch = start(folder)
     training(folder)[1].suspend()
     status, said = finish(launch)
     assert status == 1
@@ -118,11 +119,11 @@ def test_launch_rank_hangs_is_ended_and_named(tmp_path: Path) -> None:
 
 
 def test_launch_time_limit_ends_gang(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, planned(tiny_point(steps=LONG), time_limit_s=12.0))
+    folder = write_run(tmp_path, planned(tiny_point(steps=LONG), time_limit_s=4.0))
     status, said = finish(start(folder))
     assert status == 1
     assert "timeout" in said
-    assert "time limit of 12 s reached" in said
+    assert "time limit of 4 s reached" in said
 
 
 def test_launch_out_of_memory_is_a_result(tmp_path: Path) -> None:
@@ -186,8 +187,7 @@ def test_launch_twice_at_once_measures_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("run", ["../escape", "a b", "x;reboot", "Ünïcode", "-rf", ""])
 def test_launch_odd_run_id_is_refused(tmp_path: Path, run: str) -> None:
-    command = [sys.executable, "-m", "triplepoint", "launch", "--results", str(tmp_path), "--", run]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = triplepoint(tmp_path, "launch", "--results", str(tmp_path), "--", run)
     assert done.returncode == 2
     assert done.stderr.startswith(f"triplepoint: {run!r} is not a run id")
     assert len(done.stderr.splitlines()) == 1

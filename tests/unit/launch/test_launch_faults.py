@@ -1,13 +1,12 @@
 """Real launches with faults around the gang: no locks, no listener, no sampler, a second gang on the machine."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.launchers import finish, rank_processes, sampler_process, start, wait_until
+from tests.commands import triplepoint
+from tests.launchers import STUB_ENGINE, finish, rank_processes, sampler_process, start, wait_until
 from tests.points import planned, tiny_point, write_run
 from triplepoint.config.point import Steps
 from triplepoint.manifest import read_manifest
@@ -23,7 +22,8 @@ NO_FLOCK = {
 
 @pytest.mark.parametrize("kind", NO_FLOCK)
 def test_launch_twice_without_flock_measures_once(tmp_path: Path, kind: str) -> None:
-    (tmp_path / "sitecustomize.py").write_text(NO_FLOCK[kind])
+    stub = Path(STUB_ENGINE, "sitecustomize.py").read_text()  # of two sitecustomize Python imports one
+    (tmp_path / "sitecustomize.py").write_text(NO_FLOCK[kind] + stub)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     folder = write_run(tmp_path, planned(tiny_point()))
     launchers = [
@@ -88,8 +88,7 @@ def test_launch_sampler_killed_is_started_again_and_said(tmp_path: Path) -> None
     (node,) = read_manifest(folder / "raw" / "manifest.json").nodes
     (end,) = node.sampler_ends
     assert end.was_restarted
-    command = [sys.executable, "-m", "triplepoint", "telemetry", "tiny", "--results", str(tmp_path)]
-    subprocess.run(command, check=True)
+    assert triplepoint(tmp_path, "telemetry", "tiny", "--results", str(tmp_path)).returncode == 0
     t_ns = TELEMETRY.read(folder / "telemetry.parquet")["t_ns"].to_pylist()
     assert min(t_ns) < end.t_ns < max(t_ns)
 

@@ -1,12 +1,10 @@
 """`--config DIR`: all that is read is in DIR, whatever the current folder holds."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import triplepoint
 from tests.unit.published.cells import NEMOTRON
 
 ROOT = Path(__file__).parents[3]
@@ -25,9 +23,7 @@ COMMANDS = [
 
 def call(folder: Path, *words: str) -> str:
     """Return what a command prints in a folder, and the tables it leaves."""
-    command = [sys.executable, "-m", "triplepoint", *words]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    done = triplepoint(folder, *words)
     assert done.returncode == 0, done.stderr
     return done.stdout + "".join(path.read_text() for path in sorted(folder.glob("out.csv")))
 

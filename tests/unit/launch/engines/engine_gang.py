@@ -1,12 +1,12 @@
-"""One rank of a gang that trains many points one after another, each on its engine: `engine_gang.py FOLDER`.
+"""One rank of a gang that trains many points one after another, each on its engine.
 
 Of a point with adapters it also writes `weights<N>.json`: of each parameter, a digest of what this rank holds of it
 before the first step and after the last.
 """
 
 import hashlib
+import importlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,7 @@ from torch import nn
 
 from triplepoint.config.point import Point
 from triplepoint.launch.engines import RankContext, StepRecorder, get_engine, loop
-from triplepoint.launch.engines.deepspeed import trainer as deepspeed
 from triplepoint.launch.engines.loop import enable_flight_recorder
-from triplepoint.launch.engines.megatron import trainer as megatron
 
 
 def train_steps(point: Point, trainer: Any, *rest: Any) -> None:
@@ -47,9 +45,17 @@ def digest(parameter: nn.Parameter) -> str:
     return hashlib.sha256(held.view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
+def prepare(folder: Path) -> None:
+    """Import the engines of the points, which takes several seconds, before the ranks are forked."""
+    for engine in {content["engine"] for content in json.loads((folder / "points.json").read_text()).values()}:
+        trainer = importlib.import_module(f"triplepoint.launch.engines.{engine}.trainer")
+        trainer.train_steps = train_steps
+        # What each rank would import later: the first optimizer does, and DeepSpeed's of ZeRO.
+        compiler = "deepspeed.runtime.zero.muon.muon_optimizer" if engine == "deepspeed" else "torch._dynamo"
+        importlib.import_module(compiler)
+
+
 def main(folder: Path) -> None:
-    deepspeed.train_steps = train_steps
-    megatron.train_steps = train_steps
     enable_flight_recorder()
     dist.init_process_group("gloo")
     for name, content in json.loads((folder / "points.json").read_text()).items():
@@ -60,7 +66,3 @@ def main(folder: Path) -> None:
         if point.lora:
             (folder / name / f"weights{context.rank}.json").write_text(json.dumps(changes))
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

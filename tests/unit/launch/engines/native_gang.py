@@ -1,12 +1,12 @@
 """One rank of a gang that trains many points one after another, so that torch is imported once.
 
-Run as `native_gang.py FOLDER`: reads `points.json` there and writes each point's steps and facts into a folder of its
+`main` reads `points.json` there and writes each point's steps and facts into a folder of its
 own. To the engine's facts it adds the text made last, and the gradient norm of the small parameters (gains, biases,
 routers), which the norm over all parameters would hide.
 """
 
+import importlib
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,6 +46,11 @@ def clip(placed: Sequence[Placed], max_norm: float, world: dist.ProcessGroup) ->
     return gradients.clip(placed, max_norm, world)
 
 
+def prepare(folder: Path) -> None:
+    """Import, before the ranks are forked, what the first optimizer of each would."""
+    importlib.import_module("torch._dynamo")
+
+
 def main(folder: Path) -> None:
     trainer.clip = clip  # type: ignore[assignment]
     Generator.step = step  # type: ignore[method-assign]
@@ -58,7 +63,3 @@ def main(folder: Path) -> None:
         facts["text"] = texts[-1] if texts else None
         (folder / name / f"facts{context.rank}.json").write_text(json.dumps(facts))
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

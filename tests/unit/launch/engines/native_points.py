@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -114,15 +115,19 @@ def train(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    ranks = [_start(folder, gang, rank, world_size, port) for rank in range(world_size)]
+    scripts = [str(Path(__file__).with_name(name)) for name in ("forked_gang.py", gang)]
+    with (folder / "gang.log").open("wb") as log:
+        command = [sys.executable, *scripts, str(folder), str(world_size), str(port)]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        started = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
-        codes = [rank.wait(timeout_s) for rank in ranks]
+        status = started.wait(timeout_s)
     finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    logs = "\n".join(file.read_text()[-3000:] for file in sorted(folder.glob("rank*.log")))
-    assert codes == [0] * world_size, logs
+        if started.poll() is None:
+            os.killpg(started.pid, signal.SIGKILL)
+            started.wait()
+    logs = "\n".join(file.read_text()[-3000:] for file in sorted(folder.glob("*.log")))
+    assert status == 0, logs
     return {name: Trained(folder / name) for name in points}
 
 
@@ -134,17 +139,3 @@ def save_weights(path: Path, seed: int) -> str:
     materialise(stage, "", seed, LLAMA.num_layers, torch.device("cpu"))
     torch.save(stage.state_dict(), path)
     return str(path)
-
-
-def _start(folder: Path, gang: str, rank: int, world_size: int, port: int) -> subprocess.Popen[bytes]:
-    place = {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": world_size,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-    }
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **{key: str(value) for key, value in place.items()}}
-    with (folder / f"rank{rank}.log").open("wb") as log:
-        script = Path(__file__).with_name(gang)
-        return subprocess.Popen([sys.executable, str(script), str(folder)], env=environment, stdout=log, stderr=log)
