@@ -48,11 +48,16 @@ COMMANDS = {
 }
 """Subcommands in the order of the pipeline, then those alongside it, with their line in `--help`."""
 
-_INTERNAL = ("sample",)
+_INTERNAL = ("sample", "serve")
 
 _WITHOUT_PANDAS = ("simulate", "import", "telemetry", "parse", "trace", "aggregate", "claims", "why")
 """Subcommands that are called for every run, or handle what all of them wrote; those that draw use pandas."""
 
+SERVED = {"lean": ("simulate", "telemetry", "trace", "aggregate"), "drawing": ("figure",)}
+"""Subcommands that Snakemake calls more than a few times, by the family of processes that has no pandas, or has it."""
+
+SERVER = "TRIPLEPOINT_FORKS"
+"""Environment variable by which jobs of Snakemake find its server of forks."""
 FAILED = 1
 INTERRUPTED = 130
 
@@ -72,13 +77,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if words[0] not in (*COMMANDS, *_INTERNAL):
         return _fail(f"unknown subcommand {words[0]!r}{nearest(words[0], COMMANDS)}", USER_ERROR)
-    return _run(words[0], words[1:])
+    status = _ask_server(words) if arguments is None and SERVER in os.environ else None
+    return _run(words[0], words[1:]) if status is None else status
+
+
+def _ask_server(words: Sequence[str]) -> int | None:
+    """Return the status of a job that Snakemake's server of forks did; None where this process is to do it."""
+    from triplepoint.forks import ask
+
+    at = os.environ[SERVER]
+    return next((ask(at, family, words) for family, commands in SERVED.items() if words[0] in commands), None)
 
 
 def _run(command: str, words: list[str]) -> int:
     # No stage does linear algebra, and waking the threads of numpy's BLAS would cost each 0.1 s of CPU.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    if command in _WITHOUT_PANDAS:
+    if command in _WITHOUT_PANDAS or (command == "serve" and words[0].endswith("lean")):
         sys.meta_path.insert(0, _NoPandas())
     module = importlib.import_module(f"triplepoint.cli.{command}")
     parser = module.parser()

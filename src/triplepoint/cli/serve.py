@@ -1,0 +1,34 @@
+"""`triplepoint serve SOCKET`: the process that Snakemake starts so that jobs of cheap stages import nothing."""
+
+import argparse
+from pathlib import Path
+
+from triplepoint.cli import SERVED, main
+from triplepoint.cli.arguments import make_parser
+from triplepoint.forks import serve
+
+_BEHIND = {
+    "simulate": ("triplepoint.files", "triplepoint.simulate.artefacts.simulate_run"),
+    "telemetry": ("triplepoint.telemetry.align",),
+    "trace": ("triplepoint.slow_nodes", "triplepoint.trace.join"),
+    "aggregate": ("triplepoint.aggregate",),
+    "figure": ("triplepoint.figures.write",),
+}
+"""By command, what it imports only once its arguments are read."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the subcommand's parser."""
+    made = make_parser(
+        "serve",
+        "Fork a child for each job that asks on a socket, until standard input ends.",
+        ["triplepoint serve /tmp/triplepoint/lean"],
+    )
+    made.add_argument("socket", type=Path, metavar="SOCKET", help="socket to listen on; its name is the family of jobs")
+    return made
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Serve the commands of one family."""
+    commands = SERVED[arguments.socket.name]
+    serve(arguments.socket, {name: (f"triplepoint.cli.{name}", *_BEHIND.get(name, ())) for name in commands}, main)
