@@ -92,8 +92,8 @@ def _ask_server(words: Sequence[str]) -> int | None:
 def _run(command: str, words: list[str]) -> int:
     # No stage does linear algebra, and waking the threads of numpy's BLAS would cost each 0.1 s of CPU.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    if command in _WITHOUT_PANDAS or (command == "serve" and words[0].endswith("lean")):
-        sys.meta_path.insert(0, _NoPandas())
+    if command in _WITHOUT_PANDAS:
+        hide_pandas()
     module = importlib.import_module(f"triplepoint.cli.{command}")
     parser = module.parser()
     try:
@@ -130,6 +130,11 @@ def _answer(
     if found.text:
         sys.stdout.write(found.text if found.text.endswith("\n") else f"{found.text}\n")
     return found.status
+
+
+def hide_pandas() -> None:
+    """Let this process and its forks do without pandas."""
+    sys.meta_path.insert(0, _NoPandas())
 
 
 class _NoPandas(importlib.abc.MetaPathFinder):

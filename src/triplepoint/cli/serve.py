@@ -3,8 +3,9 @@
 import argparse
 from pathlib import Path
 
-from triplepoint.cli import SERVED, main
+from triplepoint.cli import SERVED, hide_pandas, main
 from triplepoint.cli.arguments import make_parser
+from triplepoint.errors import UserError
 from triplepoint.forks import serve
 
 _BEHIND = {
@@ -30,5 +31,10 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Serve the commands of one family."""
-    commands = SERVED[arguments.socket.name]
+    family = arguments.socket.name
+    if family not in SERVED:
+        raise UserError(f"{arguments.socket}: no family of jobs {family!r}; expected {' or '.join(SERVED)}")
+    if family == "lean":
+        hide_pandas()
+    commands = SERVED[family]
     serve(arguments.socket, {name: (f"triplepoint.cli.{name}", *_BEHIND.get(name, ())) for name in commands}, main)
