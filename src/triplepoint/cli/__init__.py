@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import importlib.abc
 import io
 import os
 import sys
@@ -137,7 +136,7 @@ def hide_pandas() -> None:
     sys.meta_path.insert(0, _NoPandas())
 
 
-class _NoPandas(importlib.abc.MetaPathFinder):
+class _NoPandas:
     """Hides pandas: pyarrow would import it with the first array, to know it when it sees it, for 0.3 s of CPU."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
