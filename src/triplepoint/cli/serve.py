@@ -9,13 +9,20 @@ from triplepoint.errors import UserError
 from triplepoint.forks import serve
 
 _BEHIND = {
-    "simulate": ("triplepoint.files", "triplepoint.simulate.artefacts.simulate_run"),
+    "simulate": ("triplepoint.simulate.artefacts.simulate_run", "numpy.random"),
     "telemetry": ("triplepoint.telemetry.align",),
     "trace": ("triplepoint.slow_nodes", "triplepoint.trace.join"),
     "aggregate": ("triplepoint.aggregate",),
-    "figure": ("triplepoint.figures.write",),
+    "figure": (
+        "triplepoint.figures.write",
+        "fontTools.subset",
+        "matplotlib.backends.backend_pdf",
+        "matplotlib.backends.backend_svg",
+        "matplotlib.pyplot",
+    ),
 }
-"""By command, what it imports only once its arguments are read."""
+"""By command, what it imports only once its arguments are read; none of it starts a thread that a fork would lack."""
+_BEHIND_ALL = ("dateutil.relativedelta", "numpy.ma", "pyarrow.compute", "pyarrow.parquet")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -37,4 +44,6 @@ def run(arguments: argparse.Namespace) -> None:
     if family == "lean":
         hide_pandas()
     commands = SERVED[family]
-    serve(arguments.socket, {name: (f"triplepoint.cli.{name}", *_BEHIND.get(name, ())) for name in commands}, main)
+    serve(
+        arguments.socket, {name: (f"triplepoint.cli.{name}", *_BEHIND[name], *_BEHIND_ALL) for name in commands}, main
+    )
