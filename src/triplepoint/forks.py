@@ -7,7 +7,6 @@ environment and standard streams, and ends with the child's status. Where nobody
 import atexit
 import contextlib
 import gc
-import importlib
 import json
 import os
 import selectors
@@ -60,12 +59,12 @@ def ask(address: str, family: str, words: Sequence[str]) -> int | None:
     return KILLED
 
 
-def serve(path: Path, behind: Mapping[str, Sequence[str]], do: Callable[[list[str]], int]) -> None:
+def serve(path: Path, prepare: Callable[[str], None], do: Callable[[list[str]], int]) -> None:
     """Fork a child for each job that asks, until standard input ends, which Snakemake holds open.
 
     Args:
         path: The socket.
-        behind: By command, the modules its jobs need; they are imported when the first of them asks.
+        prepare: Called with the command of every job before it is forked: it imports what is not imported yet.
         do: Does a command, and returns its status.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -80,7 +79,7 @@ def serve(path: Path, behind: Mapping[str, Sequence[str]], do: Callable[[list[st
             ready = [key.fileobj for key, _ in waiting.select()]
             is_over = 0 in ready
             if listening in ready and not is_over:
-                _take(listening, behind, do)
+                _take(listening, prepare, do)
             _reap(os.WNOHANG)
     with contextlib.suppress(OSError):
         path.unlink()
@@ -88,7 +87,7 @@ def serve(path: Path, behind: Mapping[str, Sequence[str]], do: Callable[[list[st
     _reap(0)
 
 
-def _take(listening: socket.socket, behind: Mapping[str, Sequence[str]], do: Callable[[list[str]], int]) -> None:
+def _take(listening: socket.socket, prepare: Callable[[str], None], do: Callable[[list[str]], int]) -> None:
     """Start the job of one client; one that goes meanwhile, or sends no whole request, gets none."""
     connection, _ = listening.accept()
     with connection:
@@ -100,8 +99,7 @@ def _take(listening: socket.socket, behind: Mapping[str, Sequence[str]], do: Cal
         try:
             (length,) = _LENGTH.unpack(head)
             words, folder, environment = json.loads(_receive(connection, length))
-            for module in behind.get(words[0], ()):
-                importlib.import_module(module)
+            prepare(words[0])
             gc.freeze()
             connection.sendall(b"+")
         except (OSError, ValueError, struct.error):

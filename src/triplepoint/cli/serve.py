@@ -1,10 +1,13 @@
 """`triplepoint serve SOCKET`: the process that Snakemake starts so that jobs of cheap stages import nothing."""
 
 import argparse
+import importlib
+from functools import cache
 from pathlib import Path
 
 from triplepoint.cli import SERVED, hide_pandas, main
 from triplepoint.cli.arguments import make_parser
+from triplepoint.config.base import Strict
 from triplepoint.errors import UserError
 from triplepoint.forks import serve
 
@@ -43,7 +46,15 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"{arguments.socket}: no family of jobs {family!r}; expected {' or '.join(SERVED)}")
     if family == "lean":
         hide_pandas()
-    commands = SERVED[family]
-    serve(
-        arguments.socket, {name: (f"triplepoint.cli.{name}", *_BEHIND[name], *_BEHIND_ALL) for name in commands}, main
-    )
+    serve(arguments.socket, _prepare, main)
+
+
+@cache
+def _prepare(command: str) -> None:
+    """Import what a command needs, and build the validators of all that is read, which pydantic does at first use."""
+    for module in (f"triplepoint.cli.{command}", *_BEHIND[command], *_BEHIND_ALL):
+        importlib.import_module(module)
+    models = [Strict]
+    for model in models:
+        models += model.__subclasses__()
+        model.model_rebuild(raise_errors=False)
