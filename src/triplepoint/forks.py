@@ -19,6 +19,10 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+SERVER = "TRIPLEPOINT_FORKS"
+"""Environment variable by which jobs of Snakemake find its servers: process group and folder of the sockets."""
+SERVED = {"lean": ("simulate", "telemetry", "trace", "aggregate"), "drawing": ("figure",)}
+"""Subcommands that Snakemake calls more than a few times, by the family of processes that has no pandas, or has it."""
 KILLED = 137
 """Status of a job whose child ended without one, as of a shell's command that got SIGKILL."""
 _LENGTH = struct.Struct("!I")

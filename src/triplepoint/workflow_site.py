@@ -27,10 +27,10 @@ from snakemake.executors import dryrun
 from snakemake.scheduling.job_scheduler import JobScheduler
 from snakemake.settings.types import Quietness
 
-from triplepoint.cli import SERVED, SERVER
 from triplepoint.config.site import read_site
 from triplepoint.errors import UserError, refuse
 from triplepoint.figures import spec_of
+from triplepoint.forks import SERVED, SERVER
 
 _FIGURE = re.compile(r"figs/((?:[^/]+/)?[^/]+)\.(?:pdf|svg|png|csv)")
 _REPORT = re.compile(r"report(?:-[^/]+)?\.html")

@@ -52,11 +52,8 @@ _INTERNAL = ("sample", "serve")
 _WITHOUT_PANDAS = ("simulate", "import", "telemetry", "parse", "trace", "aggregate", "claims", "why")
 """Subcommands that are called for every run, or handle what all of them wrote; those that draw use pandas."""
 
-SERVED = {"lean": ("simulate", "telemetry", "trace", "aggregate"), "drawing": ("figure",)}
-"""Subcommands that Snakemake calls more than a few times, by the family of processes that has no pandas, or has it."""
-
-SERVER = "TRIPLEPOINT_FORKS"
-"""Environment variable by which jobs of Snakemake find its server of forks."""
+_SERVER = "TRIPLEPOINT_FORKS"
+"""`forks.SERVER`: importing it takes as long as all else a command starts with."""
 FAILED = 1
 INTERRUPTED = 130
 
@@ -76,15 +73,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if words[0] not in (*COMMANDS, *_INTERNAL):
         return _fail(f"unknown subcommand {words[0]!r}{nearest(words[0], COMMANDS)}", USER_ERROR)
-    status = _ask_server(words) if arguments is None and SERVER in os.environ else None
+    status = _ask_server(words) if arguments is None and _SERVER in os.environ else None
     return _run(words[0], words[1:]) if status is None else status
 
 
 def _ask_server(words: Sequence[str]) -> int | None:
     """Return the status of a job that Snakemake's server of forks did; None where this process is to do it."""
-    from triplepoint.forks import ask
+    from triplepoint.forks import SERVED, ask
 
-    at = os.environ[SERVER]
+    at = os.environ[_SERVER]
     return next((ask(at, family, words) for family, commands in SERVED.items() if words[0] in commands), None)
 
 

@@ -5,11 +5,11 @@ import importlib
 from functools import cache
 from pathlib import Path
 
-from triplepoint.cli import SERVED, hide_pandas, main
+from triplepoint.cli import hide_pandas, main
 from triplepoint.cli.arguments import make_parser
 from triplepoint.config.base import Strict
 from triplepoint.errors import UserError
-from triplepoint.forks import serve
+from triplepoint.forks import SERVED, serve
 
 _BEHIND = {
     "simulate": ("triplepoint.simulate.artefacts.simulate_run", "numpy.random"),
