@@ -1,10 +1,15 @@
 """What the project changes in a running Snakemake: a site's resources, interrupts, what runs again, idle work."""
 
+import atexit
+import contextlib
 import gc
 import itertools
+import os
 import re
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterable
 from functools import cache
@@ -25,6 +30,7 @@ from snakemake.settings.types import Quietness
 from triplepoint.config.site import read_site
 from triplepoint.errors import UserError, refuse
 from triplepoint.figures import spec_of
+from triplepoint.forks import SERVED, SERVER
 
 _FIGURE = re.compile(r"figs/((?:[^/]+/)?[^/]+)\.(?:pdf|svg|png|csv)")
 _REPORT = re.compile(r"report(?:-[^/]+)?\.html")
@@ -95,6 +101,19 @@ def _words(is_main_process: bool) -> Iterable[tuple[str, str]]:
 def runs_to_launch(workflow: Any) -> list[str]:
     """Return the runs that this Snakemake is about to launch."""
     return [str(job.wildcards.run) for job in workflow.dag.needrun_jobs() if job.rule.name == "launch"]
+
+
+def serve_jobs() -> None:
+    """Start the servers that jobs of cheap stages are forked from, until this Snakemake ends, however it ends.
+
+    Without room for a socket there are none, and every job is a process of its own.
+    """
+    with contextlib.suppress(OSError):
+        folder = Path(tempfile.mkdtemp(prefix="triplepoint-"))
+        for family in SERVED:
+            server = subprocess.Popen(["triplepoint", "serve", folder / family], stdin=subprocess.PIPE)
+            atexit.register(server.communicate)
+        os.environ[SERVER] = f"{os.getpgrp()}:{folder}"
 
 
 def make_again(files: Iterable[str], rules: Iterable[str]) -> None:

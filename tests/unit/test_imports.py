@@ -13,7 +13,7 @@ PACKAGE = Path(triplepoint.__file__).parent
 
 LAYERS = [
     {"units", "errors", "status", "files", "provenance"},
-    {"processes", "prices"},
+    {"processes", "prices", "forks"},
     {"config", "claims", "node_clock"},
     {"tables"},
     {"manifest", "recording", "power_sensor"},

@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import importlib.abc
 import io
 import os
 import sys
@@ -48,11 +47,13 @@ COMMANDS = {
 }
 """Subcommands in the order of the pipeline, then those alongside it, with their line in `--help`."""
 
-_INTERNAL = ("sample",)
+_INTERNAL = ("sample", "serve")
 
 _WITHOUT_PANDAS = ("simulate", "import", "telemetry", "parse", "trace", "aggregate", "claims", "why")
 """Subcommands that are called for every run, or handle what all of them wrote; those that draw use pandas."""
 
+_SERVER = "TRIPLEPOINT_FORKS"
+"""`forks.SERVER`: importing it takes as long as all else a command starts with."""
 FAILED = 1
 INTERRUPTED = 130
 
@@ -72,14 +73,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if words[0] not in (*COMMANDS, *_INTERNAL):
         return _fail(f"unknown subcommand {words[0]!r}{nearest(words[0], COMMANDS)}", USER_ERROR)
-    return _run(words[0], words[1:])
+    status = _ask_server(words) if arguments is None and _SERVER in os.environ else None
+    return _run(words[0], words[1:]) if status is None else status
+
+
+def _ask_server(words: Sequence[str]) -> int | None:
+    """Return the status of a job that Snakemake's server of forks did; None where this process is to do it."""
+    from triplepoint.forks import SERVED, ask
+
+    at = os.environ[_SERVER]
+    return next((ask(at, family, words) for family, commands in SERVED.items() if words[0] in commands), None)
 
 
 def _run(command: str, words: list[str]) -> int:
     # No stage does linear algebra, and waking the threads of numpy's BLAS would cost each 0.1 s of CPU.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     if command in _WITHOUT_PANDAS:
-        sys.meta_path.insert(0, _NoPandas())
+        hide_pandas()
     module = importlib.import_module(f"triplepoint.cli.{command}")
     parser = module.parser()
     try:
@@ -118,7 +128,12 @@ def _answer(
     return found.status
 
 
-class _NoPandas(importlib.abc.MetaPathFinder):
+def hide_pandas() -> None:
+    """Let this process and its forks do without pandas."""
+    sys.meta_path.insert(0, _NoPandas())
+
+
+class _NoPandas:
     """Hides pandas: pyarrow would import it with the first array, to know it when it sees it, for 0.3 s of CPU."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:

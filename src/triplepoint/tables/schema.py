@@ -147,15 +147,9 @@ class Table:
         Raises:
             UserError: If the file is missing, damaged, or not this table.
         """
-        import pyarrow.parquet as pq
-
-        try:
-            table = pq.read_table(path)
-        except FileNotFoundError:
-            raise self._missing(path) from None
-        except (pa.ArrowInvalid, OSError) as error:
-            raise self._damaged(path, error) from None
-        self._check_version(table.schema, path)
+        # Not `read_table`: it imports `pyarrow.dataset`, which takes 0.4 s of CPU.
+        with self._opened(path) as file:
+            table = file.read()
         return self.check(table, path)
 
     def read_parts(self, path: Path) -> Iterator[pa.Table]:

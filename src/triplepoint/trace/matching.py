@@ -124,17 +124,24 @@ def _rows(collectives: list[Collectives], kinds: dict[str, int]) -> dict[_Group,
     groups = _groups(collectives)
     found: dict[_Group, dict[int, list[tuple[int, int, int]]]] = {}
     for lane, own in enumerate(collectives):
+        # Rows and kinds are few, collectives many.
+        row_of: dict[tuple[object, ...], tuple[int, list[tuple[int, int, int]]] | None] = {}
         for index, (key, num_ranks) in enumerate(zip(own.key, own.num_ranks.tolist(), strict=True)):
             if key is None:
                 continue
-            group = groups[lane][key.group]
-            kind = _kind(key, own.rank, group.ranks, num_ranks)
-            if key.peer is not None:
-                # The two of a message are a row of their own: the others of a pipeline send something else.
-                group = _Group(group.name, (min(own.rank, key.peer), max(own.rank, key.peer)))
-            if kind is not None:
-                entry = (index, kinds.setdefault(kind, len(kinds)), key.sequence)
-                found.setdefault(group, {}).setdefault(lane, []).append(entry)
+            told = (key.group, key.kind, key.peer, num_ranks)
+            if told not in row_of:
+                group = groups[lane][key.group]
+                kind = _kind(key, own.rank, group.ranks, num_ranks)
+                if key.peer is not None:
+                    # The two of a message are a row of their own: the others of a pipeline send something else.
+                    group = _Group(group.name, (min(own.rank, key.peer), max(own.rank, key.peer)))
+                row_of[told] = None
+                if kind is not None:
+                    entries = found.setdefault(group, {}).setdefault(lane, [])
+                    row_of[told] = (kinds.setdefault(kind, len(kinds)), entries)
+            if (row := row_of[told]) is not None:
+                row[1].append((index, row[0], key.sequence))
     rows: dict[_Group, dict[int, _Row]] = {}
     for group, lanes in found.items():
         for lane, entries in lanes.items():

@@ -73,6 +73,10 @@ class Simulated:
         order = make_order(layout.schedule, layout.pp, job.num_microbatches, layout.vp)
         return run(in_whole_ns(self.durations), order)
 
+    @cached_property
+    def _lockstep(self) -> int:
+        return lockstep(self.stages, self.job)
+
     def place(self, rank: int) -> tuple[int, int]:
         """Return stage and class of a rank."""
         place = self.job.mesh.place(rank)
@@ -82,9 +86,8 @@ class Simulated:
         """Return the time a rank computes over that of the slowest it works with: 1 for the slowest themselves."""
         if not self.slow:
             return 1.0
-        size = lockstep(self.stages, self.job)
-        first = rank // size * size
-        slowest = max(self.slow.get(other, 1.0) for other in range(first, first + size))
+        first = rank // self._lockstep * self._lockstep
+        slowest = max(self.slow.get(other, 1.0) for other in range(first, first + self._lockstep))
         return self.slow.get(rank, 1.0) / slowest
 
 

@@ -94,13 +94,18 @@ def _passes(timeline: Timeline, stage: int, which: int, pace: float) -> tuple[In
         BACKWARD: (durations.backward_input, *((durations.backward_weight,) if not order.is_split else ())),
         BACKWARD_WEIGHT: (durations.backward_weight,),
     }
+    waits: dict[tuple[int, int], tuple[int, int]] = {}
     tasks = [*zip(order.kind[stage].tolist(), order.chunk[stage].tolist(), strict=True), (-1, 0)]
     for place, (kind, chunk) in enumerate(tasks):
-        made_of = by_kind.get(kind, (durations.optimizer,))
-        at = (stage, chunk, which) if kind >= 0 else (stage, which)
+        if (kind, chunk) not in waits:
+            made_of = by_kind.get(kind, (durations.optimizer,))
+            at = (stage, chunk, which) if kind >= 0 else (stage, which)
+            waits[kind, chunk] = (
+                sum(one_ns(time.comm[at]) for time in made_of),
+                sum(one_ns(time.host_at(at)) for time in made_of),
+            )
+        comm, host = waits[kind, chunk]
         phase = PHASES.index("optimizer" if kind < 0 else "forward" if kind == FORWARD else "backward")
-        comm = sum(one_ns(time.comm[at]) for time in made_of)
-        host = sum(one_ns(time.host_at(at)) for time in made_of)
         # The rest computes, what contention adds with it.
         whole = int(end[place] - begin[place]) - comm
         own, late = round(whole * pace), round(host * pace)

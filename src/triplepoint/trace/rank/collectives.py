@@ -19,7 +19,7 @@ import numpy as np
 
 from triplepoint.trace import Int64
 from triplepoint.trace.kineto import Category, Rows
-from triplepoint.trace.rank.events import Events, Operation, Operations
+from triplepoint.trace.rank.events import Events, Operation, Operations, distinct_rows
 from triplepoint.trace.rank.intervals import Cover
 from triplepoint.trace.rank.process_groups import Groups, tensor_sizes
 from triplepoint.trace.taxonomy import POINT_TO_POINT, Scheme, collective_kind
@@ -118,10 +118,9 @@ class DeviceOperations:
         is_comm = np.isin(np.take(self._operations.label_of, operation), self._operations.of_category("comm"))
         comm = np.flatnonzero(is_comm)
         if len(comm):
-            keys = np.stack((name[comm], rows["message"][comm], self._annotation(rows[comm])), axis=1)
-            distinct, which = np.unique(keys, axis=0, return_inverse=True)
+            distinct, which = distinct_rows(name[comm], rows["message"][comm], self._annotation(rows[comm]))
             numbers = [self._refine(*key) for key in distinct.tolist()]
-            operation[comm] = np.array(numbers, dtype=np.int64)[which.reshape(-1)]
+            operation[comm] = np.array(numbers, dtype=np.int64)[which]
         rows["operation"] = operation
 
     def _classify(self, names: list[int]) -> None:

@@ -18,7 +18,7 @@ from triplepoint.trace.kineto import Rows
 from triplepoint.trace.kineto.reader import Message
 from triplepoint.trace.lanes import SUMMARY, Account, RankSummary, Step, job_of, write_summary
 from triplepoint.trace.rank.accounting import ALL, Accounts, Pieces, find_waits
-from triplepoint.trace.rank.events import LAUNCHED, Slab, slabs
+from triplepoint.trace.rank.events import LAUNCHED, Slab, distinct_rows, slabs
 from triplepoint.trace.rank.phases import PHASES, Phases, cut_windows
 from triplepoint.trace.rank.process_groups import (
     _ONLY,
@@ -314,9 +314,8 @@ class CollectiveRows:
 
     def _told(self, rows: Rows) -> tuple[list[_Told], Int64]:
         """Return what is told of distinct rows, and which of it each row is."""
-        pairs = np.stack((rows["operation"], rows["message"]), axis=1)
-        distinct, which = np.unique(pairs, axis=0, return_inverse=True)
-        return [self._tell(*pair) for pair in distinct.tolist()], which.reshape(-1)
+        distinct, which = distinct_rows(rows["operation"], rows["message"])
+        return [self._tell(*pair) for pair in distinct.tolist()], which
 
     def _tell(self, operation: int, message: int) -> _Told:
         key = (operation, message)

@@ -30,7 +30,16 @@ from triplepoint.trace.kineto.reader import Geometry, Header
 from triplepoint.trace.lanes import Step
 from triplepoint.trace.profilers import Part
 from triplepoint.trace.rank.collectives import DeviceOperations, host_collectives
-from triplepoint.trace.rank.events import Events, Operation, Operations, as_launches, join_launches, not_launched, slabs
+from triplepoint.trace.rank.events import (
+    Events,
+    Operation,
+    Operations,
+    as_launches,
+    distinct_rows,
+    join_launches,
+    not_launched,
+    slabs,
+)
 from triplepoint.trace.rank.intervals import self_segments
 from triplepoint.trace.rank.phases import DevicePhases, Phases, find_steps, host_phases, is_mark
 from triplepoint.trace.rank.process_groups import GroupRecord, Groups
@@ -106,12 +115,11 @@ class _Sums:
         np.minimum.at(self.min_ns, operation, duration)
         np.maximum.at(self.max_ns, operation, duration)
         told = np.flatnonzero(rows["geometry"] >= 0)
-        pairs = np.stack((operation[told], rows["geometry"][told]), axis=1).astype(np.int64)
-        packed, which = np.unique(pairs[:, 0] << 32 | pairs[:, 1], return_inverse=True)
+        pairs, which = distinct_rows(operation[told], rows["geometry"][told])
         # A kernel of no length still weighs something.
-        weight = np.bincount(which, np.maximum(duration[told], 1), len(packed))
-        for pair, time in zip(packed.tolist(), weight.tolist(), strict=True):
-            self.weight[pair >> 32, pair & 0xFFFFFFFF] += time
+        weight = np.bincount(which, np.maximum(duration[told], 1), len(pairs))
+        for (one, geometry), time in zip(pairs.tolist(), weight.tolist(), strict=True):
+            self.weight[one, geometry] += time
 
     def rows(self, operations: Operations, geometries: Floats) -> Iterator[dict[str, Any]]:
         known = operations.known

@@ -1,0 +1,60 @@
+"""`triplepoint serve SOCKET`: the process that Snakemake starts so that jobs of cheap stages import nothing."""
+
+import argparse
+import importlib
+from functools import cache
+from pathlib import Path
+
+from triplepoint.cli import hide_pandas, main
+from triplepoint.cli.arguments import make_parser
+from triplepoint.config.base import Strict
+from triplepoint.errors import UserError
+from triplepoint.forks import SERVED, serve
+
+_BEHIND = {
+    "simulate": ("triplepoint.simulate.artefacts.simulate_run", "numpy.random"),
+    "telemetry": ("triplepoint.telemetry.align",),
+    "trace": ("triplepoint.slow_nodes", "triplepoint.trace.join"),
+    "aggregate": ("triplepoint.aggregate",),
+    "figure": (
+        "triplepoint.figures.write",
+        "fontTools.subset",
+        "matplotlib.backends.backend_pdf",
+        "matplotlib.backends.backend_svg",
+        "matplotlib.pyplot",
+    ),
+}
+"""By command, what it imports only once its arguments are read; none of it starts a thread that a fork would lack."""
+_BEHIND_ALL = ("dateutil.relativedelta", "numpy.ma", "pyarrow.compute", "pyarrow.parquet")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the subcommand's parser."""
+    made = make_parser(
+        "serve",
+        "Fork a child for each job that asks on a socket, until standard input ends.",
+        ["triplepoint serve /tmp/triplepoint/lean"],
+    )
+    made.add_argument("socket", type=Path, metavar="SOCKET", help="socket to listen on; its name is the family of jobs")
+    return made
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Serve the commands of one family."""
+    family = arguments.socket.name
+    if family not in SERVED:
+        raise UserError(f"{arguments.socket}: no family of jobs {family!r}; expected {' or '.join(SERVED)}")
+    if family == "lean":
+        hide_pandas()
+    serve(arguments.socket, _prepare, main)
+
+
+@cache
+def _prepare(command: str) -> None:
+    """Import what a command needs, and build the validators of all that is read, which pydantic does at first use."""
+    for module in (f"triplepoint.cli.{command}", *_BEHIND[command], *_BEHIND_ALL):
+        importlib.import_module(module)
+    models = [Strict]
+    for model in models:
+        models += model.__subclasses__()
+        model.model_rebuild(raise_errors=False)
