@@ -101,8 +101,10 @@ def write_plan(plan: Plan, results: Path) -> None:
 
 def _move_unnamed(entry: PlanEntry, folder: Path) -> None:
     """Move a measurement of this very point here from the folder that version 0.1.0 named by the label alone."""
+    if entry.planned.point.engine == "simulated" or (folder / "raw").exists():
+        return
     raw = folder.with_name(run_label(entry.planned.point)) / "raw"
-    if entry.planned.point.engine == "simulated" or not raw.is_dir() or (folder / "raw").exists():
+    if not raw.is_dir():
         return
     with contextlib.suppress(UserError):  # damaged: stays where it is
         if read_manifest(raw / "manifest.json").digest == entry.planned.digest:
