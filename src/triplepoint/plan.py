@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +101,10 @@ def write_plan(plan: Plan, results: Path) -> None:
 
 def _move_unnamed(entry: PlanEntry, folder: Path) -> None:
     """Move a measurement of this very point here from the folder that version 0.1.0 named by the label alone."""
+    if entry.planned.point.engine == "simulated" or (folder / "raw").exists():
+        return
     raw = folder.with_name(run_label(entry.planned.point)) / "raw"
-    if entry.planned.point.engine == "simulated" or not raw.is_dir() or (folder / "raw").exists():
+    if not raw.is_dir():
         return
     with contextlib.suppress(UserError):  # damaged: stays where it is
         if read_manifest(raw / "manifest.json").digest == entry.planned.digest:
@@ -221,7 +224,7 @@ def points_of(
     """
     cluster = catalogue.cluster(settings.cluster, where)
     model = settings.apply(catalogue.model(settings.model, where))
-    rows = _airflow_rows(cluster, catalogue) if settings.trace_ranks == "roles" else None
+    rows = _airflow_rows(cluster.name, catalogue) if settings.trace_ranks == "roles" else None
     for point in make_points(settings, model, cluster, rows):
         if is_simulated:
             point = as_simulated(point, cluster)
@@ -234,10 +237,12 @@ def refusal_of(point: Point, catalogue: Catalogue) -> str | None:
     return refusal(point, cluster, catalogue.gpu_of(cluster), _limits(point.engine))
 
 
-def _airflow_rows(cluster: ClusterConfig, catalogue: Catalogue) -> list[list[int]] | None:
+@lru_cache(maxsize=64)
+def _airflow_rows(name: str, catalogue: Catalogue) -> list[list[int]] | None:
     """Return the devices of a cluster's nodes by row of their airflow; None where it is not known, as on cpu."""
     from triplepoint.simulate.heat.nodes import airflow_of, is_known
 
+    cluster = catalogue.cluster(name)
     gpu = catalogue.gpu_of(cluster)
     if gpu is None or not is_known(gpu, catalogue.folder):
         return None
@@ -277,7 +282,8 @@ def plan_point(point: Point, cluster: ClusterConfig) -> PlannedRun:
         fast_telemetry_period_s=cluster.fast_telemetry_period_s,
         slots=cluster.slots,
     )
-    return PlannedRun(run=run_id(point), digest=point.digest(), point=point, limits=limits)
+    digest = point.digest()
+    return PlannedRun(run=run_id(point, digest), digest=digest, point=point, limits=limits)
 
 
 def _make_entry(point: Point, cluster: ClusterConfig, catalogue: Catalogue, study: str) -> PlanEntry:

@@ -415,12 +415,14 @@ class Binding:
         return "|".join(map(re.escape, meant)) or "(?!)"
 
     def _digest_of(self, files: Iterable[Path]) -> str:
-        inside = self._base.resolve()
-        names = {str(p.relative_to(inside)) if p.is_relative_to(inside) else str(p): p for p in files}
+        inside = f"{self._base.resolve()}/"
+        names = {str(path).removeprefix(inside): path for path in files}
         found = hashlib.sha256()
         for name in sorted(names):
-            content = self._contents.setdefault(names[name], hashlib.sha256(names[name].read_bytes()).hexdigest())
-            found.update(f"{name} {content}\n".encode())
+            path = names[name]
+            if path not in self._contents:
+                self._contents[path] = hashlib.sha256(path.read_bytes()).hexdigest()
+            found.update(f"{name} {self._contents[path]}\n".encode())
         return found.hexdigest()[:16]
 
 
@@ -448,18 +450,25 @@ def sources(module: str) -> frozenset[Path]:
 
 @cache
 def _file_of(module: str) -> Path | None:
-    path = PACKAGE.joinpath(*module.split(".")[1:])
-    for candidate in (path.with_suffix(".py"), path / "__init__.py"):
-        if module.startswith(ROOT_MODULE) and candidate.is_file():
-            return candidate
-    return None
+    path = f"{PACKAGE.parent}/{module.replace('.', '/')}"
+    return next((Path(file) for file in (f"{path}.py", f"{path}/__init__.py") if file in _python_files()), None)
 
 
+@cache
+def _python_files() -> frozenset[str]:
+    """Return the modules of this package and their stubs, listed once: to look for each candidate takes longer."""
+    walked = os.walk(PACKAGE)
+    return frozenset(
+        f"{folder}/{name}" for folder, _, names in walked for name in names if name.endswith((".py", ".pyi"))
+    )
+
+
+@cache
 def _extension(module: str) -> frozenset[Path]:
     """Return the files behind a module in C, of another none: what was built, and the sources in a folder named so."""
-    path = PACKAGE.joinpath(*module.split(".")[1:])
-    if not path.with_suffix(".pyi").is_file():
+    if f"{PACKAGE.parent}/{module.replace('.', '/')}.pyi" not in _python_files():
         return frozenset()
+    path = PACKAGE.joinpath(*module.split(".")[1:])
     built = [path.with_name(path.name + suffix) for suffix in EXTENSION_SUFFIXES]
     return frozenset([*filter(Path.is_file, built), *path.with_name(path.name.removeprefix("_")).glob("*.[ch]")])
 

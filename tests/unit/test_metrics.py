@@ -1,10 +1,11 @@
 """Formulas against numbers worked out by hand, and against published ones."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.synthetic import model_of
@@ -196,3 +197,15 @@ def test_bus_factor_refuses_empty_group() -> None:
 def test_algorithm_bandwidth_refuses_no_time() -> None:
     with pytest.raises(ValueError, match="time_s"):
         metrics.algorithm_bandwidth(1, 0)
+
+
+@given(freedom=st.one_of(st.integers(1, 10_000), st.floats(1, 10_000)), probability=st.floats(0.51, 0.975))
+@settings(deadline=None)
+def test_t_quantile_is_that_of_scipy(freedom: float, probability: float) -> None:
+    from scipy.special import stdtrit
+
+    assert metrics.t_quantile(freedom, probability) == pytest.approx(float(stdtrit(freedom, probability)), rel=1e-7)
+
+
+def test_t_quantile_without_limit_is_normal() -> None:
+    assert metrics.t_quantile(math.inf, 0.95) == pytest.approx(1.6448536, rel=2e-6)

@@ -15,6 +15,7 @@ from triplepoint.config.plan import run_id
 from triplepoint.config.point import Point
 from triplepoint.config.study import Settings, Study, expand
 from triplepoint.errors import UserError
+from triplepoint.metrics import t_quantile
 from triplepoint.plan import points_of
 from triplepoint.simulate.power.gpu import Float
 
@@ -80,10 +81,8 @@ def num_pairs(gain: float, spread: float) -> int:
         Paired t-test, sample size by iteration over the degrees of freedom (Zar, Biostatistical Analysis, 5th ed.,
         section 7.6).
     """
-    from scipy.stats import t
-
     for number in range(_LEAST_PAIRS, _MOST_PAIRS + 1):
-        needed = float(t.ppf(1.0 - _FALSE_ALARM, number - 1) + t.ppf(_POWER, number - 1))
+        needed = t_quantile(number - 1, 1.0 - _FALSE_ALARM) + t_quantile(number - 1, _POWER)
         if number >= 2.0 * (spread / gain) ** 2 * needed**2:
             return number
     raise UserError(

@@ -142,20 +142,21 @@ class Featured(Strict):
     """
 
     features: ClassVar[frozenset[str]] = frozenset()
+    _left_out: ClassVar[dict[str, Any]] = {}
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         """Add the settings that came later."""
         cls.features |= {name for name, setting in declared(cls) if setting.came_later}
+        cls._left_out = {name: cls.model_fields[name].default for name in cls.features if name in cls.model_fields}
 
     @model_serializer(mode="wrap")
     def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields = type(self).model_fields
-        return {
-            key: value
-            for key, value in write(self).items()
-            if key not in self.features or getattr(self, key) != fields[key].default
-        }
+        written: dict[str, Any] = write(self)
+        for key, default in self._left_out.items():
+            if key in written and getattr(self, key) == default:
+                del written[key]
+        return written
 
 
 class Quantity(Strict):

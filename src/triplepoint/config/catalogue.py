@@ -29,7 +29,8 @@ class Catalogue:
         """Use the configuration in `folder`, such as `config/`."""
         self.folder = folder
         """Folder of the configuration."""
-        self._read: dict[Path, Strict] = {}
+        self._read: dict[tuple[str, str], Strict] = {}
+        self._listed: dict[str, list[str]] = {}
         self.digests = Digests()
         """Contents of the files that points name."""
 
@@ -40,11 +41,10 @@ class Catalogue:
 
     def study(self, name: str) -> Study:
         """Return a study. Raises `UserError` naming the nearest if there is none, or its file if that is wrong."""
-        path = self.path_of_study(name)
-        if path not in self._read:
+        if ("studies", name) not in self._read:
             self._require(name, "studies", "study", None)
-            self._read[path] = read(Study, path)
-        known = self._read[path]
+            self._read["studies", name] = read(Study, self.path_of_study(name))
+        known = self._read["studies", name]
         assert isinstance(known, Study)
         return known
 
@@ -68,15 +68,15 @@ class Catalogue:
         """Return the GPU type of a cluster, in the chassis that the cluster names; None on cpu."""
         if cluster.gpu is None:
             return None
-        gpu = self.gpu(cluster.gpu, self.folder / "clusters" / f"{cluster.name}.yaml")
+        gpu = self.gpu(cluster.gpu, f"{self.folder}/clusters/{cluster.name}.yaml")
         return gpu.model_copy(update={"chassis": cluster.chassis}) if cluster.chassis else gpu
 
     def _section(self, section: type[Named], folder: str, word: str, name: str, where: str | Path | None) -> Named:
-        path = self.folder / folder / f"{name}.yaml"
-        if path not in self._read:
+        if (folder, name) not in self._read:
             self._require(name, folder, word, where)
-            self._read[path] = check_name(parse(section, self._completed(section, path), path), path)
-        known = self._read[path]
+            path = self.folder / folder / f"{name}.yaml"
+            self._read[folder, name] = check_name(parse(section, self._completed(section, path), path), path)
+        known = self._read[folder, name]
         assert isinstance(known, section)
         return known
 
@@ -110,6 +110,8 @@ class Catalogue:
             raise UserError(f"{where}: {error}") from None
 
     def _require(self, name: str, folder: str, word: str, where: str | Path | None) -> None:
+        if name in self._listed.get(folder, ()):
+            return
         known = self._names(folder)
         if name not in known:
             place = f"{where}: " if where else ""
@@ -121,7 +123,8 @@ class Catalogue:
             # Names reach shells and become parts of file names.
             if not re.fullmatch(NAME_PATTERN, path.stem):
                 raise UserError(f"{str(path)!r}: {NAME_EXPECTED} in front of .yaml, found {len(path.stem)}; rename it")
-        return [path.stem for path in paths]
+        self._listed[folder] = [path.stem for path in paths]
+        return self._listed[folder]
 
 
 def _hint(name: str, known: Iterable[str]) -> str:

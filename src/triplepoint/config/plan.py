@@ -1,13 +1,14 @@
 """What a study came to: `plan.json` for the selection, `point.json` for each run, and the run ids."""
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from triplepoint.config import RUN_PATTERN
-from triplepoint.config.base import Featured, Strict, read_json, write
+from triplepoint.config.base import Featured, Setting, Strict, read_json, write
 from triplepoint.config.choices import ModelChoices
 from triplepoint.config.cluster import Slots
 from triplepoint.config.point import SETTINGS, Layout, Measured, Point, canonical, settings_of
@@ -121,13 +122,17 @@ _MOST_LABEL = 180
 """Longest label. File systems take names of 255 bytes, and logs and scratch files add to them. Unit: character."""
 
 
-def run_id(point: Point) -> str:
+def run_id(point: Point, digest: str | None = None) -> str:
     """Return the name of a run, such as `llama3-70b_h200x32_tp4-pp4-dp2_mbs1_act_r1_3f9a01`: label and digest.
 
     The digest makes the name that of one point only. A changed point is another run beside the first, whose results
     are kept, and found again when the change is taken back.
+
+    Args:
+        point: What the run measures.
+        digest: That of the point, where it is known already.
     """
-    return f"{run_label(point)[:_MOST_LABEL]}_{point.digest()[:DIGEST_DIGITS]}"
+    return f"{run_label(point)[:_MOST_LABEL]}_{(digest or point.digest())[:DIGEST_DIGITS]}"
 
 
 def run_label(point: Point) -> str:
@@ -136,23 +141,31 @@ def run_label(point: Point) -> str:
     Model, cluster, layout and repeat are always there, and of the settings those that are not as usual, see `Setting`.
     A label is not parsed: facts are in `point.json`.
     """
-    names = ["schedule", *Measured.model_fields, *ModelChoices.model_fields]
-    texts = _texts(point, names)
-    parts = [point.model.name, point.cluster.name, layout_label(point), *texts, f"r{point.repeat}"]
+    values = settings_of(point)
+    layout, texts = "-".join(_texts(point, _IN_LAYOUT, values)), _texts(point, _IN_LABEL, values)
+    parts = [point.model.name, point.cluster.name, layout, *texts, f"r{point.repeat}"]
     return "_".join(part for part in parts if part)
 
 
 def layout_label(point: Point) -> str:
     """Return the degrees and switches of a point's layout, such as `tp2-pp2-dp8-ep8-sp-zero1`."""
-    return "-".join(_texts(point, [name for name in Layout.model_fields if name != "schedule"]))
+    return "-".join(_texts(point, _IN_LAYOUT, settings_of(point)))
 
 
-def _texts(point: Point, names: list[str]) -> list[str]:
+def _labelled(names: Iterable[str]) -> dict[str, Setting]:
+    return {name: SETTINGS[name] for name in names if SETTINGS[name].label is not None}
+
+
+_IN_LAYOUT = _labelled(name for name in Layout.model_fields if name != "schedule")
+_IN_LABEL = _labelled(["schedule", *Measured.model_fields, *ModelChoices.model_fields])
+"""Settings with a text in run ids."""
+
+
+def _texts(point: Point, settings: Mapping[str, Setting], values: Mapping[str, Any]) -> list[str]:
     """Return the texts of settings that are not as usual."""
-    values, texts = settings_of(point), []
-    for name in names:
-        setting = SETTINGS[name]
+    texts = []
+    for name, setting in settings.items():
         usual = setting.usual(point) if callable(setting.usual) else setting.usual
-        if point.knows(name) and (usual is None or values[name] != usual):
+        if (usual is None or values[name] != usual) and point.knows(name):
             texts.append(write(name, setting.label, values))
     return [text for text in texts if text]

@@ -565,6 +565,9 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
 )
 """All settings of points by name, those of the layout first."""
 
+_OF_SOME_TASKS: dict[str, Any] = dict.fromkeys(name for name, _ in (*declared(Lora, "lora_"), *declared(Inference)))
+"""Settings that not every point has."""
+
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {name: field.default for section in (Layout, Measured) for name, field in section.model_fields.items()}
 )
@@ -573,10 +576,9 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
 
 def settings_of(point: Point) -> dict[str, Any]:
     """Return the values of all settings of a point by name, as table `points` has them; None of those not known."""
-    none = dict.fromkeys([*(name for name, _ in declared(Lora, "lora_")), *(name for name, _ in declared(Inference))])
     lora = {f"lora_{name}": value for name, value in point.lora or ()}
     values = (
-        none
+        _OF_SOME_TASKS
         | choices_of(point.model)
         | {"lora_targets": ()}
         | dict(point.layout)
@@ -585,4 +587,6 @@ def settings_of(point: Point) -> dict[str, Any]:
         | dict(point.inference or ())
     )
     values["pipeline_layers"] = layers_label(point.layout.pipeline_layers) or None
+    if point.recorded is None:
+        return {name: values[name] for name in SETTINGS}
     return {name: values[name] if point.knows(name) else None for name in SETTINGS}

@@ -14,7 +14,13 @@ from typing import Any
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.model import ModelConfig
-from triplepoint.config.point import BYTES, DEFAULTS, SETTINGS, Layout, Point, settings_of
+from triplepoint.config.point import BYTES, DEFAULTS, SETTINGS, Layout, Point
+
+_OF_POINT = frozenset(Point.model_fields)
+_OF_LAYOUT = frozenset(Layout.model_fields)
+_FOLDED = {name: setting.fold for name, setting in SETTINGS.items() if setting.fold is not None}
+_OF_SOME_ENGINES = {name: SETTINGS[name].engines for name in DEFAULTS if SETTINGS[name].engines}
+"""Engines that have a setting, by name."""
 
 
 def fold(point: Point) -> Point:
@@ -22,13 +28,13 @@ def fold(point: Point) -> Point:
 
     Settings are folded in the order they are declared in, each by its own rule, which sees those before it folded.
     """
-    for name, setting in SETTINGS.items():
-        if setting.fold is None:
+    for name, rule in _FOLDED.items():
+        section = point.layout if name in _OF_LAYOUT else point
+        kept = rule(point)
+        if kept is getattr(section, name):  # as most are, and each copy takes time
             continue
-        kept = {name: setting.fold(point)}
-        if name in Layout.model_fields:
-            kept = {"layout": point.layout.model_copy(update=kept)}
-        point = point.model_copy(update=kept)
+        changed = {name: kept} if section is point else {"layout": point.layout.model_copy(update={name: kept})}
+        point = point.model_copy(update=changed)
     return point.model_copy(update={"engine_revision": engine_revision(point)})
 
 
@@ -52,8 +58,10 @@ def without_effect(point: Point, chosen: Mapping[str, Any]) -> dict[str, str]:
     for name, value in chosen.items():
         need = SETTINGS[name].needs if name in SETTINGS else None
         # Folding takes from a list what can do nothing.
-        stated = point.model_copy(update={name: value}) if name in Point.model_fields else point
-        if need and not need.is_met(stated):
+        if need is None:
+            continue
+        is_folded = name in _OF_POINT and getattr(point, name) != value
+        if not need.is_met(point.model_copy(update={name: value}) if is_folded else point):
             idle[name] = f"{name}: {_yaml(value)} has no effect without {need.words}; leave it out"
     return idle
 
@@ -310,12 +318,13 @@ def check_corpus(point: Point) -> str | None:
 
 def check_engine(point: Point) -> str | None:
     """The engine has every setting that is not at its default."""
-    values = settings_of(point)
-    for name, default in DEFAULTS.items():
-        engines = SETTINGS[name].engines
-        if engines and point.engine not in engines and values[name] != default:
+    for name, engines in _OF_SOME_ENGINES.items():
+        if point.engine in engines:
+            continue
+        value, default = getattr(point.layout if name in _OF_LAYOUT else point, name), DEFAULTS[name]
+        if value != default:
             return (
-                f"{name}: {_yaml(values[name])}, the {point.engine} engine has none; set {name}: {_yaml(default)} or "
+                f"{name}: {_yaml(value)}, the {point.engine} engine has none; set {name}: {_yaml(default)} or "
                 f"engine: {' or '.join(engines)}"
             )
     return None

@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
-from scipy.special import stdtrit
-
-from triplepoint.metrics import MEAN_TO_SIGMA, Z90
+from triplepoint.metrics import MEAN_TO_SIGMA, Z90, t_quantile
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 
@@ -217,7 +215,7 @@ def _over(changes: Iterable[float], basis: Basis, is_relative: bool) -> Effect:
     known = list(changes)
     half = math.nan
     if len(known) > 1:
-        quantile = float(stdtrit(len(known) - 1, (1 + COVERAGE) / 2))
+        quantile = t_quantile(len(known) - 1, (1 + COVERAGE) / 2)
         half = quantile * statistics.stdev(known) / math.sqrt(len(known))
     return _effect(statistics.fmean(known), half, basis, len(known), is_relative)
 

@@ -4,9 +4,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from scipy.special import stdtrit
-
 from triplepoint.effects import COVERAGE, Basis, Effect
+from triplepoint.metrics import t_quantile
 
 
 def paired(first: Sequence[float], other: Sequence[float], basis: Basis) -> Effect:
@@ -57,5 +56,5 @@ def unpaired(first: Sequence[float], other: Sequence[float], basis: Basis) -> Ef
 
 def _within(change: float, error: float, freedom: float, basis: Basis, num: int) -> Effect:
     # Without any spread the degrees of freedom do not matter.
-    half = float(stdtrit(freedom, (1 + COVERAGE) / 2)) * error if error else 0.0
+    half = t_quantile(freedom, (1 + COVERAGE) / 2) * error if error else 0.0
     return Effect(change, change - half, change + half, basis, num, is_relative=False)
