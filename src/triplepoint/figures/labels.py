@@ -162,7 +162,7 @@ def _sort_key(row: Series) -> tuple:
 
 
 def layout_labels(members: DataFrame) -> Series:
-    """Return the layout label of each point of one group; layouts that differ in schedule or sequence parallelism only say so."""
+    """Return layout labels of the points of one group; those that differ in schedule or sequence parallelism say so."""
     plain: dict[Any, str] = {index: _degrees(row) for index, row in members.iterrows()}
     details: dict[str, set[tuple]] = {}
     for index, row in members.iterrows():

@@ -4,7 +4,6 @@ Run `python -m triplepoint.figures.reference`.
 """
 
 import re
-
 from pathlib import Path
 
 from triplepoint.figures import CAPTIONS, FIGURES, FigureSpec, text_of

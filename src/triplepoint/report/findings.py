@@ -380,7 +380,9 @@ def _clusters(frame: DataFrame, pages: str) -> Iterator[Finding]:
         layouts = [f"{best[place]['layout'].iloc[0]} on {place}" for place in (last, first)]
         sentence = f"{model}, {task}: {layouts[0]} takes {effect.text} more GPU energy per token than {layouts[1]}."
         basis = f"each cluster at its best layout and setting, {origin}; interval {ABOUT[effect.basis]}"
-        yield Finding(sentence, effect, basis, "clusters", "", tuple(_page(best[place].iloc[0], pages) for place in (first, last)))
+        yield Finding(
+            sentence, effect, basis, "clusters", "", tuple(_page(best[place].iloc[0], pages) for place in (first, last))
+        )
 
 
 def _heat(frame: DataFrame, pages: str) -> Iterator[Finding]:

@@ -59,10 +59,10 @@ def test_summed_up_of_all_alike_gives_the_mean_with_its_interval() -> None:
 
 
 def test_summed_up_of_both_signs_counts_settings() -> None:
-    assert summed_up(_found(7.0, 0.1, -0.5)) == "rises in 2 layouts and falls in 1"
-    assert summed_up(_found(0.5, -0.2, -0.3), "run") == "rises in 1 run and falls in 2"
-    assert summed_up(_found(0.0, 0.01)) == "rises in 1 of 2 layouts"
-    assert summed_up(_found(-8.0e-1, -0.01, -0.01)) == "falls in all 3 layouts"
+    assert summed_up(_found(7.0, 0.1, -0.5)) == "rises in 2 layouts (up to 8.0 times) and falls in 1 (up to 50 %)"
+    assert summed_up(_found(0.5, -0.2, -0.3), "run") == "rises in 1 run (up to 50 %) and falls in 2 (up to 30 %)"
+    assert summed_up(_found(0.0, 0.01)) == "rises in 1 of 2 layouts, up to 1.0 %"
+    assert summed_up(_found(-8.0e-1, -0.01, -0.01)) == "falls in all 3 layouts, up to 80 %"
     assert summed_up(_found(0.0, 0.0)) == "is the same in all 2 layouts"
 
 
