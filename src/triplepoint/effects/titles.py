@@ -5,7 +5,7 @@ from typing import Literal
 
 from pandas import DataFrame
 
-from triplepoint.effects import ABOUT, MANY, Effect, compare, digits, on_as_many_gpus, over_settings
+from triplepoint.effects import ABOUT, MANY, Effect, compare, on_as_many_gpus, over_settings
 from triplepoint.status import Status
 from triplepoint.units import counted
 
@@ -73,19 +73,17 @@ def summed_up(found: Found, noun: str = "layout") -> str:
     most, least = (pick(found.values(), key=lambda effect: effect.value) for pick in (max, min))
     rises, falls = (sum(sign * effect.value > 0 for effect in found.values()) for sign in (1, -1))
     if rises and falls:
-        return f"rises in {counted(rises, noun)} ({_at_most(most)}) and falls in {falls} ({_at_most(least)})"
+        return f"rises in {counted(rises, noun)} by {_at_most(most)} and falls in {falls} by {_at_most(least)}"
     if rises or falls:
         num = rises or falls
         all_of_them = f"both {noun}s" if num == 2 else f"all {counted(num, noun)}"
         where = all_of_them if num == len(found) else f"{num} of {counted(len(found), noun)}"
-        return f"{'rises' if rises else 'falls'} in {where}, {_at_most(most if rises else least)}"
+        return f"{'rises' if rises else 'falls'} in {where} by {_at_most(most if rises else least)}"
     return f"is the same in all {counted(len(found), noun)}"
 
 
 def _at_most(effect: Effect) -> str:
-    """Return the largest of some changes without its interval: 'up to 3.5 %', or 'up to 3.0 times'."""
-    if effect.is_relative and effect.value >= MANY:
-        return f"up to {digits(1 + effect.value)} times"
+    """Return the largest of some changes without its sign and interval: 'up to 3.5 %'."""
     return f"up to {(effect if effect.value > 0 else effect.opposite).size}"
 
 

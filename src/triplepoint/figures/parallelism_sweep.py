@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from pandas import DataFrame, Series, concat
 
-from triplepoint.effects import on_as_many_gpus, titles
+from triplepoint.effects import far_slower, on_as_many_gpus, titles
 from triplepoint.figures import labels, marks, style
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
@@ -134,7 +134,14 @@ def _always(points: DataFrame) -> list[str]:
 def _page(points: DataFrame, groups: Sequence[DataFrame], quantities: Sequence[Quantity], left_out: str) -> style.Page:
     names = [title_of(str(found["group"].iloc[0]), points).replace("\n", " on ") for found in groups]
     alike = [on_as_many_gpus(found) for found in groups]
-    answers = [f"{name}: {titles.answer_best(found)}" for name, found in zip(names, alike, strict=True)]
+    slow = [far_slower(found) for found in alike]
+    far = [
+        f"{name} {layout} ({factor:.0f} times as long)"
+        for name, found in zip(names, slow, strict=True)
+        for layout, factor in found.items()
+    ]
+    compared = [found[~found["layout"].isin(list(far))] for found, far in zip(alike, slow, strict=True)]
+    answers = [f"{name}: {titles.answer_best(found)}" for name, found in zip(names, compared, strict=True)]
     apart = [
         f"{name} {layout}"
         for name, found, same in zip(names, groups, alike, strict=True)
@@ -145,7 +152,8 @@ def _page(points: DataFrame, groups: Sequence[DataFrame], quantities: Sequence[Q
         bars="mean of all GPUs, or median step",
         highest="triangle",
         basis=" or ".join(bases) or "none",
-        apart=f" On another number of GPUs, so not in the title: {', '.join(apart)}." if apart else "",
+        apart=(f" Far slower, so not in the title: {', '.join(far)}." if far else "")
+        + (f" On another number of GPUs, so not in it: {', '.join(apart)}." if apart else ""),
     )
     layouts = [max(found["layout"].nunique(), 2) for found in groups]
     is_wide = len(groups) > 1 or max(layouts) > 8

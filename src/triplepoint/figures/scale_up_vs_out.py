@@ -68,7 +68,7 @@ def answer(differences: Mapping[str, DataFrame], first: str, second: str) -> str
         second: Cluster that is compared.
     """
     lines = [f"{model}: {_said(rows)}" for model, rows in differences.items()]
-    asked = f"A step on {second} against one on {first}, and the parts that make most of the difference:"
+    asked = f"A step on {second} against one on {first}, and the parts that make most of it, in points:"
     return "\n".join([asked, *lines])
 
 

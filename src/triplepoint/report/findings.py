@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pandas import DataFrame, Series
+from pandas import DataFrame
 
-from triplepoint.effects import ABOUT, Effect, compare, on_as_many_gpus, over_settings, pair_points
+from triplepoint.effects import ABOUT, FAR, Effect, compare, far_slower, on_as_many_gpus, over_settings, pair_points
 from triplepoint.effects.titles import answer_best
 from triplepoint.figures import FigureSpec, labels
 from triplepoint.report.runs import page_name
@@ -24,8 +24,6 @@ MOST = 30
 """Findings there are, the largest ones. Our choice: more are no longer read."""
 FIRST = 10
 """Those that are open when the page is: the rest is a click away."""
-OUTLIER = 3.0
-"""A few layouts that take so many times as long as any other are no choice: all are one finding. Our choice."""
 _OF_LAYOUTS = ("parallelism_sweep", "lora", "mi250_vs_nvidia", "inference_batch")
 """Figures that compare layouts, each of its own studies."""
 _COOLING = "cooling"
@@ -33,7 +31,7 @@ _LAYOUTS = "layouts"
 """The question which layout is best."""
 _ALIKE = "alike"
 """Column with all of a point that a change leaves as it is."""
-_UNKNOWN = ", which is not known: no public measurement differs in this alone"
+_UNKNOWN = ", which is not known: no public measurement of steps differs in this alone"
 _TRACK = 0.6
 """Natural logarithm of a ratio at the ends of the bars: -45 and +82 %. Larger effects are cut off there."""
 _HOT_K = 0.1
@@ -209,23 +207,15 @@ def _best_layouts(frame: DataFrame, figures: Sequence[FigureSpec], pages: str) -
     for (_, origin), members in frame.groupby(["subject", "origin"], sort=False):
         alike = on_as_many_gpus(labels.common_setting(members))
         alike = alike.assign(layout=labels.without_shared(labels.layout_labels(alike)))
-        means = alike.groupby("layout", sort=False)["step_time_s"].mean().sort_values(kind="stable")
-        slow = _slow(means)
-        for name, mean in slow.items():
-            row = alike[alike["layout"] == name].iloc[0]
-            outliers.setdefault(str(origin), []).append((float(mean / means.min()), row))
-        chosen = alike[~alike["layout"].isin(slow.index)]
+        slow = far_slower(alike)
+        for name, factor in slow.items():
+            outliers.setdefault(str(origin), []).append((factor, alike[alike["layout"] == name].iloc[0]))
+        chosen = alike[~alike["layout"].isin(list(slow))]
         figure = _figure_of(alike, figures)
         if chosen["layout"].nunique() > 1 and figure is not None:
             yield _best_layout(chosen, figure, pages)
     for origin, of_origin in outliers.items():
         yield _outliers(of_origin, origin, figures, pages)
-
-
-def _slow(means: "Series[float]") -> "Series[float]":
-    """Return the step times of the outliers: those after a gap of `OUTLIER` that less than half are behind."""
-    gaps = [at for at in range(len(means) // 2 + 1, len(means)) if means.iloc[at] >= OUTLIER * means.iloc[at - 1]]
-    return means.iloc[gaps[0] if gaps else len(means) :]
 
 
 def _best_layout(alike: DataFrame, figure: str, pages: str) -> Finding:
@@ -264,7 +254,7 @@ def _outliers(found: Sequence[tuple[float, Any]], origin: str, figures: Sequence
     return Finding(
         f"{named} {take} {factors} times as long as the best layout, in {trainings}.",
         effect,
-        f"{origin}, {OUTLIER:.0f} times as slow as any other, so left out of other findings; interval {ABOUT['none']}",
+        f"{origin}, {FAR:.0f} times as slow as any other, so left out of other findings; interval {ABOUT['none']}",
         _LAYOUTS,
         _figure_of(DataFrame([worst]), figures) or "",
         (_page(worst, pages),),

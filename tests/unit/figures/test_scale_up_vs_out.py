@@ -49,7 +49,7 @@ def drawn(rows: list[dict[str, Any]]) -> tuple[list[str], pd.DataFrame]:
 
 def test_title_has_the_difference_and_the_largest_factor_of_its_sign() -> None:
     said, _ = drawn(rows_of())
-    asked = "A step on h200x32 against one on h100x64, and the parts that make most of the difference:"
+    asked = "A step on h200x32 against one on h100x64, and the parts that make most of it, in points:"
     parts = "GPUs (type, number) +30, memory +20; published: shorter"
     assert f"{asked} gpt3-175b: 50 % [40, 60] longer: {parts}" in said
     assert "SIMULATED" in said
