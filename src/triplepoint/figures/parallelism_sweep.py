@@ -220,6 +220,9 @@ def draw_bars(axes: Axes, found: DataFrame, quantity: Quantity, is_top: bool) ->
     axes.locator_params(axis="y", nbins=4)
     if quantity.from_zero:
         axes.set_ylim(0, min(axes.get_ylim()[1], limit * 1.05) if _is_broken(found, quantity, limit) else None)
+    else:
+        # Markers at the ends stay whole.
+        axes.margins(y=0.1)
     if quantity.limit[0] in found and found[quantity.limit[0]].notna().any():
         style.draw_limit(axes, float(found[quantity.limit[0]].max()), "")
     return handles

@@ -378,7 +378,7 @@ def _clusters(frame: DataFrame, pages: str) -> Iterator[Finding]:
 def _heat(frame: DataFrame, pages: str) -> Iterator[Finding]:
     """Yield the run that lost most time to heat, and the one that lost most to the power limit."""
     for origin, members in frame.groupby("origin", sort=False):
-        for column, cause in (("lost_to_heat_fraction", "heat"), ("lost_to_power_limit_fraction", "the power limit")):
+        for column, cause in (("lost_to_heat_fraction", "Heat"), ("lost_to_power_limit_fraction", "The power limit")):
             known = members[members[column].notna() & (members[column] > 0)]
             if len(known):
                 row = known.iloc[int(known[column].argmax())]
@@ -386,7 +386,7 @@ def _heat(frame: DataFrame, pages: str) -> Iterator[Finding]:
                 effect = Effect(value, math.nan, math.nan, "none", len(known))
                 runs = counted(len(known), "run")
                 sentence = (
-                    f"{row['place']}: {cause} costs {_name(row)} {value * 100:.1f} % of its step, "
+                    f"{cause} costs most in {_name(row)} on {row['cluster']}, {value * 100:.1f} % of its step; "
                     f"{middle * 100:.1f} % in the median of {runs} that it holds back."
                 )
                 basis = f"{origin}, of clocks below the highest; interval {ABOUT['none']}"
