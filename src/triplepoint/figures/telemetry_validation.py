@@ -94,7 +94,7 @@ def _answer(checks: DataFrame) -> str:
             parts.append(f"{words} {'+' * (mean.value > 0)}{mean.text}")
     said = f"Differences: {'; '.join(parts)}" if parts else "Neither energy nor the cost of sampling was checked"
     late = [
-        f"{row.label.partition(', ')[2]} {_MS * float(found['value'].median()):.2g} ms late, {row.limit:g} ms asked"
+        f"{row.label.partition(', ')[2]} {_MS * float(found['value'].median()):.2g} ms late, {row.limit:g} ms allowed"
         for row in _TIMES
         if row.check.startswith("lateness") and len(found := _found(checks, row.check))
     ]
