@@ -130,8 +130,8 @@ def _draw_limits(
         for series, own in found.groupby("series", sort=False) if column in found else ():
             for value in sorted(own[column].dropna().unique()):
                 of_series.setdefault(float(value), []).append(str(series))
-        for value, series in of_series.items():
-            whose = f" ({', '.join(shown[name].name for name in series)})" if len(of_series) > 1 else ""
+        for value, names in of_series.items():
+            whose = f" ({', '.join(shown[name].name for name in names)})" if len(of_series) > 1 else ""
             style.draw_limit(axes, value, "" if value in named else words.format(value) + whose)
             named.add(value)
     if column or not quantity.from_zero:
