@@ -22,6 +22,8 @@ _P10_TO_P90 = 2.563
 """Standard deviations between the 10th and the 90th percentile of a normal distribution."""
 MANY = 1.0
 """From twice as fast on, factors are said instead of per cent."""
+FAR = 3.0
+"""So many times as long as any other takes a layout that nobody would choose. Our choice."""
 _BY_STEP_TIME = frozenset({"step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu"})
 """Quantities whose model error is that of the step time: what all layouts of one training share of it cancels."""
 
@@ -181,6 +183,22 @@ def on_as_many_gpus(points: "DataFrame") -> "DataFrame":
         return points
     found: DataFrame = points.loc[points["num_gpus"] == points["num_gpus"].mode().max()]
     return found
+
+
+def far_slower(points: "DataFrame") -> dict[str, float]:
+    """Return the layouts that are no choice, and how many times the step time of the best each takes.
+
+    They are fewer than the others, and take `FAR` times as long as any of those.
+
+    Args:
+        points: Rows of table `points` of one training that may be compared, with column `layout`.
+    """
+    done = points[(points["status"] == Status.OK) & points["step_time_s"].notna()]
+    means = done.groupby("layout", sort=False)["step_time_s"].mean().sort_values(kind="stable")
+    steps = [float(mean) for mean in means]
+    gaps = [at for at in range(len(steps) // 2 + 1, len(steps)) if steps[at] >= FAR * steps[at - 1]]
+    first = gaps[0] if gaps else len(steps)
+    return {str(name): step / steps[0] for name, step in zip(means.index[first:], steps[first:], strict=True)}
 
 
 def _values(rows: "DataFrame", column: str, is_relative: bool) -> dict[Hashable, float]:

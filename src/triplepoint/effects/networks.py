@@ -38,8 +38,15 @@ def in_order(points: DataFrame) -> list[str]:
     return list(order["network"])
 
 
+def _fastest(points: DataFrame) -> str:
+    """Return the layout with the highest mean speed."""
+    return str(points.groupby("layout", sort=False)[SPEED].mean().idxmax())
+
+
 def answer(points: DataFrame) -> str:
     """Return what the widest network does against the narrowest, and which layouts are fastest on both, as a title.
+
+    A model has one line where one layout is fastest on both, else a line for each.
 
     Args:
         points: Rows of table `points` with columns `network`, `gbit_per_s` and `layout`.
@@ -57,8 +64,10 @@ def answer(points: DataFrame) -> str:
         speed = f"training is {factor} times as fast ({counted(len(found), 'layout')})"
         lines.append(f"With {last} instead of {first} Gb/s a node, {speed}")
     for model, members in done.groupby("model", sort=False):
-        for network in (first, last):
-            here = members[members["network"] == network]
-            if here["layout"].nunique() > 1:
-                lines.append(f"{model} with {network} Gb/s: {titles.answer_best(here)}")
+        ends = {name: members[members["network"] == name] for name in (first, last)}
+        best = {name: _fastest(here) for name, here in ends.items() if here["layout"].nunique() > 1}
+        said = {name: f"{model} with {name} Gb/s: {titles.answer_best(ends[name])}" for name in best}
+        if len(best) > 1 and best[first] == best[last]:
+            said = {last: f"{said[last]}; {best[last]} is fastest with {first} too"}
+        lines += said.values()
     return "\n".join(lines)

@@ -62,7 +62,7 @@ def summed_up(found: Found, noun: str = "layout") -> str:
     """Return what one change does to one quantity, as a verb.
 
     Where settings agree on its sign that is the mean effect with its t interval, 'falls by 21 % [10.4, 30]', else in
-    how many it rises and in how many it falls.
+    how many it rises and in how many it falls, and by how much at most.
 
     Args:
         found: Effects by setting.
@@ -70,15 +70,21 @@ def summed_up(found: Found, noun: str = "layout") -> str:
     """
     if _is_clear(found):
         return _said_mean(over_settings(list(found.values())))
+    most, least = (pick(found.values(), key=lambda effect: effect.value) for pick in (max, min))
     rises, falls = (sum(sign * effect.value > 0 for effect in found.values()) for sign in (1, -1))
     if rises and falls:
-        return f"rises in {counted(rises, noun)} and falls in {falls}"
+        return f"rises in {counted(rises, noun)} by {_at_most(most)} and falls in {falls} by {_at_most(least)}"
     if rises or falls:
         num = rises or falls
         all_of_them = f"both {noun}s" if num == 2 else f"all {counted(num, noun)}"
         where = all_of_them if num == len(found) else f"{num} of {counted(len(found), noun)}"
-        return f"{'rises' if rises else 'falls'} in {where}"
+        return f"{'rises' if rises else 'falls'} in {where} by {_at_most(most if rises else least)}"
     return f"is the same in all {counted(len(found), noun)}"
+
+
+def _at_most(effect: Effect) -> str:
+    """Return the largest of some changes without its sign and interval: 'up to 3.5 %'."""
+    return f"up to {(effect if effect.value > 0 else effect.opposite).size}"
 
 
 def _is_clear(found: Found) -> bool:

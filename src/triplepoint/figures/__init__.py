@@ -290,7 +290,7 @@ _SPECS = (
         "cooling",
         "What do inlet temperature and liquid cooling change in speed, power and clocks?",
         ("cooling",),
-        ("points",),
+        ("points", "nodes"),
         need=Need(on_gpus=True, nothing="no point of training on GPUs"),
     ),
     FigureSpec(

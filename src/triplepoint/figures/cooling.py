@@ -21,7 +21,7 @@ QUANTITIES = (
     Quantity("gpu_power_w", "GPU power\n(W)", limit=("gpu_power_limit_w", "power limit {:.0f} W")),
     Quantity("speed_over_warmest", "speed over\nwarmest (%)", scale=100),
 )
-_NAMES = ["cluster", "label", "layout", "model", "tp", "is_sharded", "run", "origin", "status"]
+_NAMES = ["cluster", "label", "layout", "model", "tp", "is_sharded", "run", "origin", "status", "inlet_temp_c"]
 NOTE = (
     "Each mark is a run; lines join a layout. Title: mean over layouts of the change from the warmest cluster to the "
     "coolest, by their hottest GPU, with its {coverage:.0f} % t interval over layouts; how many rise and fall where "
@@ -34,9 +34,11 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     """Return the figure and the numbers it plots, one row per run; clusters stand from the warmest to the coolest.
 
     Args:
-        tables: `points`.
+        tables: `points` and `nodes`.
     """
     prepared = labels.prepare(tables["points"])
+    inlets = tables["nodes"].groupby("run")["inlet_temp_c"].mean()
+    prepared["inlet_temp_c"] = prepared["run"].map(inlets).astype(float)
     prepared["is_sharded"] = prepared["data_parallel_sharding"] == "optim_grads_params"
     by_model = prepared.groupby("model", sort=False)["layout"]
     prepared["label"] = prepared["model"] + " " + by_model.transform(labels.without_shared)
@@ -55,7 +57,8 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     handles: list[Artist] = []
     for row, quantity in enumerate(QUANTITIES):
         handles += _draw_quantity(page.axes[row][0], done, clusters, quantity)
-    page.axes[-1][0].set_xticks(range(len(clusters)), [_name(clusters, name) for name in clusters])
+    page.axes[-1][0].set_xticks(range(len(clusters)), [_name(clusters, name) + _inlet(done, name) for name in clusters])
+    page.axes[-1][0].set_xlabel("cluster, temperature at its inlet")
     page.figure.align_ylabels(page.figure.axes)
     page.legend(handles)
     return page.finish(), _numbers(done)
@@ -65,7 +68,7 @@ def answer(done: DataFrame, first: str, other: str) -> str:
     """Return what the cooling of one cluster changes against that of another, as a title."""
     asked = {"tokens_per_s_per_gpu": "speed", "sm_clock_mhz": "clock", "gpu_temp_max_c": "hottest GPU"}
     found = {name: _pairs(done, column, first, other) for column, name in asked.items()}
-    return titles.say_change(f"On {other} instead of {first}", found)
+    return titles.say_change(f"With {other} instead of {first}", found)
 
 
 def _with_speed(done: DataFrame, warmest: str) -> DataFrame:
@@ -83,6 +86,12 @@ def _name(clusters: list[str], name: str) -> str:
     shortest = min(clusters, key=len)
     rest = name.removeprefix(shortest).lstrip("-")
     return rest or f"{shortest}"
+
+
+def _inlet(done: DataFrame, cluster: str) -> str:
+    """Return a line with the temperature of the air or liquid at the inlet; nothing where it is not known."""
+    mean = done.loc[done["cluster"] == cluster, "inlet_temp_c"].mean()
+    return "" if np.isnan(mean) else f"\n{mean:g} °C"
 
 
 def _draw_quantity(axes: Axes, done: DataFrame, clusters: list[str], quantity: Quantity) -> list[Artist]:

@@ -99,11 +99,11 @@ def draw_maps(
         answer: Title.
         note: What is shown.
         points: Runs that are drawn.
-        panels: Title and cells of each map, as `rows_of` returns them.
+        panels: Place and cells of each map, as `rows_of` returns them.
         colours: Name of a colour map, and what the scale says.
         most: End of the scale; that of the values if not given.
     """
-    panels = _fitting(panels)
+    panels = _fitting([(title_of(place, points), found) for place, found in panels])
     num_rows = [found["row"].nunique() for _, found in panels]
     height = min(style.TALLEST, _HEAD_IN + _SCALE_IN + _PER_PANEL_IN * len(panels) + ROW_IN * sum(num_rows))
     page = style.new_page(
@@ -119,6 +119,11 @@ def draw_maps(
         drawn, ax=page.all_axes, orientation="horizontal", label=colours[1], aspect=60, shrink=0.5, pad=0.01
     )
     return page
+
+
+def title_of(place: str, points: DataFrame) -> str:
+    """Return the title of a panel: its place, without the engine where the stamp says all of it."""
+    return place.removesuffix(", simulated") if points["origin"].nunique() < 2 else place
 
 
 def _fitting(panels: Sequence[tuple[str, DataFrame]]) -> list[tuple[str, DataFrame]]:

@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 from pandas import DataFrame, Series, concat
 
 from triplepoint.figures import labels, marks, style
-from triplepoint.figures.parallelism_sweep import Quantity
+from triplepoint.figures.parallelism_sweep import Quantity, share_y
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 
@@ -75,8 +75,9 @@ def draw_groups(
     for col, found in enumerate(panels):
         page.axes[0][col].set_title(str(found["panel"].iloc[0]))
         for row, quantity in enumerate(rows):
-            _draw_panel(page.axes[row][col], found, quantity, shown, not row, not col)
+            _draw_panel(page.axes[row][col], found, quantity, shown, not row)
     for row, quantity in enumerate(rows):
+        _draw_limits(page.axes[row], panels, quantity, shown)
         page.axes[row][0].set_ylabel(quantity.title.format(rank=labels.rank_word(points)))
     page.figure.align_ylabels(page.figure.axes)
     page.legend(_legend(numbers, shown))
@@ -84,7 +85,7 @@ def draw_groups(
 
 
 def _draw_panel(
-    axes: Axes, found: DataFrame, quantity: Quantity, shown: Mapping[str, marks.Mark], is_top: bool, is_left: bool
+    axes: Axes, found: DataFrame, quantity: Quantity, shown: Mapping[str, marks.Mark], is_top: bool
 ) -> None:
     names = list(dict.fromkeys(found["layout"]))
     present = [series for series in shown if (found["series"] == series).any()]
@@ -113,8 +114,28 @@ def _draw_panel(
     if (values > limit).any():
         high = found.loc[values <= limit].get(column_of(quantity.column, "hi"), values)
         axes.set_ylim(0, max(limit, float(np.nan_to_num(high.max())) * quantity.scale) * 1.05)
-    for value in sorted(found[quantity.limit[0]].dropna().unique()) if quantity.limit[0] in found else ():
-        style.draw_limit(axes, float(value), quantity.limit[1].format(value) if is_left else "")
+
+
+def _draw_limits(
+    row: Sequence[Axes], panels: Sequence[DataFrame], quantity: Quantity, shown: Mapping[str, marks.Mark]
+) -> None:
+    """Draw limits, each named where it first is drawn, and give panels one range where they can be read off one axis.
+
+    Where series have limits of their own, their names stand with them.
+    """
+    column, words = quantity.limit
+    named: set[float] = set()
+    for axes, found in zip(row, panels, strict=True):
+        of_series: dict[float, list[str]] = {}
+        for series, own in found.groupby("series", sort=False) if column in found else ():
+            for value in sorted(own[column].dropna().unique()):
+                of_series.setdefault(float(value), []).append(str(series))
+        for value, names in of_series.items():
+            whose = f" ({', '.join(shown[name].name for name in names)})" if len(of_series) > 1 else ""
+            style.draw_limit(axes, value, "" if value in named else words.format(value) + whose)
+            named.add(value)
+    if column or not quantity.from_zero:
+        share_y(row)
 
 
 def _draw_bar(

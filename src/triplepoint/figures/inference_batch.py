@@ -1,6 +1,7 @@
 """Inference over the sequences that start together: a column of panels per model and prompt, a line per layout."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -12,16 +13,18 @@ from pandas import DataFrame, Series
 from triplepoint import effects
 from triplepoint.effects.equal_work import answer_pairs
 from triplepoint.figures import labels, marks, style
+from triplepoint.figures.microbatch_power import legend_of_layouts
 from triplepoint.figures.parallelism_sweep import Quantity
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
+from triplepoint.units import counted
 
 QUANTITIES = (
-    Quantity("tokens_per_s_per_gpu", "made per {rank}\n(token/s)"),
+    Quantity("tokens_per_s_per_gpu", "generated\n(token/s per {rank})"),
     Quantity("time_to_first_token_s", "to first\ntoken (s)"),
     Quantity("time_per_output_token_s", "per further\ntoken (ms)", scale=1e3),
     Quantity("gpu_power_w", "GPU power\n(W)", limit=("gpu_power_limit_w", "limit {:.0f} W"), from_zero=False),
-    Quantity("gpu_energy_per_token_j", "energy\n(J/token made)"),
+    Quantity("gpu_energy_per_token_j", "energy (J per\ngenerated token)"),
 )
 """Those from zero are drawn on logarithmic axes: they span decades."""
 _ASKED = {
@@ -73,7 +76,9 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     for row, quantity in enumerate(drawn):
         page.axes[row][0].set_ylabel(quantity.title.format(rank=labels.rank_word(points)))
     page.figure.align_ylabels(page.figure.axes)
-    page.legend(handles)
+    # Where degrees of tensor parallelism tell lines apart, layouts of one degree in other panels look alike.
+    is_plain = numbers.groupby(["panel", "is_sharded", "tp"])["line"].nunique().max() < 2
+    page.legend(legend_of_layouts(numbers) if is_plain else handles)
     return page.finish(), numbers
 
 
@@ -85,8 +90,10 @@ def with_lines(points: DataFrame) -> DataFrame:
     )
     place = named["group"].nunique() > named["model"].nunique()
     first = named["group"].str.replace(" on ", "\non ") if place else named["model"]
-    asked = [f"{int(row['prompt_tokens'])} read, {int(row['output_tokens'])} made" for _, row in named.iterrows()]
-    return named.assign(panel=first + "\n" + Series(asked, named.index))
+    asked = [f"{int(row['prompt_tokens'])} tokens in, {int(row['output_tokens'])} out" for _, row in named.iterrows()]
+    gpus = named.groupby([first, Series(asked, named.index)])["num_gpus"].transform("nunique")
+    on = [f", {counted(int(num), 'GPU')}" if one < 2 else "" for num, one in zip(named["num_gpus"], gpus, strict=True)]
+    return named.assign(panel=first + "\n" + Series(asked, named.index) + Series(on, named.index))
 
 
 def answer(points: DataFrame) -> str:
@@ -121,12 +128,14 @@ def _draw_panel(axes: Axes, found: DataFrame, quantity: Quantity, is_left: bool)
         mark = marks.of_layout(int(own["tp"].iloc[0]), bool(own["is_sharded"].iloc[0]))
         done = own[(own["status"] == Status.OK) & own[quantity.column].notna()]
         at = done["global_batch_size"].to_numpy(float)
-        axes.plot(at, done[quantity.column].to_numpy(float) * quantity.scale, color=mark.colour, marker=mark.marker)
+        line: Literal[":", "-"] = ":" if own["is_sharded"].iloc[0] else "-"
+        values = done[quantity.column].to_numpy(float) * quantity.scale
+        axes.plot(at, values, color=mark.colour, marker=mark.marker, linestyle=line)
         for _, row in done.iterrows():
             ends = ("lo", "hi") if row["origin"] == "simulated" else ("p10", "p90")
             low, high = (float(row.get(column_of(quantity.column, end), np.nan)) * quantity.scale for end in ends)
             style.draw_interval(axes, float(row["global_batch_size"]), low, high, mark.colour)
-        handles.append(Line2D([], [], color=mark.colour, marker=mark.marker, label=str(name)))
+        handles.append(Line2D([], [], color=mark.colour, marker=mark.marker, linestyle=line, label=str(name)))
     axes.set_xscale("log", base=2)
     sizes = labels.batches(found["global_batch_size"])
     axes.set_xticks(sizes, [str(size) for size in sizes])

@@ -48,10 +48,9 @@ def prepare(points: DataFrame) -> DataFrame:
     keys = [(order[row["group"]], *_sort_key(row)) for _, row in named.iterrows()]
     sequence = sorted(range(len(named)), key=keys.__getitem__)
     named = named.iloc[sequence].reset_index(drop=True)
-    labels: dict[Any, str] = {}
+    named["layout"] = ""
     for _, members in named.groupby("group", sort=False):
-        labels |= _layout_labels(members)
-    named["layout"] = [labels[index] for index in named.index]
+        named.loc[members.index, "layout"] = layout_labels(members)
     return named
 
 
@@ -162,8 +161,8 @@ def _sort_key(row: Series) -> tuple:
     return sharding, *degrees, bool(row["sequence_parallel"]), row["schedule"], *setting, *others
 
 
-def _layout_labels(members: DataFrame) -> dict[Any, str]:
-    """Return each point's layout label; layouts that differ in schedule or sequence parallelism only say so."""
+def layout_labels(members: DataFrame) -> Series:
+    """Return layout labels of the points of one group; those that differ in schedule or sequence parallelism say so."""
     plain: dict[Any, str] = {index: _degrees(row) for index, row in members.iterrows()}
     details: dict[str, set[tuple]] = {}
     for index, row in members.iterrows():
@@ -175,7 +174,7 @@ def _layout_labels(members: DataFrame) -> dict[Any, str]:
         schedule = write("schedule", SETTINGS["schedule"].words, dict(row)) if len(schedules) > 1 else ""
         extra += [f" {schedule}"] if schedule else []
         labels[index] = "".join([plain[index], *extra])
-    return labels
+    return Series(labels, members.index, dtype=object)
 
 
 def _degrees(row: Series) -> str:

@@ -13,7 +13,7 @@ from pandas import DataFrame, concat
 from triplepoint import effects
 from triplepoint.effects import titles
 from triplepoint.figures import labels, marks, style
-from triplepoint.figures.parallelism_sweep import Quantity, published_of
+from triplepoint.figures.parallelism_sweep import Quantity, published_of, share_y
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 
@@ -87,6 +87,8 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         page.axes[-1][col].set_xlabel("micro-batch size")
     for row, quantity in enumerate(quantities):
         page.axes[row][0].set_ylabel(quantity.title.format(rank=labels.rank_word(chosen)))
+        if quantity.limit[0] or not quantity.from_zero:
+            share_y(page.axes[row])
     page.figure.align_ylabels(page.figure.axes)
     page.legend(legend_of_layouts(numbers) + handles)
     return page.finish(), numbers

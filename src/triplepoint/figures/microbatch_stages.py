@@ -20,7 +20,7 @@ SOURCE = "figure 3"
 MOST_LAYOUTS, MOST_SIZES, MOST_ROWS = 6, 5, 6
 NOTE = (
     "A bar per pipeline stage, from the first: sum of kernel times per step, mean over the stage's traced ranks; "
-    "receiving includes waiting. Interval of the title: 90 % t interval over layouts, or how many rise and fall."
+    "communication includes waiting. Interval of the title: 90 % t interval over layouts, or how many rise and fall."
 )
 _BAND: dict[str, Any] = {"facecolor": "none", "edgecolor": marks.BLACK, "linewidth": 0.7, "linestyle": "--"}
 _BAND_NAME = "published: least to largest total of a stage"
@@ -80,7 +80,7 @@ def _page(groups: list[DataFrame], numbers: DataFrame) -> style.Page:
     cols = max(len(names) for names in layouts)
     widths = [max(max(list(names.values())[col], 8) for names in layouts if col < len(names)) for col in range(cols)]
     page = style.new_page(
-        "\n".join(_answer(found, numbers) for found in groups), concat(groups, ignore_index=True), len(rows), cols,
+        _answer(groups, numbers), concat(groups, ignore_index=True), len(rows), cols,
         style.PAGE if sum(widths) > 12 or cols > 3 else style.COLUMN, min(style.TALLEST, 2.3 + 1.08 * len(rows)), NOTE,
         sharey="row", width_ratios=widths,
     )  # fmt: skip
@@ -108,12 +108,21 @@ def _layouts(found: DataFrame) -> dict[str, int]:
     return {str(name): int(own["pp"].iloc[0]) for name, own in found.groupby("layout", sort=False)}
 
 
-def _answer(points: DataFrame, numbers: DataFrame) -> str:
-    known = numbers[(numbers["group"] == points["group"].iloc[0]) & numbers["busy_s"].notna()]
-    known = known.assign(compute_s=known["busy_s"].where(~known["part"].map(shares.is_communication), 0.0))
-    by = ["layout", "micro_batch_size", "run", "stage"]
-    totals = known.groupby(by, sort=False).agg(compute_s=("compute_s", "sum"), total_s=("busy_s", "sum")).reset_index()
-    return f"{stacks.title_of(points)}: {shares.answer_stages(totals)}"
+def _answer(groups: list[DataFrame], numbers: DataFrame) -> str:
+    """Return an answer per cluster, over all its models."""
+    points = concat(groups, ignore_index=True)
+    answers = []
+    for _, found in points.groupby("place", sort=False):
+        known = numbers[numbers["run"].isin(found["run"]) & numbers["busy_s"].notna()]
+        known = known.assign(compute_s=known["busy_s"].where(~known["part"].map(shares.is_communication), 0.0))
+        if found["model"].nunique() > 1:
+            known["layout"] = known["run"].map(found.set_index("run")["model"]) + " " + known["layout"]
+        by = ["layout", "micro_batch_size", "run", "stage"]
+        totals = known.groupby(by, sort=False).agg(compute_s=("compute_s", "sum"), total_s=("busy_s", "sum"))
+        one = found["model"].iloc[0]
+        where = stacks.place_of(found) if found["model"].nunique() > 1 else f"{one} on {stacks.place_of(found)}"
+        answers.append(f"{where}: {shares.answer_stages(totals.reset_index())}")
+    return "\n".join(answers)
 
 
 def _share_y(rows: list[Axes], own: DataFrame) -> None:

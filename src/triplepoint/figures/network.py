@@ -15,7 +15,7 @@ from triplepoint.figures import labels, marks, style
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 
-QUANTITIES = {"step_time_s": "step time (s)", "gpu_energy_per_token_j": "energy (J/token)"}
+QUANTITIES = {"step_time_s": "step\ntime (s)", "gpu_energy_per_token_j": "energy\n(J/token)"}
 NOTE = (
     "Axes are logarithmic. Bars: 90 % interval of the model, which moves all networks of a layout together; intervals "
     "and ties of the title are between layouts on one network, without the error they share."
@@ -34,7 +34,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         [labels.common_setting(members) for _, members in prepared.groupby("group", sort=False)], ignore_index=True
     )
     chosen = chosen.join(name_networks(chosen["cluster"]))
-    chosen["layout"] = labels.without_shared(chosen["layout"])
+    chosen["layout"] = chosen.groupby("model", sort=False)["layout"].transform(labels.without_shared)
     chosen["is_sharded"] = chosen["data_parallel_sharding"] == "optim_grads_params"
     columns = [column_of(name, end) for name in QUANTITIES for end in ("", "p10", "p90", "lo", "hi")]
     numbers = chosen[[*_NAMES, *(name for name in columns if name in chosen)]]
@@ -43,7 +43,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     models = list(dict.fromkeys(numbers["model"]))
     page = style.new_page(
         answer(chosen), chosen, len(drawn), len(models), style.PAGE if len(models) > 1 else style.COLUMN,
-        2.9 + 1.25 * len(drawn), NOTE, sharex="col",
+        3.4 + 1.5 * len(drawn), NOTE, sharex="col",
     )  # fmt: skip
     handles: list[Artist] = []
     for col, model in enumerate(models):
@@ -54,6 +54,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         page.axes[-1][col].set_xlabel("Gb/s of a node")
     for row, name in enumerate(drawn):
         page.axes[row][0].set_ylabel(QUANTITIES[name])
+    page.figure.align_ylabels(page.figure.axes)
     page.legend(handles)
     return page.finish(), numbers
 

@@ -48,12 +48,13 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     values = [float(value) for found in slots.values() for value in found["gpu_temp_c"]]
     scale = Normalize(min(values) - 1, max(values) + 1)
     page = style.new_page(
-        _answer(places), points[points["run"].isin(known["run"])], 2, len(places),
+        _answer([(gpu_map.title_of(place, points), found) for place, found in places]),
+        points[points["run"].isin(known["run"])], 2, len(places),
         style.PAGE if len(places) > 1 else style.COLUMN, 4.9, NOTE.format(about=between_gpus.ABOUT), sharey="row",
         height_ratios=[1.3, 1],
     )  # fmt: skip
     for col, (place, _) in enumerate(places):
-        page.axes[0][col].set_title(place)
+        page.axes[0][col].set_title(gpu_map.title_of(place, points))
         _draw_node(page.axes[0][col], slots[place], scale)
         _draw_differences(page.axes[1][col], runs[place])
         page.axes[1][col].set_xlabel("mean GPU power (W)")

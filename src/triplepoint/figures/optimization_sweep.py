@@ -239,7 +239,7 @@ def _draw_memory(axes: Axes, found: DataFrame, is_first: bool) -> None:
     axes.set_ylim(0, 1.12 * max(found.loc[could_run, "memory_gib"].max(), 1e-9))
     capacity = found["memory_capacity_gib"].max()
     if np.isfinite(capacity):
-        style.draw_limit(axes, float(capacity), f"there are {capacity:.0f} GiB" if is_first else "")
+        style.draw_limit(axes, float(capacity), f"memory {capacity:.0f} GiB" if is_first else "")
 
 
 def _legend(numbers: DataFrame) -> list[Artist]:

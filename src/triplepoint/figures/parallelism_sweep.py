@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from pandas import DataFrame, Series, concat
 
-from triplepoint.effects import titles
+from triplepoint.effects import far_slower, on_as_many_gpus, titles
 from triplepoint.figures import labels, marks, style
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
@@ -24,7 +24,7 @@ MOST_GROUPS = 6
 
 NOTE = (
     "Bars: {bars}; lines with caps: 90 % interval of the model, or 10th to 90th percentile over measured steps; "
-    "{highest}: highest of any GPU. Interval of the title: {basis}."
+    "{highest}: highest of any GPU. Interval of the title: {basis}.{apart}"
 )
 
 
@@ -82,11 +82,11 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     quantities = [one for one in QUANTITIES if one.column in _always(chosen)]
     numbers = _numbers(chosen, tables.get("published"), quantities)
     page = _page(chosen, groups, quantities, left_out)
-    handles: list[Artist] = []
+    handles: list[Artist] = _limits(numbers, quantities)
     for col, (group, found) in enumerate(numbers.groupby("group", sort=False)):
         page.axes[0][col].set_title(title_of(str(group), chosen))
         for row, quantity in enumerate(quantities):
-            handles += draw_bars(page.axes[row][col], DataFrame(found), quantity, (row, col))
+            handles += draw_bars(page.axes[row][col], DataFrame(found), quantity, is_top=not row)
     for row, quantity in enumerate(quantities):
         page.axes[row][0].set_ylabel(quantity.title.format(rank=labels.rank_word(chosen)))
         # Quantities that are alike in all models can be read off one axis.
@@ -132,12 +132,29 @@ def _always(points: DataFrame) -> list[str]:
 
 
 def _page(points: DataFrame, groups: Sequence[DataFrame], quantities: Sequence[Quantity], left_out: str) -> style.Page:
-    answers = [
-        f"{title_of(str(found['group'].iloc[0]), points)}: ".replace("\n", " on ") + titles.answer_best(found)
-        for found in groups
+    names = [title_of(str(found["group"].iloc[0]), points).replace("\n", " on ") for found in groups]
+    alike = [on_as_many_gpus(found) for found in groups]
+    slow = [far_slower(found) for found in alike]
+    far = [
+        f"{name} {layout} ({factor:.0f} times as long)"
+        for name, found in zip(names, slow, strict=True)
+        for layout, factor in found.items()
+    ]
+    compared = [found[~found["layout"].isin(list(far))] for found, far in zip(alike, slow, strict=True)]
+    answers = [f"{name}: {titles.answer_best(found)}" for name, found in zip(names, compared, strict=True)]
+    apart = [
+        f"{name} {layout}"
+        for name, found, same in zip(names, groups, alike, strict=True)
+        for layout in found.loc[(found["status"] == Status.OK) & ~found.index.isin(same.index), "layout"].unique()
     ]
     bases = dict.fromkeys(filter(None, (titles.about_intervals(found) for found in groups)))
-    note = NOTE.format(bars="mean of all GPUs, or median step", highest="triangle", basis=" or ".join(bases) or "none")
+    note = NOTE.format(
+        bars="mean of all GPUs, or median step",
+        highest="triangle",
+        basis=" or ".join(bases) or "none",
+        apart=(f" Far slower, so not in the title: {', '.join(far)}." if far else "")
+        + (f" On another number of GPUs, so not in it: {', '.join(apart)}." if apart else ""),
+    )
     layouts = [max(found["layout"].nunique(), 2) for found in groups]
     is_wide = len(groups) > 1 or max(layouts) > 8
     return style.new_page(
@@ -176,14 +193,14 @@ def published_of(published: DataFrame | None, runs: Series, column: str) -> Seri
     return runs.map(of_runs.set_index("run")["published"]).astype(float)
 
 
-def draw_bars(axes: Axes, found: DataFrame, quantity: Quantity, place: tuple[int, int]) -> list[Artist]:
+def draw_bars(axes: Axes, found: DataFrame, quantity: Quantity, is_top: bool) -> list[Artist]:
     """Draw one quantity of the layouts of one model, and return what of it needs a legend.
 
     Args:
         axes: The panel.
         found: Numbers of the model's points; repeats of a layout stand beside each other.
         quantity: What to draw.
-        place: Row and column: the top row says what became of layouts without numbers, the first column names limits.
+        is_top: Whether to say what became of layouts without numbers.
     """
     names = list(dict.fromkeys(found["layout"]))
     limit = style.limit_of(found[quantity.column] * quantity.scale) * 1.15
@@ -191,7 +208,7 @@ def draw_bars(axes: Axes, found: DataFrame, quantity: Quantity, place: tuple[int
     for at, name in enumerate(names):
         rows = found[found["layout"] == name]
         done = rows[(rows["status"] == Status.OK) & rows[quantity.column].notna()]
-        if done.empty and not place[0]:
+        if done.empty and is_top:
             _write_status(axes, at, rows)
         for number, (_, row) in enumerate(done.iterrows()):
             width = 0.72 / len(done)
@@ -203,10 +220,19 @@ def draw_bars(axes: Axes, found: DataFrame, quantity: Quantity, place: tuple[int
     axes.locator_params(axis="y", nbins=4)
     if quantity.from_zero:
         axes.set_ylim(0, min(axes.get_ylim()[1], limit * 1.05) if _is_broken(found, quantity, limit) else None)
+    else:
+        # Markers at the ends stay whole.
+        axes.margins(y=0.1)
     if quantity.limit[0] in found and found[quantity.limit[0]].notna().any():
-        value = float(found[quantity.limit[0]].max())
-        style.draw_limit(axes, value, "" if place[1] else quantity.limit[1].format(value))
+        style.draw_limit(axes, float(found[quantity.limit[0]].max()), "")
     return handles
+
+
+def _limits(numbers: DataFrame, quantities: Sequence[Quantity]) -> list[Artist]:
+    """Return what the legend shows of limits: in the panels there is no room for words."""
+    known = [one for one in quantities if one.limit[0] in numbers and numbers[one.limit[0]].notna().any()]
+    said = ", ".join(one.limit[1].format(float(numbers[one.limit[0]].max())) for one in known)
+    return [style.limit_line(said)] if known else []
 
 
 def _is_broken(found: DataFrame, quantity: Quantity, limit: float) -> bool:

@@ -12,6 +12,7 @@ from triplepoint.effects import shares, titles
 from triplepoint.figures import labels, stacks, style
 from triplepoint.figures.kernel_breakdown import SOURCE
 from triplepoint.figures.parallelism_sweep import published_of
+from triplepoint.units import counted
 
 FREE = ("recompute", "recompute_layers", "recompute_modules")
 """Settings that differ between the two bars."""
@@ -20,6 +21,7 @@ NOTE = (
     "communication that runs beside other kernels. Title: mean over layouts that ran both ways, with its 90 % t "
     "interval over layouts; how many rise and fall where that holds no change."
 )
+_COMPARED = ("kernel_sum_s", "published_s")
 _ANSWERED = {"compute_s": "computation", "exposed_comm_s": "exposed communication", "step_time_s": "step time"}
 
 
@@ -41,7 +43,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     numbers["published_kernel_sum_s"] = _published(tables.get("published"), numbers)
     rows = stacks.grid(groups)
     note = NOTE + stacks.about_breaks(numbers, ("seconds",))
-    page = stacks.new_page(rows, "\n".join(_answers(points)), note)
+    page = stacks.new_page(rows, "\n".join(_answers(points, numbers)), note)
     for row, axes_of_row in zip(rows, page.axes, strict=True):
         axes_of_row[0].set_ylabel("kernel seconds per step\nand rank (s)")
         for found, axes in zip(row, axes_of_row, strict=False):
@@ -66,8 +68,10 @@ def paired(points: DataFrame, free: Sequence[str] = FREE) -> list[DataFrame]:
     return [found for found, has in zip(groups, has_pairs, strict=True) if has or not any(has_pairs)]
 
 
-def _answers(points: DataFrame) -> list[str]:
-    """Return an answer per cluster."""
+def _answers(points: DataFrame, numbers: DataFrame) -> list[str]:
+    """Return an answer per cluster, and how the published kernel seconds change where there are two pairs of them."""
+    both = points.assign(published_s=points["run"].map(numbers.groupby("run")["published_kernel_sum_s"].first()))
+    both = both[both["published_s"] > 0]
     answers = []
     for _, found in points.groupby("place", sort=False):
         where = stacks.place_of(found) if points["place"].nunique() > 1 else ""
@@ -75,6 +79,12 @@ def _answers(points: DataFrame) -> list[str]:
         answers.append(
             titles.at_place(where, titles.say_change("With recomputation", pairs, aside=titles.error_unknown(found)))
         )
+        ours, published = (_pairs(both.loc[both["run"].isin(found["run"])], column) for column in _COMPARED)
+        if len(published) > 1:
+            ours = {key: effect for key, effect in ours.items() if key in published}
+            change = f"Kernel time of {counted(len(published), 'layout')} with a published one"
+            sentence = f"{change} {titles.summed_up(ours)}; the published {titles.summed_up(published)}"
+            answers.append(titles.at_place(where, sentence))
     return answers
 
 

@@ -14,11 +14,15 @@ QUANTITY = "step_time_s"
 
 ENERGY = "node_energy_j"
 NOTE = (
-    "Top: how the step on {first} becomes that on {second}. A bar begins where the one above it ends; their sum is "
-    "'all together'. Computing is what is left when all factors are ideal: the GPUs and their number. Bottom: what "
-    "either cluster loses to a factor alone. Lines with caps: 90 % interval; uncertain: it holds zero."
+    "Top: from the step on {first} to that on {second}. A bar begins where the one above it ends; their sum is "
+    "'all together'. The last part is what stays when all factors are ideal. Bottom: what either cluster loses to a "
+    "factor alone. Lines with caps: 90 % interval; asterisk: it holds zero."
 )
 _HATCHED = ("interaction",)
+_REST = "GPUs (type, number)"
+"""What the difference is called that no factor explains."""
+_MOST_NAMED = 2
+"""Parts that the title names of a model."""
 _SHARES = ("share", "share_lo", "share_hi")
 
 
@@ -56,7 +60,7 @@ _COLUMNS = [
 
 
 def answer(differences: Mapping[str, DataFrame], first: str, second: str) -> str:
-    """Return the title: by how much one cluster is slower for each model, and the part that makes most of it.
+    """Return the title: by how much longer a step is for each model, and the parts that make most of it.
 
     Args:
         differences: Rows of the difference by model.
@@ -64,7 +68,8 @@ def answer(differences: Mapping[str, DataFrame], first: str, second: str) -> str
         second: Cluster that is compared.
     """
     lines = [f"{model}: {_said(rows)}" for model, rows in differences.items()]
-    return "\n".join([f"A step on {second} against one on {first}, and what makes most of the difference:", *lines])
+    asked = f"A step on {second} against one on {first}, and the parts that make most of it, in points:"
+    return "\n".join([asked, *lines])
 
 
 def _title(model: str, whole: "Series[Any]") -> str:
@@ -74,27 +79,30 @@ def _title(model: str, whole: "Series[Any]") -> str:
 
 
 def _said(rows: DataFrame) -> str:
-    """Return a difference, whether its sign is the published one, and the parts that make most of it.
+    """Return a difference, the parts that make most of it in points of per cent, and the sign that was published.
 
-    The largest part is named, uncertain where its interval holds zero, and then the largest certain one.
+    A part has an asterisk where its interval holds zero. The published sign is named where it is the other.
     """
     whole, parts = rows[rows["part"] == "whole"].iloc[0], rows[rows["part"] != "whole"]
     beside = ""
     if whole["published_sign"] * whole["share"] < 0:
-        beside = f" (published: {'longer' if whole['published_sign'] > 0 else 'shorter'})"
+        beside = f"; published: {'longer' if whole['published_sign'] > 0 else 'shorter'}"
+    low, high = sorted(round(100 * abs(whole[end])) for end in ("share_lo", "share_hi"))
     if whole["share_lo"] <= 0 <= whole["share_hi"]:
-        return f"{_percent(whole)}, a tie{beside}"
+        low, high = (round(100 * whole[end]) for end in ("share_lo", "share_hi"))
+        return f"a tie, {100 * whole['share']:+.0f} % [{low:+d}, {high:+d}]{beside}"
+    said = f"{100 * abs(whole['share']):.0f} % [{low}, {high}] {'longer' if whole['share'] > 0 else 'shorter'}"
     makers = parts[parts["share"] * whole["share"] > 0].sort_values("share", key=abs, ascending=False, kind="stable")
-    is_certain = makers["share_lo"] * makers["share_hi"] > 0
-    named = [f"{makers['label'].iloc[0]}{' (uncertain)' * (not is_certain.iloc[0])}"] if len(makers) else []
-    certain = makers.loc[is_certain, "label"].tolist()
-    named += [f"then {certain[0]}"] if certain and not is_certain.iloc[0] else []
-    return f"{_percent(whole)}{beside}" + (f", mostly {', '.join(named)}" if named else "")
+    named = [
+        f"{name} {100 * row['share']:+.0f}{'*' * bool(row['share_lo'] <= 0 <= row['share_hi'])}"
+        for (_, row), name in zip(makers.iterrows(), _names(makers), strict=True)
+    ][:_MOST_NAMED]
+    return said + f": {', '.join(named)}" * bool(named) + beside
 
 
-def _percent(row: "Series[Any]") -> str:
-    low, high = (round(100 * row[end]) for end in ("share_lo", "share_hi"))
-    return f"{100 * row['share']:+.0f} % [{low:+d}, {high:+d}]"
+def _names(rows: DataFrame) -> list[str]:
+    """Return what parts are called."""
+    return [_REST if part == "rest" else str(label) for part, label in zip(rows["part"], rows["label"], strict=True)]
 
 
 def _of(numbers: DataFrame, model: str, side: str) -> DataFrame:
@@ -151,7 +159,7 @@ def _draw_difference(axes: Axes, rows: DataFrame, energy: DataFrame) -> None:
         if is_part:
             reached += row["share"]
             axes.plot([100 * reached] * 2, [at, at + 1], color=marks.GREY, linewidth=0.5)
-    named = list(rows["label"])
+    named = _names(rows)
     for _, row in energy[(energy["part"] == "whole") & energy["share"].notna()].iterrows():
         ends = [100 * row[end] for end in ("share_lo", "share_hi")]
         axes.plot(ends, [len(named)] * 2, color=marks.GREY, linewidth=0.8, marker="|", markersize=3)

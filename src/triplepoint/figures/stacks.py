@@ -68,11 +68,6 @@ def place_of(found: DataFrame) -> str:
     return str(found["place"].iloc[0]).removesuffix(", simulated")
 
 
-def title_of(found: DataFrame) -> str:
-    """Return the model of a group and where it was run."""
-    return f"{found['model'].iloc[0]} on {place_of(found)}"
-
-
 def len_of(found: DataFrame) -> int:
     """Return how wide the panel of a group is, in bars: a title needs two."""
     return max(int(found["layout"].nunique()), 3)

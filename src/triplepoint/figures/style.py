@@ -47,6 +47,9 @@ _NUMBER_WITH_UNIT = re.compile(r"(?<=\d) (?=(?:%|°C|K|W|s|MHz|Hz)(?!\w))")
 
 NOT_RUN = "not run"
 
+_LIMIT: dict[str, Any] = {"color": marks.LIMIT.colour, "linewidth": 0.7, "linestyle": (0, (4, 2))}
+"""How lines of limits look."""
+
 _RC: dict[str, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -263,7 +266,7 @@ def draw_limit(axes: Axes, value: float, name: str, vertical: bool = False) -> N
     """
     if not math.isfinite(value):
         return
-    how: dict[str, Any] = {"color": marks.LIMIT.colour, "linewidth": 0.7, "linestyle": (0, (4, 2)), "zorder": 1.5}
+    how = _LIMIT | {"zorder": 1.5}
     if vertical:
         axes.axvline(value, **how)
         place = blended_transform_factory(axes.transData, axes.transAxes)
@@ -274,6 +277,11 @@ def draw_limit(axes: Axes, value: float, name: str, vertical: bool = False) -> N
     axes.set_ylim(low, max(high, value + 0.16 * (value - low)))
     place = blended_transform_factory(axes.transAxes, axes.transData)
     axes.text(0.99, value, name, transform=place, ha="right", va="bottom", fontsize=TEXT_PT)
+
+
+def limit_line(name: str) -> Artist:
+    """Return what a legend shows of limits."""
+    return Line2D([], [], label=name, **_LIMIT)
 
 
 def draw_published(axes: Axes, x: Sequence[float], y: Sequence[float]) -> Artist:

@@ -82,7 +82,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 
 def _answer(checks: DataFrame) -> str:
-    """Return how far two ways to measure energy are apart, and what sampling costs."""
+    """Return how far two ways to measure energy are apart, what sampling costs, and how late samples are."""
     parts = []
     for check, words in (
         ("integral_60s", "power integral over energy counter"),
@@ -92,7 +92,13 @@ def _answer(checks: DataFrame) -> str:
         if not found.empty:
             mean = effects.over_settings([between_gpus.single(float(value), True) for value in found["value"]])
             parts.append(f"{words} {'+' * (mean.value > 0)}{mean.text}")
-    return f"Differences: {'; '.join(parts)}" if parts else "Neither energy nor the cost of sampling was checked"
+    said = f"Differences: {'; '.join(parts)}" if parts else "Neither energy nor the cost of sampling was checked"
+    late = [
+        f"{row.label.partition(', ')[2]} {_MS * float(found['value'].median()):.2g} ms late, {row.limit:g} ms allowed"
+        for row in _TIMES
+        if row.check.startswith("lateness") and len(found := _found(checks, row.check))
+    ]
+    return f"{said}; {'; '.join(late)}" if late else said
 
 
 def _stamped(points: DataFrame, checks: DataFrame) -> DataFrame:

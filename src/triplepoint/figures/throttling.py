@@ -19,7 +19,7 @@ MOST_LAYOUTS = 3
 NORMALISED = "throttle_normalised"
 _NORMALISED_PUBLISHED = "throttle_fraction_normalised"
 _SHARES = {f"{cause}_share": mark for cause, mark in marks.CAUSES.items()}
-_PLACES = {between_gpus.REAR: marks.VERMILION, between_gpus.FRONT: marks.BLUE}
+_PLACES = {between_gpus.REAR: marks.ORANGE, between_gpus.FRONT: marks.BLUE}
 _PLOTTED = [
     "label", "place", "run", "origin", "node", "number", "rank", "airflow_place", "gpu_temp_c", "published_temp_c",
     *_SHARES, NORMALISED, "published_normalised",

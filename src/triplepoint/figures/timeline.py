@@ -20,8 +20,8 @@ MAX_RANKS = 16
 """Ranks drawn of one run; more would be thinner than a line of text."""
 NOTHING = "no run of this selection finished with a trace"
 NOTE = (
-    "One step of one run: the layout with the shortest step of the first model and cluster. Upper strip: phase; lower "
-    "strip: communication in flight; white: neither.{heat}"
+    "One step of one run: the layout with the shortest step of the first model and cluster. Upper strip: phase, in "
+    "which a rank works; lower strip: communication in flight; white: neither.{heat}"
 )
 _HEAT = " Right: mean power and temperature (bars: 10th to 90th percentile) of each rank's GPU over the other steps."
 _CURVES = (
@@ -63,7 +63,8 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     spans = _ranks_to_draw(of_run)
     heat = _heat_of(tables["gpus"], run, spans)
     courses = _courses(tables["step_samples"], run, spans)
-    page = _page(chosen, _end_s(of_run), (spans["rank"].nunique(), of_run["rank"].nunique()), heat, courses)
+    said = _working(of_run) + _temperatures(tables["gpus"], run)
+    page = _page(chosen, _end_s(of_run), (spans["rank"].nunique(), of_run["rank"].nunique()), heat, courses, said)
     _draw_lanes(page.axes[0][0], spans)
     for axes, (column, title) in zip(page.axes[0][1:], heat.items(), strict=True):
         _draw_heat(axes, tables["gpus"], run, sorted(spans["rank"].unique()), (column, title))
@@ -93,20 +94,20 @@ def _fastest(points: DataFrame, traced: set[str]) -> DataFrame:
 
 def _page(
     chosen: DataFrame, drawn_s: float, ranks: tuple[int, int], heat: Mapping[str, str],
-    courses: Mapping[str, DataFrame],
+    courses: Mapping[str, DataFrame], said: str,
 ) -> style.Page:  # fmt: skip
     more = (_HEAT if heat else "") + (_CURVES if courses else "" if heat else NO_GPU)
     note = NOTE.format(heat=more)
     lanes_in, courses_in = _RANK_IN * ranks[0] + 0.3, _COURSE_IN * len(courses)
     return style.new_page(
-        _answer(chosen.iloc[0], drawn_s, ranks), chosen, 1 + len(courses), 1 + len(heat), style.PAGE,
+        _answer(chosen.iloc[0], drawn_s, ranks) + said, chosen, 1 + len(courses), 1 + len(heat), style.PAGE,
         min(style.TALLEST, 1.9 + 0.15 * bool(courses) + lanes_in + courses_in), note, sharey="row",
         width_ratios=[6.0] + [1.0] * len(heat), height_ratios=[lanes_in] + [_COURSE_IN] * len(courses),
     )  # fmt: skip
 
 
 def _answer(point: "Series[Any]", drawn_s: float, ranks: tuple[int, int]) -> str:
-    """Return which step is drawn and how long it lasts, as a title; of a measured one also the time without profiler.
+    """Return which step is drawn and how long it lasts, for a title; of a measured one also the time without profiler.
 
     Args:
         point: The row of `points` of the run.
@@ -117,9 +118,33 @@ def _answer(point: "Series[Any]", drawn_s: float, ranks: tuple[int, int]) -> str
     size = "" if "micro_batch_size" in point["unknown"] else f", micro-batch {point['micro_batch_size']}"
     what = f"{point['layout']}, {point['group']}{size}{part}"
     if point["origin"] == "simulated":
-        return f"The step that is drawn takes {drawn_s:.3g} s: {what}"
+        return f"{what}: the step takes {drawn_s:.3g} s"
     usual = f"median without the profiler: {point['step_time_s']:.3g} s"
-    return f"The step that is drawn, the first profiled one, takes {drawn_s:.3g} s ({usual}): {what}"
+    return f"{what}: the first profiled step takes {drawn_s:.3g} s ({usual})"
+
+
+def _working(spans: DataFrame) -> str:
+    """Return how much of the step the traced ranks are in a phase, as the end of a title."""
+    end_s = _end_s(spans)
+    shares = []
+    for _, own in spans[spans["lane"] == "phase"].sort_values("t_start_ns").groupby("rank"):
+        starts = own["t_start_ns"].to_numpy(float)
+        ends = np.maximum.accumulate(starts + own["duration_ns"].to_numpy(float))
+        before = np.concatenate([[-np.inf], ends[:-1]])
+        shares.append(float(np.clip(ends - np.maximum(starts, before), 0, None).sum()) / NS_PER_S / end_s)
+    return f", of which ranks work {_ends([100 * share for share in shares], '%')}" if shares else ""
+
+
+def _temperatures(gpus: DataFrame, run: str) -> str:
+    """Return how warm the GPUs of a run are, as the end of a title."""
+    known = gpus.loc[gpus["run"] == run, "gpu_temp_c"].dropna()
+    return f"; its GPUs have {_ends(list(known), '°C')} on average" if len(known) else ""
+
+
+def _ends(values: Sequence[float], unit: str) -> str:
+    """Return the lowest and the highest of some values, as whole numbers."""
+    low, high = round(min(values)), round(max(values))
+    return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
 
 
 def _end_s(spans: DataFrame) -> float:
@@ -243,5 +268,7 @@ def _legend(spans: DataFrame) -> list[Patch]:
     for lane, known in (("phase", marks.PHASES), ("comm", marks.COMMUNICATION)):
         there = {str(label) for label in spans.loc[spans["lane"] == lane, "label"]}
         names = [name for name in known if name in there or (name == "other" and there - set(known))]
+        # Both are drawn in one colour.
+        names = [name for name in names if name != "recv" or "send_recv" not in names]
         found += [Patch(facecolor=known[name].colour, linewidth=0, label=known[name].name) for name in names]
     return found

@@ -27,8 +27,9 @@ def test_answer_pairs_says_mean_and_interval_over_layouts() -> None:
     said = answer_pairs(TWO, KEYS, "gpu", ("old", "new"), asked, "On new")
     # Three times in both: an interval of no width. Differences of 5 and 8 K are 6.5 +- 6.314 * 2.1213 / sqrt(2) K,
     # which holds no change: the settings are counted by sign.
-    assert (
-        said == "On new, speed is 3.0 times [3.0, 3.0] as high; temperature rises in both layouts (mean of 2 layouts)"
+    assert said == (
+        "On new, speed is 3.0 times [3.0, 3.0] as high; temperature rises in both layouts by up to 8.0 K "
+        "(mean of 2 layouts)"
     )
 
 
@@ -59,16 +60,18 @@ def test_summed_up_of_all_alike_gives_the_mean_with_its_interval() -> None:
 
 
 def test_summed_up_of_both_signs_counts_settings() -> None:
-    assert summed_up(_found(7.0, 0.1, -0.5)) == "rises in 2 layouts and falls in 1"
-    assert summed_up(_found(0.5, -0.2, -0.3), "run") == "rises in 1 run and falls in 2"
-    assert summed_up(_found(0.0, 0.01)) == "rises in 1 of 2 layouts"
-    assert summed_up(_found(-8.0e-1, -0.01, -0.01)) == "falls in all 3 layouts"
+    assert summed_up(_found(7.0, 0.1, -0.5)) == "rises in 2 layouts by up to 700 % and falls in 1 by up to 50 %"
+    assert summed_up(_found(0.5, -0.2, -0.3), "run") == "rises in 1 run by up to 50 % and falls in 2 by up to 30 %"
+    assert summed_up(_found(0.0, 0.01)) == "rises in 1 of 2 layouts by up to 1.0 %"
+    assert summed_up(_found(-8.0e-1, -0.01, -0.01)) == "falls in all 3 layouts by up to 80 %"
     assert summed_up(_found(0.0, 0.0)) == "is the same in all 2 layouts"
 
 
 def test_say_change_names_a_mean_only_where_it_gives_one() -> None:
     unclear, clear = _found(0.5, -0.2), _found(0.1, 0.1, 0.1)
-    assert say_change("With it", {"speed": unclear, "none": {}}) == "With it, speed rises in 1 layout and falls in 1"
+    assert say_change("With it", {"speed": unclear, "none": {}}) == (
+        "With it, speed rises in 1 layout by up to 50 % and falls in 1 by up to 20 %"
+    )
     assert say_change("With it", {"speed": unclear, "power": clear}).endswith(
         "power rises by 10.0 % [10.0, 10.0] (mean of 3 layouts)"
     )

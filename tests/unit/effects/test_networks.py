@@ -39,3 +39,10 @@ def test_answer_compares_the_widest_with_the_narrowest() -> None:
 
 def test_answer_of_one_network() -> None:
     assert answer(points(("x-1x100", "a", 10.0))) == "No two networks to compare"
+
+
+def test_answer_has_one_line_where_one_layout_is_fastest_on_both() -> None:
+    found = points(("x-1x100", "a", 5.0), ("x-1x100", "b", 10.0), ("x-8x400", "a", 2.0), ("x-8x400", "b", 4.0))
+    assert answer(found).splitlines()[1:] == [
+        "m with 8×400 Gb/s: a is 2.0 times [2.0, 2.0] as fast as b; a is fastest with 1×100 too"
+    ]

@@ -64,6 +64,13 @@ def test_reference_is_written_from_the_catalogue() -> None:
     )
 
 
+def test_readme_says_which_figure_stands_for_which_published_one() -> None:
+    readme = (ROOT / reference.README).read_text()
+    assert reference.with_table(readme) == readme, f"run '{reference.COMMAND}'"
+    with pytest.raises(ValueError, match="0 tables of published figures"):
+        reference.with_table("no table")
+
+
 ON_REQUEST = ("network", "power_swings", "projection")
 """Figures of clusters that `make all` does not simulate."""
 

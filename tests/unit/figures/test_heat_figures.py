@@ -176,9 +176,11 @@ def test_cooling_compares_the_coolest_with_the_warmest(studies: dict[str, Path])
         tokens_per_s_per_gpu=2 * points["tokens_per_s_per_gpu"], step_time_layout_sigma=0.01,
     )  # fmt: skip
     both = pd.concat([points.assign(step_time_layout_sigma=0.01), cool], ignore_index=True)
-    figure, numbers = figures.load("cooling").draw({"points": both})
+    nodes = pd.DataFrame({"run": both["run"], "inlet_temp_c": [20.0 if "cool" in run else 30.0 for run in both["run"]]})
+    figure, numbers = figures.load("cooling").draw({"points": both, "nodes": nodes})
+    assert {"h200x32\n30 °C", "cool\n20 °C"} <= set(texts(figure))
     title = " ".join(texts(figure)[0].split())
-    assert title.startswith("On h200x32-cool instead of h200x32, speed is 2.0 times [2.0, 2.0] as high")
+    assert title.startswith("With h200x32-cool instead of h200x32, speed is 2.0 times [2.0, 2.0] as high")
     assert "hottest GPU falls by 10.0 K [10.0, 10.0]" in title
     assert set(numbers["cluster"]) == {"h200x32", "h200x32-cool"}
 

@@ -49,15 +49,16 @@ def drawn(rows: list[dict[str, Any]]) -> tuple[list[str], pd.DataFrame]:
 
 def test_title_has_the_difference_and_the_largest_factor_of_its_sign() -> None:
     said, _ = drawn(rows_of())
-    asked = "A step on h200x32 against one on h100x64, and what makes most of the difference:"
-    assert f"{asked} gpt3-175b: +50 % [+40, +60] (published: shorter), mostly computing" in said
+    asked = "A step on h200x32 against one on h100x64, and the parts that make most of it, in points:"
+    parts = "GPUs (type, number) +30, memory +20; published: shorter"
+    assert f"{asked} gpt3-175b: 50 % [40, 60] longer: {parts}" in said
     assert "SIMULATED" in said
     assert "gpt3-175b published: shorter" in said
 
 
 def test_a_difference_that_may_be_none_is_a_tie() -> None:
     said, _ = drawn(rows_of(0.05, 0.1, None))
-    assert any("gpt3-175b: +5 % [-5, +15], a tie" in text for text in said)
+    assert any("gpt3-175b: a tie, +5 % [-5, +15]" in text for text in said)
     assert not any("published:" in text for text in said)
 
 

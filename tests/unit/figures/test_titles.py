@@ -18,14 +18,14 @@ POINT = {
 def test_timeline_has_the_length_of_the_step_that_is_drawn() -> None:
     said = timeline._answer(pd.Series(POINT), 0.259, (2, 4))
     assert said == (
-        "The step that is drawn, the first profiled one, takes 0.259 s (median without the profiler: 0.148 s): "
-        "DP4, tiny on local, micro-batch 4, 2 of 4 traced ranks"
+        "DP4, tiny on local, micro-batch 4, 2 of 4 traced ranks: the first profiled step takes 0.259 s "
+        "(median without the profiler: 0.148 s)"
     )
 
 
 def test_timeline_of_a_simulated_run_has_no_profiler() -> None:
     said = timeline._answer(pd.Series(POINT | {"origin": "simulated"}), 25.5, (4, 4))
-    assert said == "The step that is drawn takes 25.5 s: DP4, tiny on local, micro-batch 4"
+    assert said == "DP4, tiny on local, micro-batch 4: the step takes 25.5 s"
 
 
 @pytest.mark.parametrize(

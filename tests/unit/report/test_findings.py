@@ -76,3 +76,18 @@ def test_track_is_on_a_scale_common_to_all() -> None:
     assert finding(math.expm1(0.3), 0.0, 10.0).track == (50.0, 50.0, 75.0)
     assert finding(0.1, math.nan, math.nan).track is None
     assert [finding(value, value, value).beyond for value in (-0.5, 0.5, 1.0)] == ["◂", "", "▸"]
+
+
+def test_find_has_layouts_far_slower_than_all_others_as_one_finding(tmp_path: Path) -> None:
+    specs = [gpus(4, 20_000), gpus(8, 50_000), gpus(2, 600_000)]
+    found = find(points_of(tmp_path, *specs), SHOWN, "pages")
+    best = starting(found, "llama3-70b on h200x32")
+    assert "TP4·PP8 is 2.5 times" in best.sentence and "TP2·PP16" not in best.sentence
+    slow = starting(found, "TP2·PP16 takes 30 times as long as the best layout, in 1 training.")
+    assert found.index(best) < found.index(slow) and slow.figure == "parallelism_sweep"
+
+
+def test_find_has_all_that_one_change_does_as_one_finding(tmp_path: Path) -> None:
+    specs = [gpus(tp, ms, micro_batch_size=size) for tp in (4, 8) for size, ms in ((1, 20_000), (4, 30_000 + tp))]
+    one = starting(find(points_of(tmp_path, *specs), SHOWN, "report"), "llama3-70b on h200x32, simulated: micro-batch")
+    assert "makes steps 50\u00a0%" in one.sentence and "no clear change of" in one.sentence
