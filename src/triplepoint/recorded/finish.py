@@ -61,7 +61,7 @@ def finish(session: Session, results: Path, config: Path) -> str:
     facts = {"steps_marked_by": _MARKED_BY[marked_by] if marked_by else "nothing"}
     facts |= _not_profiled(session.folder, rows, len(traces))
     if setup.get("steps") == "log" and marked_by != "log":
-        others = f"steps are those of {_MARKED_BY[marked_by]}" if marked_by else "nothing else marked steps"
+        others = f"steps are marked by {_MARKED_BY[marked_by]}" if marked_by else "nothing else marked steps"
         facts["no_line_matched"] = f"fewer than two lines of the log matched --step-pattern; {others}"
     versions: dict[str, str] = next((rank["versions"] for rank in session.ranks()), {})
     run = write_run(
@@ -83,7 +83,9 @@ def finish(session: Session, results: Path, config: Path) -> str:
 def notes_of(manifest: Manifest) -> list[str]:
     """Return what is said of a recorded run once it is written: how its job ended, steps and trace it lacks."""
     ended = [f"{manifest.status.label}: {ending}"] if (ending := manifest.facts.get("ending")) else []
-    return ended + [str(manifest.facts[name]) for name in (NO_STEP, "no_line_matched", "not_profiled") if name in manifest.facts]
+    return ended + [
+        str(manifest.facts[name]) for name in (NO_STEP, "no_line_matched", "not_profiled") if name in manifest.facts
+    ]
 
 
 def _not_profiled(folder: Path, rows: Sequence[Mapping[str, Any]], num_traces: int) -> dict[str, str]:
