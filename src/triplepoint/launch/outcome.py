@@ -87,7 +87,7 @@ class Failure:
     @property
     def is_aftershock(self) -> bool:
         """Whether the message only tells that some other rank has gone, or that someone ended the job."""
-        return self.status in _MAY_FOLLOW and _AFTERSHOCK.search(self.message) is not None
+        return self.status in _MAY_FOLLOW and is_aftershock(self.message)
 
 
 def classify(message: str) -> Status:
@@ -97,6 +97,11 @@ def classify(message: str) -> Status:
     if _OUT_OF_MEMORY.search(message):
         return Status.OOM
     return Status.COLLECTIVE if _COLLECTIVE.search(message) else Status.CRASHED
+
+
+def is_aftershock(message: str) -> bool:
+    """Return whether a message only tells that some other rank has gone, or that someone ended the job."""
+    return _AFTERSHOCK.search(message) is not None
 
 
 def judge_kill(failure: Failure, num_host_kills: int) -> Failure:

@@ -1,6 +1,7 @@
 """Make a run of a recording that is over, or of what is left of one whose processes were killed."""
 
 import json
+import re
 import shutil
 import signal
 from collections import Counter
@@ -11,7 +12,7 @@ from typing import Any
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import UserError
 from triplepoint.launch.collect import devices_of_ranks
-from triplepoint.launch.outcome import HOST_MEMORY, LOG_TAIL_LINES, classify, describe_exit
+from triplepoint.launch.outcome import HOST_MEMORY, LOG_TAIL_LINES, classify, describe_exit, is_aftershock
 from triplepoint.manifest import NO_STEP, Evidence, Manifest
 from triplepoint.recorded.description import read_description
 from triplepoint.recorded.marks import RANGES, REQUEST, SOURCES
@@ -30,6 +31,10 @@ _TOLD = {
     signal.SIGHUP: "told to end: its terminal was closed (SIGHUP)",
 }
 """What is said of a job that one of `ENDING_SIGNALS` told to end."""
+_ERROR = re.compile(r"\b\w*(Error|Exception)\b|\berror: |can't open file")
+"""What a line of a log that says why a job failed has: of Python, of argparse, of Python about its script."""
+_OF_LAUNCHER = re.compile(r"ChildFailedError|CalledProcessError|^\s*raise |^\s*at |failed \(exitcode")
+"""Lines in which a launcher says that a rank failed, and source lines of a traceback: others say why."""
 
 
 def finish(session: Session, results: Path, config: Path) -> str:
@@ -55,6 +60,9 @@ def finish(session: Session, results: Path, config: Path) -> str:
         rows = [row | {"kind": "warmup"} if row["kind"] == "profiled" else row for row in rows]
     facts = {"steps_marked_by": _MARKED_BY[marked_by] if marked_by else "nothing"}
     facts |= _not_profiled(session.folder, rows, len(traces))
+    if setup.get("steps") == "log" and marked_by != "log":
+        others = f"steps are marked by {_MARKED_BY[marked_by]}" if marked_by else "nothing else marked steps"
+        facts["no_line_matched"] = f"fewer than two lines of the log matched --step-pattern; {others}"
     versions: dict[str, str] = next((rank["versions"] for rank in session.ranks()), {})
     run = write_run(
         results / "runs",
@@ -75,7 +83,9 @@ def finish(session: Session, results: Path, config: Path) -> str:
 def notes_of(manifest: Manifest) -> list[str]:
     """Return what is said of a recorded run once it is written: how its job ended, steps and trace it lacks."""
     ended = [f"{manifest.status.label}: {ending}"] if (ending := manifest.facts.get("ending")) else []
-    return ended + [str(manifest.facts[name]) for name in (NO_STEP, "not_profiled") if name in manifest.facts]
+    return ended + [
+        str(manifest.facts[name]) for name in (NO_STEP, "no_line_matched", "not_profiled") if name in manifest.facts
+    ]
 
 
 def _not_profiled(folder: Path, rows: Sequence[Mapping[str, Any]], num_traces: int) -> dict[str, str]:
@@ -279,8 +289,10 @@ def _message(status: Status, end: Mapping[str, Any]) -> str:
     if status is Status.OOM and end["status"] in (-9, 137):
         return f"{HOST_MEMORY}: the kernel ended it; {describe_exit(end['status'])}"
     said = [line.strip() for line in end["log_tail"] if status is not Status.CRASHED and classify(line) is status]
-    errors = [line.strip() for line in end["log_tail"] if "Error" in line]
-    return str((said or errors[-1:] or [describe_exit(end["status"])])[0][:1000])
+    errors = [line.strip() for line in end["log_tail"] if _ERROR.search(line)]
+    causes = [line for line in errors if not _OF_LAUNCHER.search(line)]
+    first = [line for line in causes if not is_aftershock(line)]
+    return str((said or first[-1:] or causes[-1:] or errors[-1:] or [describe_exit(end["status"])])[0][:1000])
 
 
 def next_common_step(folder: Path) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from triplepoint.recorded.marks import SESSION, Marks, local_rank_of, rank_of
+from triplepoint.recorded.marks import SESSION, Marks, local_rank_of
 from triplepoint.recorded.setup import ask_for_window, make_setup, read_window
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class LoopRecorder:
             self._session = self._begin()
             folder = self._session.folder
         # The hook of `triplepoint record` may mark too: calls are the most certain, and the others are left out.
-        self._marks = Marks(folder, rank_of(), "calls", "loop")
+        self._marks = Marks(folder, None, "calls", "loop")
         self._marks.begin()
         return self
 

@@ -29,7 +29,7 @@ RANGES = "ranges"
 """Folder of a recording with the name of the library whose ranges mark the window, a file for each rank."""
 SOURCES = {
     "calls": "calls of recorder.step()",
-    "framework": "the training step of Megatron-LM or DeepSpeed",
+    "framework": "the training step of Megatron-LM, DeepSpeed or Hugging Face's Trainer",
     "profiler": "steps of the loop's own torch.profiler",
     "optimizer": "steps of the optimizer",
 }
@@ -39,6 +39,17 @@ _LOOK_NS = 200_000_000
 """Between two looks for a request: a stat of a file on a network file system may take a millisecond."""
 _FIRST_MARK = {"optimizer": False, "profiler": False, "framework": False, "calls": True}
 """Whether the first mark of a source ends a step: of a hook nobody knows when that step began."""
+_SOFTWARE = (
+    "torch",
+    "deepspeed",
+    "megatron.core",
+    "transformers",
+    "accelerate",
+    "lightning",
+    "pytorch_lightning",
+    "torchtitan",
+)
+"""Modules whose versions are noted where a rank has imported them."""
 
 
 def rank_of(environment: "os._Environ[str] | dict[str, str]" = os.environ) -> int:
@@ -47,6 +58,15 @@ def rank_of(environment: "os._Environ[str] | dict[str, str]" = os.environ) -> in
         if environment.get(name, "").isdigit():
             return int(environment[name])
     return 0
+
+
+def _process_group() -> Any:
+    """Return `torch.distributed` where its process group has begun, else None.
+
+    A trainer that starts its ranks itself, as Lightning's or `torch.multiprocessing.spawn`, sets no rank of a launcher.
+    """
+    group = sys.modules.get("torch.distributed")
+    return group if group is not None and group.is_available() and group.is_initialized() else None
 
 
 def local_rank_of(environment: "os._Environ[str] | dict[str, str]" = os.environ) -> int:
@@ -60,31 +80,42 @@ def local_rank_of(environment: "os._Environ[str] | dict[str, str]" = os.environ)
 class Marks:
     """Steps of one rank, written as they end: what a kill leaves is whole but for the step it fell into."""
 
-    def __init__(self, session: Path, rank: int, chosen: str = "auto", writer: str = "rank") -> None:
+    def __init__(self, session: Path, rank: int | None = None, chosen: str = "auto", writer: str = "rank") -> None:
         """Write into a recording.
 
         Args:
             session: Folder of the recording.
-            rank: Rank of this process.
+            rank: Rank of this process. None: that of torch's process group at the first mark, else the launcher's.
             chosen: Key of `SOURCES` that alone may mark, or `auto`.
             writer: Begins the name of the file of steps: each writer has its own.
         """
-        self._session, self._rank, self._chosen, self._writer = session, rank, chosen, writer
+        self._session, self._chosen, self._writer = session, chosen, writer
+        self._rank = rank
         self._source: str | None = None
+        self._callers: dict[str, object] = {}
         self._file: Any = None
         self._start_ns = 0
         self._number = 0
-        self._window = _Window(session, rank)
+        self._window: _Window | None = None
 
     def begin(self) -> None:
         """Begin the first step of a loop that marks its own steps."""
         self._start_ns = time.monotonic_ns()
 
-    def mark(self, source: str) -> None:
-        """End a step, and begin the next one."""
+    def mark(self, source: str, caller: object = None) -> None:
+        """End a step, and begin the next one.
+
+        Args:
+            source: Key of `SOURCES`.
+            caller: What was called, of which a source may have several, such as two optimizers: the first alone marks.
+        """
         now = time.monotonic_ns()
+        if self._callers.setdefault(source, caller) != caller:
+            return
         if source != self._source and not self._takes(source):
             return
+        if self._window is None:
+            self._window = _Window(self._session, self._find_rank())
         if self._start_ns:
             kind = self._window.kind
             line = {"rank": self._rank, "step": self._number, "kind": kind, "by": source, "pid": os.getpid()}
@@ -92,6 +123,12 @@ class Marks:
             self._number += 1
         self._window.at_step(self._number, now)
         self._start_ns = time.monotonic_ns()
+
+    def _find_rank(self) -> int:
+        if self._rank is None:
+            group = _process_group()
+            self._rank = rank_of() if group is None else int(group.get_rank())
+        return self._rank
 
     def _takes(self, source: str) -> bool:
         """Return whether a source marks from now on; what a less certain one has marked is begun anew."""
@@ -110,7 +147,8 @@ class Marks:
                 (self._session / folder).mkdir(parents=True, exist_ok=True)
             # Buffered by line: each is handed to the operating system as it ends.
             self._file = (self._session / "steps" / f"{self._writer}{self._rank}.jsonl").open("a", buffering=1)
-            (self._session / "ranks" / f"rank{self._rank}.json").write_text(json.dumps(_this_rank(self._rank)))
+            rank = self._find_rank()
+            (self._session / "ranks" / f"rank{rank}.json").write_text(json.dumps(_this_rank(rank)))
         try:
             self._file.write(json.dumps(line) + "\n")
         except OSError:  # a full disk, or a folder that was removed: the training goes on
@@ -118,7 +156,8 @@ class Marks:
 
     def end(self) -> None:
         """End a profiled window that the loop did not reach the end of."""
-        self._window.close()
+        if self._window is not None:
+            self._window.close()
 
 
 class _Window:
@@ -219,11 +258,13 @@ def _this_rank(rank: int) -> dict[str, Any]:
     """Return what tells the device of this process, and its software."""
     found: dict[str, Any] = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "device": None}
     found["local_rank"] = local_rank_of()
-    found["world_size"] = int(os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_NTASKS") or 1)
+    group = _process_group()
+    told = os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_NTASKS") or 1
+    found["world_size"] = int(told) if group is None else int(group.get_world_size())
     found["visible"] = next(
         (os.environ[name] for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if os.environ.get(name)), None
     )
-    modules = {name: sys.modules.get(name) for name in ("torch", "deepspeed", "megatron.core", "transformers")}
+    modules = {name: sys.modules.get(name) for name in _SOFTWARE}
     found["versions"] = {
         name: str(getattr(module, "__version__", ""))
         for name, module in modules.items()
@@ -240,30 +281,22 @@ def install(session: Path) -> None:
     chosen = os.environ.get(STEPS_BY, "auto")
     if chosen == "none":
         return
-    marks = Marks(session, rank_of(), chosen)
+    marks = Marks(session, None, chosen)
     atexit.register(marks.end)
     watched = {
-        "torch.optim.optimizer": lambda module: module.register_optimizer_step_post_hook(_of_first_optimizer(marks)),
+        "torch.optim.optimizer": lambda module: module.register_optimizer_step_post_hook(
+            lambda optimizer, *_: marks.mark("optimizer", id(optimizer))
+        ),
         "torch.profiler.profiler": lambda module: _after(module.profile, "step", marks, "profiler"),
         "deepspeed.runtime.engine": lambda module: _after(
             module.DeepSpeedEngine, "_take_model_step", marks, "framework"
         ),
         "megatron.training.training": lambda module: _after(module, "train_step", marks, "framework"),
+        "transformers.trainer_callback": lambda module: _after(
+            module.CallbackHandler, "on_step_end", marks, "framework"
+        ),
     }
     sys.meta_path.insert(0, _AfterImport(watched))
-
-
-def _of_first_optimizer(marks: Marks) -> Callable[..., None]:
-    """Return a hook for the optimizer that steps first: others of the same step would be steps of their own."""
-    first: list[int] = []
-
-    def hook(optimizer: object, *arguments: object) -> None:
-        if not first:
-            first.append(id(optimizer))
-        if first[0] == id(optimizer):
-            marks.mark("optimizer")
-
-    return hook
 
 
 def _after(owner: Any, name: str, marks: Marks, source: str) -> None:
@@ -274,7 +307,8 @@ def _after(owner: Any, name: str, marks: Marks, source: str) -> None:
 
     def marked(*arguments: Any, **named: Any) -> Any:
         found = call(*arguments, **named)
-        marks.mark(source)
+        # Frameworks nest, as Hugging Face's Trainer and DeepSpeed's engine, and a job may have several engines.
+        marks.mark(source, (name, id(arguments[0])) if source == "framework" and arguments else name)
         return found
 
     setattr(owner, name, marked)

@@ -72,6 +72,57 @@ def test_job_told_to_end_after_measured_steps_is_ok_and_says_so(
     assert expected[1] in line and manifest.facts["exit_status"] == status
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        # torchrun, torch 2.13: a script that fails to import, and one of two ranks that fails.
+        (
+            [
+                "ModuleNotFoundError: No module named 'transformers'",
+                "E1123 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0",
+                "    raise ChildFailedError(",
+                "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+            ],
+            "ModuleNotFoundError: No module named 'transformers'",
+        ),
+        (
+            [
+                "[rank1]: ValueError: bad sample 17 in shard 3",
+                "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4432",
+                "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+            ],
+            "[rank1]: ValueError: bad sample 17 in shard 3",
+        ),
+        # `accelerate launch`, 1.15, around a script whose name is misspelt.
+        (
+            [
+                "python: can't open file '/home/user/trian.py': [Errno 2] No such file or directory",
+                "subprocess.CalledProcessError: Command '['python', 'trian.py']' returned non-zero exit status 2.",
+            ],
+            "python: can't open file '/home/user/trian.py': [Errno 2] No such file or directory",
+        ),
+        (
+            ["usage: train.py [-h] [--steps N]", "train.py: error: unrecognized arguments: --stesp 3"],
+            "train.py: error: unrecognized arguments: --stesp 3",
+        ),
+        (["RuntimeError: Connection reset by peer"], "RuntimeError: Connection reset by peer"),
+        (["step 3"], "exited with status 1 without a word"),
+    ],
+)
+def test_crash_is_said_by_the_rank_that_failed_and_not_by_its_launcher(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], said: list[str], expected: str
+) -> None:
+    left(tmp_path).leave_end(1, ["torchrun"], said)
+    manifest, line = finished(tmp_path, capfd)
+    assert manifest.facts["ending"] == expected and expected in line
+
+
+def test_pattern_that_no_line_matched_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    left(tmp_path, steps="log").leave_end(0, ["train"], [])
+    _, line = finished(tmp_path, capfd)
+    assert "fewer than two lines of the log matched --step-pattern; steps are marked by steps of the optimizer" in line
+
+
 def test_crash_of_one_rank_is_no_ending_by_hand_though_its_launcher_told_the_others(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from triplepoint.aggregate import aggregate
 from triplepoint.cli import main
 from triplepoint.config.plan import read_planned_run
 from triplepoint.manifest import Manifest, read_manifest
+from triplepoint.recorded.marks import SOURCES
 from triplepoint.recorded.session import job_key
 from triplepoint.recorded.studies import read_recorded
 from triplepoint.tables import STEPS
@@ -164,7 +165,7 @@ def test_loops_of_frameworks(tmp_path: Path, loop: str) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     _, manifest, steps = recorded(tmp_path)
     expected = {"megatron_core_loop": "steps of the optimizer"}
-    assert manifest.facts["steps_marked_by"] == expected.get(loop, "the training step of Megatron-LM or DeepSpeed")
+    assert manifest.facts["steps_marked_by"] == expected.get(loop, SOURCES["framework"])
     assert Counter(row["kind"] for row in steps) == {"warmup": 2 * 3, "measured": 2 * 7, "profiled": 2}
 
 
@@ -256,7 +257,7 @@ def test_training_step_of_megatron_lm_is_a_mark(tmp_path: Path) -> None:
     done = subprocess.run(words, env=environment() | {"PYTHONPATH": paths}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     _, manifest, steps = recorded(tmp_path / "results")
-    assert manifest.facts["steps_marked_by"] == "the training step of Megatron-LM or DeepSpeed"
+    assert manifest.facts["steps_marked_by"] == SOURCES["framework"]
     assert len(steps) == 8
 
 
@@ -277,3 +278,58 @@ def test_ranks_take_the_gpus_that_are_visible_to_them(tmp_path: Path, monkeypatc
     gpus = RESULT_TABLES["gpus"].read(tmp_path / "tables" / "recorded" / "gpus.parquet").to_pylist()
     assert [gpu["device"] for gpu in gpus] == ["gpu3", "gpu1"]
     assert row["num_measured_steps"] > 20 and row["gpu_power_w"] > 100
+
+
+def test_trainer_that_starts_its_ranks_itself_has_a_run_of_them_all(tmp_path: Path) -> None:
+    """As Lightning and `torch.multiprocessing.spawn` do: no variable of a launcher names the rank."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, torch, torch.distributed as dist, torch.multiprocessing as mp\n"
+        "def train(rank, port_file):\n"
+        "    dist.init_process_group('gloo', init_method='file://' + port_file, rank=rank, world_size=2)\n"
+        "    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1)\n"
+        "    for _ in range(6): dist.barrier(); optimizer.step()\n"
+        "if __name__ == '__main__': mp.spawn(train, (sys.argv[1],), nprocs=2)\n"
+    )
+    words = ["--warmup", "0", "--profile", "3:4", "--", sys.executable, str(script), str(tmp_path / "rendezvous")]
+    done = run(tmp_path / "results", *words)
+    assert done.returncode == 0, done.stderr
+    folder, manifest, steps = recorded(tmp_path / "results")
+    assert Counter(step["rank"] for step in steps) == {0: 5, 1: 5}
+    assert [trace.rank for trace in find_run_traces(folder / "raw" / "traces")] == [0, 1]
+    assert [device.rank for device in manifest.nodes[0].devices] == [0, 1]
+
+
+def test_update_of_a_trainer_on_an_engine_is_one_step(tmp_path: Path) -> None:
+    """Hugging Face's Trainer on DeepSpeed: the engine's update and the callback are of one step."""
+    package = tmp_path / "lib" / "transformers"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "trainer_callback.py").write_text(
+        "class CallbackHandler:\n    def on_step_end(self, args, state, control): return control\n"
+    )
+    engine = tmp_path / "lib" / "deepspeed" / "runtime"
+    engine.mkdir(parents=True)
+    (engine.parent / "__init__.py").write_text("")
+    (engine / "__init__.py").write_text("")
+    (engine / "engine.py").write_text("class DeepSpeedEngine:\n    def _take_model_step(self, lr): pass\n")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys\nfrom transformers.trainer_callback import CallbackHandler\n"
+        "from deepspeed.runtime.engine import DeepSpeedEngine\n"
+        "engine, handler = DeepSpeedEngine(), CallbackHandler()\n"
+        "for _ in range(9):\n"
+        "    if sys.argv[1:] == ['engine']: engine._take_model_step(0.1)\n"
+        "    handler.on_step_end(None, None, None)\n"
+    )
+    paths = os.pathsep.join([str(tmp_path / "lib"), environment()["PYTHONPATH"]])
+    for words in ([], ["engine"]):
+        results = tmp_path / f"results{len(words)}"
+        line = command(results, "--warmup", "0", "--", sys.executable, str(script), *words)
+        done = subprocess.run(
+            line, env=environment() | {"PYTHONPATH": paths}, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        _, manifest, steps = recorded(results)
+        assert manifest.facts["steps_marked_by"] == SOURCES["framework"]
+        assert len(steps) == 8
