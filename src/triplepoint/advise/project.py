@@ -64,7 +64,7 @@ class Projected:
         efficiency: Tokens per second and GPU over those of the start on this network.
         tokens_per_s: Of all GPUs, without failures.
         power_w: Of all nodes at the plug, all of which becomes heat.
-        energy_per_token_j: The same, per token.
+        node_energy_per_token_j: The same, per token.
         gpu_temp_max_c: Of the hottest GPU.
         slowest_gpu: Time of the slowest GPU's computation over that of the middle one, less 1; its interval is that
             of 90 % of the draws.
@@ -81,7 +81,7 @@ class Projected:
     efficiency: Interval
     tokens_per_s: Interval
     power_w: Interval
-    energy_per_token_j: Interval
+    node_energy_per_token_j: Interval
     gpu_temp_max_c: Interval
     slowest_gpu: Interval
     mttf_s: Interval

@@ -14,11 +14,11 @@ from triplepoint.provenance import git_state
 from triplepoint.simulate.scaling import LeftOut
 from triplepoint.units import BITS_PER_BYTE, MEGA, S_PER_HOUR
 
-_OF_STEPS = ("GPUs", "step s", "efficiency %", "Mtoken/s", "MW", "J/token", "max degC", "slowest GPU %")
+_OF_STEPS = ("GPUs", "step s", "efficiency %", "Mtoken/s", "MW", "node J/token", "max degC", "slowest GPU %")
 _OF_FAILURES = ("GPUs", "MTTF h", "checkpoint min", "goodput %", "Mtoken/s kept")
 _QUANTITIES = {
     "step_time_s": "step_time_s", "efficiency": "efficiency", "tokens_per_s": "tokens_per_s", "power_w": "power_w",
-    "energy_per_token_j": "energy_per_token_j", "gpu_temp_max_c": "gpu_temp_max_c",
+    "node_energy_per_token_j": "node_energy_per_token_j", "gpu_temp_max_c": "gpu_temp_max_c",
     "slowest_gpu_fraction": "slowest_gpu", "mttf_s": "mttf_s", "checkpoint_every_s": "checkpoint_every_s",
     "goodput": "goodput", "kept_tokens_per_s": "kept_tokens_per_s", "step_time_over_first": "against_first",
 }  # fmt: skip
@@ -132,7 +132,7 @@ _CELLS: Mapping[str, Callable[[Projected], str]] = MappingProxyType(
         "efficiency %": lambda one: _percent(one.efficiency),
         "Mtoken/s": lambda one: _scaled(one.tokens_per_s, MEGA),
         "MW": lambda one: _scaled(one.power_w, MEGA),
-        "J/token": lambda one: _scaled(one.energy_per_token_j, 1.0),
+        "node J/token": lambda one: _scaled(one.node_energy_per_token_j, 1.0),
         "max degC": lambda one: _scaled(one.gpu_temp_max_c, 1.0),
         "slowest GPU %": lambda one: _percent(one.slowest_gpu),
         "MTTF h": lambda one: _scaled(one.mttf_s, S_PER_HOUR),

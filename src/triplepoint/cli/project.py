@@ -23,7 +23,8 @@ which says all that is asked. Its job is scaled by data parallelism: each replic
 
 columns, with 90 % intervals:
   efficiency %    tokens per second and GPU over those of the point, on the same network
-  MW, J/token     all nodes at the plug, which is also the heat they give off; switches, storage and cooling left out
+  MW              mean of all nodes at the plug, which is also their heat; without switches, storage and cooling
+  node J/token    the same times step time, per trained token
   max degC        hottest GPU
   slowest GPU %   by how much longer the slowest GPU computes than the middle one; interval over draws of parts
   MTTF h          mean time to failure of the job

@@ -71,7 +71,7 @@ def test_quantities_follow_from_the_step() -> None:
     one, tokens = at(256), 256 * 8192  # one sequence for each replica of 4 GPUs and micro-batch of four
     assert one.scaled.job.global_batch_size == 256
     assert one.tokens_per_s.value == pytest.approx(tokens / one.step_time_s.value)
-    assert one.energy_per_token_j.value == pytest.approx(one.power_w.value * one.step_time_s.value / tokens)
+    assert one.node_energy_per_token_j.value == pytest.approx(one.power_w.value * one.step_time_s.value / tokens)
     assert one.kept_tokens_per_s.value == pytest.approx(one.tokens_per_s.value * one.goodput.value)
     assert one.power_w.value / 32 == pytest.approx(at(16).power_w.value / 2, rel=0.1)
 
