@@ -100,12 +100,14 @@ class Site:
     def job(self, layers: tuple[int, ...] = ()) -> Job:
         """Return the job with so many layers on each stage; empty as the point has them.
 
-        Parts are drawn as of a first repeat: what a run's own parts are, its passport says.
+        What its parts are, its passport says; nodes and power limits are those of `cluster`.
 
         Raises:
             PointError, UserError: If it cannot be simulated.
         """
-        point = self.point.model_copy(update={"repeat": 1})
+        point = self.point.model_copy(update={
+            "repeat": 1, "parts_of_repeat": None, "hosts": (), "gpu_power_limits_w": (),
+        })  # fmt: skip
         if layers:
             layout = point.layout.model_copy(update={"pipeline_layers": layers, "pipeline_ends": ()})
             point = point.model_copy(update={"layout": layout})
@@ -159,7 +161,7 @@ class Site:
         """
         job, placed = self.job(placement.layers), placed_on(cluster or self.cluster, placement.nodes)
         constants = read_calibrations(self.config)[0].constants(job)
-        slow = slow_ranks(placed, job.num_gpus)
+        slow = slow_ranks(placed, job)
 
         def simulate(factor: Mapping[int, float]) -> Training[Step]:
             return Training(simulate_step(job, constants, self.config, with_factors(slow, factor)))
@@ -194,6 +196,18 @@ def placed_on(cluster: ClusterConfig, nodes: tuple[int, ...]) -> ClusterConfig:
     return cluster.model_copy(update={"slow_gpus": moved(cluster.slow_gpus), "conditions": conditions})
 
 
+def as_placed(learned: Learned, point: Point) -> Learned:
+    """Return what was learned of a run whose point says hosts or power limits: its cluster by place in rank order."""
+    limits_w = {
+        f"node{point.hosts.index(host) if point.hosts else host.removeprefix('node')}.gpu{device}": limit_w
+        for (host, device), limit_w in point.power_limits_w.items()
+    }
+    cluster = learned.runs.cluster
+    cluster = placed_on(cluster, point.node_order) if point.node_order else cluster
+    cluster = cluster.model_copy(update={"conditions": cluster.conditions.with_limits(limits_w)})
+    return replace(learned, runs=replace(learned.runs, cluster=cluster))
+
+
 def learned_cluster(learned: Learned, shift: float = 0.0) -> ClusterConfig:
     """Return the cluster of a run with inlet and contacts as the run shows them.
 
@@ -212,8 +226,9 @@ def learned_cluster(learned: Learned, shift: float = 0.0) -> ClusterConfig:
         # The interval of a passport is symmetric in the logarithm: a deviation is 1/1.645 of its half.
         own *= (slot.contact.hi / slot.contact.value) ** (shift / 1.645)
         usual[slot.name], bad[slot.name] = 1.0, float(np.clip(own, 1.0, 20.0))
+    leakage = dict.fromkeys(usual, 1.0) | runs.cluster.conditions.leakage
     conditions = runs.cluster.conditions.model_copy(update={
-        "inlet_temp_c": float(np.clip(inlet_c, 0.0, 60.0)), "contact": usual, "bad_contact": bad,
+        "leakage": leakage, "inlet_temp_c": float(np.clip(inlet_c, 0.0, 60.0)), "contact": usual, "bad_contact": bad,
         "blocked_airflow": {}, "starts_at_rest": False,
     })  # fmt: skip
     return runs.cluster.model_copy(update={"conditions": conditions})

@@ -16,6 +16,7 @@ from triplepoint.advise.placement import (
     Outcome,
     Placement,
     Site,
+    as_placed,
     learned_cluster,
     with_slow_gpus,
     with_usual_parts,
@@ -108,6 +109,8 @@ def advise(folder: Path, config: Path, layers: tuple[int, ...] = ()) -> Advice:
         raise UserError(
             f"{folder.name}: model, layout or batch of the recorded job are not known; describe it (docs/own_job.md)"
         )
+    if point.hosts or point.gpu_power_limits_w:
+        learned = as_placed(learned, point)
     site = Site(point, learned_cluster(learned), config)
     return _advice(folder.name, site, learned, step_times_s(folder), layers)
 

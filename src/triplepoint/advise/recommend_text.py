@@ -126,15 +126,13 @@ def megatron_layout(layers: Sequence[int]) -> str | None:
 
 
 def script(advice: Advice) -> str:
-    """Return a shell script that sets the recommended power limits, to run on every node; nothing runs it here.
+    """Return a shell script that sets the recommended power limits, of which there are some; nothing runs it here.
 
     Where both ways are recommended it is the shorter step, else the lower power.
     """
     chosen = {one.caps.goal: one.caps for one in advice.accepted_limits}
-    caps = chosen.get("move") or chosen.get("save")
+    caps = chosen.get("move") or chosen["save"]
     lines = ["#!/bin/sh", f"# Power limits by `triplepoint recommend {advice.name}`. Run it as root on every node."]
-    if caps is None:
-        return "\n".join([*lines, "# No limit of a single GPU is recommended.", ""])
     is_amd = advice.site.cluster.device == "rocm"
     command = "amd-smi set --gpu {} --power-cap {}" if is_amd else "nvidia-smi -i {} -pl {}"
     lines.append(f"# To take it back: {command.format('N', round(caps.present_w))} for every GPU N.")

@@ -142,7 +142,9 @@ def _write(arguments: argparse.Namespace, advice: "Advice") -> None:
         placement = advice.proposed if advice.is_accepted and advice.proposed else advice.present
         write_text(arguments.hosts, "\n".join(hosts_in_order(advice, placement)) + "\n")
         say(f"recommend: hosts in rank order in {arguments.hosts}")
-    if arguments.caps:
+    if arguments.caps and not advice.accepted_limits:
+        say(f"recommend: no power limit is recommended, so there is nothing to set: no {arguments.caps}")
+    elif arguments.caps:
         write_text(arguments.caps, script(advice))
         say(f"recommend: power limits in {arguments.caps}; nothing was set")
 

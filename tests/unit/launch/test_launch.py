@@ -230,8 +230,8 @@ def test_agent_refuses_a_corpus_that_changed_while_it_was_in_the_queue(tmp_path:
     run = planned(point)
     raw = new_attempt(write_run(tmp_path, run), run, 1)
     note_contents(raw, run)
-    assert find_obstacle(raw, range(2), run) is None
+    assert find_obstacle(raw, range(2), run, []) is None
     text.write_text("two text")
-    obstacle = find_obstacle(raw, range(2), run)
+    obstacle = find_obstacle(raw, range(2), run, [])
     assert obstacle is not None and obstacle.is_user_error
     assert "changed since the plan was made" in obstacle.message
