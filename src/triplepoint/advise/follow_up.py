@@ -146,6 +146,8 @@ def _as_advised(advice: Advice, kind: Kind) -> dict[str, Any]:
     side: dict[str, Any] = {"hosts": _hosts(advice, advice.proposed)}
     if advice.proposed.layers and advice.proposed.layers != advice.present.layers:
         side |= {"pipeline_layers": list(advice.proposed.layers), "pipeline_ends": []}
+    if advice.proposed.micro_batch_size:
+        side["micro_batch_size"] = advice.proposed.micro_batch_size
     return side
 
 

@@ -155,8 +155,11 @@ def _advice(name: str, site: Site, learned: Learned | None, measured_s: Float, l
             slowed = with_slow_gpus(site, learned, before)
             if slowed.cluster.slow_gpus != site.cluster.slow_gpus:
                 site, before = slowed, slowed.step(slowed.present)
-        proposed, after = judged(site, layers) if layers else find(site, before)
-        gain = gain_of(site, learned, before, proposed, after) if proposed and after else None
+        found = [judged(site, layers)] if layers else find(site, before)
+        gains = [gain_of(site, learned, before, *one) for one in found]
+        # What is surest to gain: another micro-batch is known less well than another placement.
+        best = max(range(len(gains)), key=lambda place: gains[place].lo, default=None)
+        proposed, after, gain = (None,) * 3 if best is None else (*found[best], gains[best])
         chosen = proposed if proposed and gain and gain.is_accepted else site.present
         limits = find_limits(site, learned, chosen)
         outlook = foresee(site, learned) if learned and measured_s.size else None
