@@ -2,7 +2,7 @@
 
 A cluster is drawn (contacts, faulty slots, inlet, leakage of parts) and a run is simulated on it. The advisor sees the
 telemetry of that run and the description of a sound cluster. What it recommends is then simulated on the truth.
-Leakage of parts stays where it was when nodes change places. With --limits, power limits of clusters without faults.
+Parts go with their node when nodes change places. With --limits, power limits of clusters without faults.
 """
 
 import shutil
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from triplepoint.advise.caps import with_limits
-from triplepoint.advise.placement import Placement, placed_on
+from triplepoint.advise.placement import Placement
 from triplepoint.advise.recommend import Advice, Limits, advise
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
@@ -87,11 +87,13 @@ def simulate_on(truth: ClusterConfig, run: PlannedRun, folder: Path) -> Path:
 
 def true_step_s(truth: ClusterConfig, run: PlannedRun, placement: Placement) -> float:
     """Return the step of a placement on the truth. Unit: s."""
-    point = run.point
+    point = run.point.model_copy(update={"hosts": tuple(f"node{node}" for node in placement.nodes)})
     if placement.layers:
         layout = point.layout.model_copy(update={"pipeline_layers": placement.layers, "pipeline_ends": ()})
         point = point.model_copy(update={"layout": layout})
-    return predict_job(job_of(point, Catalogue(CONFIG)), None, CONFIG, placed_on(truth, placement.nodes)).step_time_s
+    if placement.micro_batch_size:
+        point = point.model_copy(update={"micro_batch_size": placement.micro_batch_size})
+    return predict_job(job_of(point, Catalogue(CONFIG)), None, CONFIG, truth).step_time_s
 
 
 def run_case(seed: int, job: str) -> Case:

@@ -198,8 +198,7 @@ def _run(site: Site, placement: Placement, cluster: ClusterConfig) -> _Run:
 def with_limits(cluster: ClusterConfig, limits_w: Mapping[Seat, float]) -> ClusterConfig:
     """Return a cluster whose single GPUs have these power limits, by (node, device)."""
     named = {f"node{node}.gpu{device}": float(own) for (node, device), own in limits_w.items()}
-    conditions = cluster.conditions.model_copy(update={"power_limits_w": cluster.conditions.power_limits_w | named})
-    return cluster.model_copy(update={"conditions": conditions})
+    return cluster.model_copy(update={"conditions": cluster.conditions.with_limits(named)})
 
 
 def with_leakage(site: Site, clocks_mhz: Mapping[Seat, float]) -> ClusterConfig:

@@ -8,7 +8,9 @@ from typing import Any, Literal
 import numpy as np
 import yaml
 
+from triplepoint.advise.caps import Caps, Seat
 from triplepoint.advise.gain import Gain
+from triplepoint.advise.placement import Placement
 from triplepoint.advise.recommend import Advice
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import run_id
@@ -108,13 +110,9 @@ def follow_up(advice: Advice, name: str, config: Path) -> FollowUp:
     kind, gain = chosen
     spread = spread_of(advice.measured_s)
     number, site = num_pairs(gain.share, spread), advice.site
-    layers = advice.proposed.layers if kind == "placement" and advice.proposed else ()
-    is_split = bool(layers) and layers != advice.present.layers
-    fixed = settings_of_study(site.point)
-    sweeps: list[dict[str, Any]] = [{"set": {"repeats": 2 * number}}]
-    if is_split:
-        split = {"pipeline_layers": list(layers), "repeats": number}
-        sweeps = [{"set": {"repeats": number}}, {"set": split}]
+    fixed = settings_of_study(site.point) | _same_parts(site.point)
+    sides = [_as_it_is(advice, kind), _as_advised(advice, kind)]
+    sweeps: list[dict[str, Any]] = [{"set": {"repeats": number} | side} for side in sides]
     about = f"Follow-up of `triplepoint recommend {advice.name}`: A as it is, B as advised, in {number} pairs."
     content = {"description": about, "defaults": fixed, "sweeps": sweeps}
     runs = runs_of(content, site.point.cluster.name, config, name)
@@ -122,12 +120,61 @@ def follow_up(advice: Advice, name: str, config: Path) -> FollowUp:
     order = in_order(first, other)
     lines = [f"# {place:3} {'A' if run in first else 'B'} {run}" for place, run in enumerate(order, 1)]
     head = [
-        "# Written by `triplepoint recommend --study`. Launch the runs one by one in this order; before each B do what",
-        "# was advised beside pipeline_layers (hosts in rank order, power limits), before each A take it back.",
+        "# Written by `triplepoint recommend --study`. Launch the runs one by one in this order. Ranks take the hosts",
+        "# in the order of the study. Set power limits by hand before each run: a launch under others ends at once.",
         *lines,
     ]
     body = yaml.safe_dump(content, sort_keys=False, width=1000, default_flow_style=None)
     return FollowUp(kind, gain, spread, first, other, order, "\n".join([*head, body]))
+
+
+def _as_it_is(advice: Advice, kind: Kind) -> dict[str, Any]:
+    """Return what a study says of the job as it is: hosts, and of GPUs whose limit is to change the one in force."""
+    side: dict[str, Any] = {"hosts": _hosts(advice, advice.present)}
+    if kind != "placement":
+        caps = _caps(advice, kind)
+        side["gpu_power_limits_w"] = _limits(advice, dict.fromkeys(caps.limits_w, round(caps.present_w)))
+    return side
+
+
+def _as_advised(advice: Advice, kind: Kind) -> dict[str, Any]:
+    """Return what a study says of the job as advised: hosts and layers of stages, or power limits."""
+    if kind != "placement" or advice.proposed is None:
+        limits = _limits(advice, _caps(advice, kind).limits_w)
+        return {"hosts": _hosts(advice, advice.present), "gpu_power_limits_w": limits}
+    side: dict[str, Any] = {"hosts": _hosts(advice, advice.proposed)}
+    if advice.proposed.layers and advice.proposed.layers != advice.present.layers:
+        side |= {"pipeline_layers": list(advice.proposed.layers), "pipeline_ends": []}
+    if advice.proposed.micro_batch_size:
+        side["micro_batch_size"] = advice.proposed.micro_batch_size
+    return side
+
+
+def _caps(advice: Advice, kind: Kind) -> Caps:
+    return next(one.caps for one in advice.accepted_limits if one.caps.goal == kind)
+
+
+def _limits(advice: Advice, limits_w: Mapping[Seat, int]) -> list[str]:
+    named = _names(advice)
+    return sorted(f"{named[node]}.gpu{device}:{limit_w}" for (node, device), limit_w in limits_w.items())
+
+
+def _hosts(advice: Advice, placement: Placement) -> list[str]:
+    named = _names(advice)
+    return [named[node] for node in placement.nodes]
+
+
+def _names(advice: Advice) -> Mapping[int, str]:
+    """Return the names of the nodes of a job in a study: those of a simulated cluster have their numbers."""
+    point = advice.site.point
+    if point.engine != "simulated":
+        return advice.hosts
+    return dict(enumerate(point.hosts or (f"node{node}" for node in range(point.num_nodes))))
+
+
+def _same_parts(point: Point) -> dict[str, int]:
+    """Return the setting that gives all simulated runs of a study the GPUs of this one."""
+    return {"parts_of_repeat": point.parts_of_repeat or point.repeat} if point.engine == "simulated" else {}
 
 
 def in_order(first: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
@@ -148,7 +195,7 @@ def settings_of_study(point: Point) -> dict[str, Any]:
     fields = Settings.model_fields
     kept = {name: value for name, value in values.items() if value is not None and value != fields[name].default}
     kept = Settings.model_validate({"global_batch_size": point.global_batch_size} | kept).model_dump(
-        mode="json", include=set(kept) - {"dp", "repeat"}
+        mode="json", include=set(kept) - {"dp", "repeat", "hosts", "gpu_power_limits_w"}
     )
     return {"model": kept.pop("model"), "cluster": kept.pop("cluster"), **kept}
 
@@ -162,5 +209,6 @@ def runs_of(content: Mapping[str, Any], cluster: str, config: Path, name: str) -
     catalogue, where = Catalogue(config), Path(f"{name}.yaml")
     found = []
     for settings in expand(Study.model_validate(content), where):
-        found += [run_id(point) for point in points_of(settings, catalogue, where)]
+        is_simulated = settings.engine == "simulated"
+        found += [run_id(point) for point in points_of(settings, catalogue, where, is_simulated)]
     return tuple(found)

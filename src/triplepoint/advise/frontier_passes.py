@@ -79,7 +79,7 @@ class Site:
     def slower(self) -> Float:
         """Factor on the computation of every stage by GPUs that its cluster calls slow; shape (num_stages,)."""
         factor = np.ones(self.job.layout.pp)
-        for rank, own in slow_ranks(self.cluster, self.job.num_gpus).items():
+        for rank, own in slow_ranks(self.cluster, self.job).items():
             stage = self.job.mesh.place(rank).pp
             factor[stage] = max(factor[stage], own)
         return factor
@@ -93,7 +93,7 @@ class Site:
 def _warmed(
     job: Job, cluster: ClusterConfig, config: Path, prepared: Prepared, clock_limit_mhz: Mapping[int, float]
 ) -> Warm[Training[Step]]:
-    slow = slow_ranks(cluster, job.num_gpus)
+    slow = slow_ranks(cluster, job)
 
     def once_more(factor: Mapping[int, float]) -> Training[Step]:
         return Training(prepared.run(with_factors(slow, factor)))

@@ -91,7 +91,7 @@ def _lines(answer: FrontierAnswer) -> Iterator[str]:
     yield _limit(answer)
     yield "without an interval: savings are the model's, compared with no step measured at locked clocks"
     yield ""
-    rows = [("", "step", "GPU energy", "node", "hall", "hottest die"), _outcome("as it is", present)]
+    rows = [("", "step", "GPU energy", "mean of node", "mean of hall", "hottest die"), _outcome("as it is", present)]
     if answer.steady is not None:
         rows.append(_outcome("highest steady clocks", answer.steady))
     yield from _table([*rows, _outcome("a clock for each stage", then)])

@@ -9,7 +9,11 @@ from triplepoint.advise.placement_search import search
 from triplepoint.config.cluster import ConditionsConfig
 from triplepoint.errors import PointError, UserError
 from triplepoint.metrics import Z90
+from triplepoint.simulate.layouts import Laid
+from triplepoint.simulate.predict.prediction import read_calibrations
 
+_MICRO_BATCHES = (1, 2, 4, 8)
+"""Micro-batches that are searched, those of `triplepoint search`."""
 _ROUNDS = 2
 """Searches: the second knows how warm GPUs are under the first one's placement."""
 _FOLLOWED = 3
@@ -49,13 +53,38 @@ def judged(site: Site, layers: tuple[int, ...]) -> tuple[Placement, Outcome]:
             f"--layers {','.join(map(str, layers))}: {len(layers)} stages with {sum(layers)} layers, the run has "
             f"{len(now)} with {sum(now)}; give the layers of each stage"
         )
-    if not site.fits(layers):
-        raise UserError(f"--layers {','.join(map(str, layers))}: does not fit in memory, or cannot be simulated")
     placement = Placement(site.present.nodes, layers)
+    if not site.fits(placement):
+        raise UserError(f"--layers {','.join(map(str, layers))}: does not fit in memory, or cannot be simulated")
     return placement, site.step(placement)
 
 
-def find(site: Site, before: Outcome) -> tuple[Placement | None, Outcome | None]:
+def find(site: Site, before: Outcome) -> list[tuple[Placement, Outcome]]:
+    """Return the best placement with the present micro-batch and with each other one, with steps; those shorter.
+
+    Another micro-batch is searched if a step where everything stands as it does now would be shorter with it.
+
+    Args:
+        site: The job.
+        before: Its present step.
+    """
+    found = [(one, after) for one, after in [find_placement(site, before)] if one and after]
+    now_s = site.quick_step(site.present, before.factor).time_s
+    for size in _MICRO_BATCHES:
+        own, there = site.with_micro_batch(size), site.present._replace(micro_batch_size=size)
+        if size == site.point.micro_batch_size or own.refusal or not site.fits(there):
+            continue
+        if site.quick_step(there, before.factor).time_s >= now_s:
+            continue
+        present = own.step(own.present)
+        best, after = find_placement(own, present)
+        best, after = best or own.present, after or present
+        if after.step_time_s < before.step_time_s:
+            found.append((best._replace(micro_batch_size=size), after))
+    return found
+
+
+def find_placement(site: Site, before: Outcome) -> tuple[Placement | None, Outcome | None]:
     """Return the best placement that a search finds, followed with heat, and its step; None where none is shorter."""
     best, after, last = None, None, before
     known = {site.present: before}
@@ -93,12 +122,29 @@ def gain_of(site: Site, learned: Learned | None, before: Outcome, proposed: Plac
         for shift in (-Z90, Z90):
             moved = _share_at(site, learned_cluster(learned, shift).conditions, proposed)
             low, high = (low, high) if moved is None else (min(low, moved), max(high, moved))
-    return gain_within(share, low, high)
+    return gain_within(share, low, high, _layout_width(site, proposed))
 
 
-def gain_within(share: float, low: float, high: float) -> Gain:
-    """Return a gain whose ends by contacts are given, with what the model and its steps may be off by on top."""
-    own = Z90 * math.hypot(_MODEL_SHARE * share, _RESOLUTION / math.sqrt(6.0))
+def _layout_width(site: Site, proposed: Placement) -> float:
+    """Return half the 90 % interval, in log, of a step with another micro-batch over one with the present one."""
+    if not proposed.micro_batch_size:
+        return 0.0
+    one, other = (
+        Laid(site.job(each), site.quick_step(each, {}).gradient_share) for each in (site.present, proposed)
+    )  # fmt: skip
+    return read_calibrations(site.config)[0].layout_width(one, other)
+
+
+def gain_within(share: float, low: float, high: float, width: float = 0.0) -> Gain:
+    """Return a gain whose ends by contacts are given, with what the model and its steps may be off by on top.
+
+    Args:
+        share: The gain.
+        low: Its lower end by contacts.
+        high: Its upper end by contacts.
+        width: Half the 90 % interval, in log, of what else differs between the two steps.
+    """
+    own = math.hypot(Z90 * math.hypot(_MODEL_SHARE * share, _RESOLUTION / math.sqrt(6.0)), (1.0 - share) * width)
     return Gain(share, share - math.hypot(share - low, own), share + math.hypot(high - share, own))
 
 

@@ -1,6 +1,6 @@
 """Ledger of advice: what was promised against what runs found, one JSON line each, `results/recommendations.jsonl`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -71,10 +71,14 @@ def promise(results: Path, given: Promise) -> Path:
     """Write down a promise, in place of the one for the same run and kind; return the file.
 
     Runs that verify the one before are kept where it promised the same.
+
+    Raises:
+        UserError: If its runs verify another promise.
     """
-    others = []
+    others, pairs = [], {*zip(given.first, given.other, strict=True)}
     for one in promises_in(results):
         if (one.name, one.kind) != (given.name, given.kind):
+            _refuse_shared(one, pairs, "--study")
             others.append(one)
         elif not given.first and one.gain == given.gain:
             given = given.model_copy(update={"first": one.first, "other": one.other})
@@ -85,19 +89,33 @@ def add_pair(results: Path, name: str | None, first: str, other: str) -> Promise
     """Add a pair of runs to the last promise, of a run or cluster if one is named.
 
     Raises:
-        UserError: If there is no promise, or a run or its steps are missing.
+        UserError: If there is no promise, a run or its steps are missing, or the pair verifies another promise.
     """
     promises = promises_in(results)
     at = max((place for place, one in enumerate(promises) if name in (None, one.name)), default=None)
     if at is None:
         of = f" for {name}" if name else ""
         raise UserError(f"recommend: --found: {results / _FILE} has no promise{of}; 'triplepoint recommend RUN' first")
+    if first == other:
+        raise UserError(f"recommend: --found {first} {other}: one run twice; name A as it was, then B as advised")
+    for place, one in enumerate(promises):
+        if place != at:
+            _refuse_shared(one, {(first, other)}, f"--found {first} {other}")
     _value(results, promises[at].kind, first), _value(results, promises[at].kind, other)
     pairs = dict.fromkeys([*zip(promises[at].first, promises[at].other, strict=True), (first, other)])
     update = {"first": tuple(one for one, _ in pairs), "other": tuple(two for _, two in pairs)}
     promises[at] = promises[at].model_copy(update=update)
     _write(results, promises)
     return promises[at]
+
+
+def _refuse_shared(one: Promise, pairs: Set[tuple[str, str]], option: str) -> None:
+    """Refuse pairs that verify a promise already: one pair is evidence once."""
+    if pairs & {*zip(one.first, one.other, strict=True)}:
+        raise UserError(
+            f"recommend: {option}: these runs verify what was promised for {one.name} ({one.kind}); measure others, or "
+            f"remove that line of {_FILE}"
+        )
 
 
 def _write(results: Path, promises: Sequence[Promise]) -> Path:

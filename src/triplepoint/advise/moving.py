@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from triplepoint.advise.gain import Gain, find, gain_within
+from triplepoint.advise.gain import Gain, find_placement, gain_within
 from triplepoint.advise.passport import Learned, contacts_over
 from triplepoint.advise.placement import BAD_CONTACT, Placement, Site
 from triplepoint.calibrate.heat_runs import SETTLING_S, Observed
@@ -150,7 +150,7 @@ def foresee(site: Site, learned: Learned) -> Outlook | None:
 def _look(site: Site, moving: list[Moving], seen_h: float, hours: float) -> Ahead:
     then = replace(site, cluster=moved_on(site.cluster, _factors(moving, 0.5 * seen_h + hours, 0.0)))
     before = then.step(then.present)
-    placement, after = find(then, before)
+    placement, after = find_placement(then, before)
     if placement is None or after is None:
         return Ahead(hours, None, None)
     share, shares = 1.0 - after.step_time_s / before.step_time_s, list[float]()

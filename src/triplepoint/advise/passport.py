@@ -4,6 +4,7 @@ Numbers that all nodes share (inlet, resistances, preheat, fans) are those of `t
 resistance of a slot follows from what it shows: its die over the air at its sink, for each watt it draws.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -157,7 +158,14 @@ def of_passport(passport: Passport, cluster: ClusterConfig, config: Path, num_no
     gpu = Catalogue(config).gpu_of(cluster)
     assert gpu is not None, "passports are of GPUs"
     shape = num_nodes, cluster.gpus_per_node
-    slots = tuple(slot for slot in passport.slots if slot.node < num_nodes)
+    # A simulated run may have had its hosts in another order: they are known by their names.
+    named = (
+        slot.model_copy(update={"node": int(slot.host.removeprefix("node"))})
+        if re.fullmatch(r"node\d+", slot.host)
+        else slot
+        for slot in passport.slots
+    )
+    slots = tuple(slot for slot in named if slot.node < num_nodes)
     power_w, temp_c = np.zeros(shape), np.full(shape, np.nan)
     for slot in slots:
         power_w[slot.node, slot.device], temp_c[slot.node, slot.device] = slot.power_w, slot.temp_c

@@ -15,6 +15,7 @@ from triplepoint.advise.passport import Learned, contacts_over
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig, place_of
 from triplepoint.config.point import Point
+from triplepoint.config.rules import refusal
 from triplepoint.errors import PointError, UserError
 from triplepoint.simulate.artefacts.simulate_run import job_of
 from triplepoint.simulate.heat.nodes import is_known
@@ -39,10 +40,16 @@ class Placement(NamedTuple):
     Attributes:
         nodes: Node of the run at every place of the host file.
         layers: Layers of every pipeline stage, as `pipeline_layers`; empty as the point has them.
+        micro_batch_size: Sequences of a micro-batch; 0 as the point has them.
     """
 
     nodes: tuple[int, ...]
     layers: tuple[int, ...] = ()
+    micro_batch_size: int = 0
+
+
+AS_IT_IS = Placement(())
+"""Layers and micro-batch as the point has them, whatever the nodes."""
 
 
 class Outcome(NamedTuple):
@@ -97,31 +104,46 @@ class Site:
     def _is_memory_known(self) -> bool:
         return not peak_memory(self.job()).undecided
 
-    def job(self, layers: tuple[int, ...] = ()) -> Job:
-        """Return the job with so many layers on each stage; empty as the point has them.
+    def with_micro_batch(self, size: int) -> "Site":
+        """Return the job with another micro-batch."""
+        return replace(self, point=self.point.model_copy(update={"micro_batch_size": size}))
 
-        Parts are drawn as of a first repeat: what a run's own parts are, its passport says.
+    @cached_property
+    def refusal(self) -> str | None:
+        """Why the rules refuse the job, in one line; None where they do not."""
+        return refusal(
+            self.point, self._catalogue.cluster(self.point.cluster.name), self._catalogue.gpu_of(self.cluster)
+        )
+
+    def job(self, placement: Placement = AS_IT_IS) -> Job:
+        """Return the job with the layers and the micro-batch of a placement.
+
+        What its parts are, its passport says; nodes and power limits are those of `cluster`.
 
         Raises:
             PointError, UserError: If it cannot be simulated.
         """
-        point = self.point.model_copy(update={"repeat": 1})
-        if layers:
-            layout = point.layout.model_copy(update={"pipeline_layers": layers, "pipeline_ends": ()})
+        point = self.point.model_copy(update={
+            "repeat": 1, "parts_of_repeat": None, "hosts": (), "gpu_power_limits_w": (),
+        })  # fmt: skip
+        if placement.layers:
+            layout = point.layout.model_copy(update={"pipeline_layers": placement.layers, "pipeline_ends": ()})
             point = point.model_copy(update={"layout": layout})
+        if placement.micro_batch_size:
+            point = point.model_copy(update={"micro_batch_size": placement.micro_batch_size})
         return job_of(point, self._catalogue, OF_ENGINE.get(point.engine))
 
-    def fits(self, layers: tuple[int, ...]) -> bool:
-        """Return whether stages of so many layers can be simulated and surely fit in memory, or as surely as now."""
+    def fits(self, placement: Placement) -> bool:
+        """Return whether a placement can be simulated and surely fits in memory, or as surely as now."""
         try:
-            memory = peak_memory(self.job(layers))
+            memory = peak_memory(self.job(placement))
         except (PointError, UserError):
             return False
         return not memory.is_out_of_memory and (not memory.undecided or not self._is_memory_known)
 
     def quick_step(self, placement: Placement, factor: Mapping[tuple[int, int], float]) -> Step:
         """Return a step at given factors on the computation of GPUs, by (node, device); heat is not followed."""
-        job = self.job(placement.layers)
+        job = self.job(placement)
         by_rank = self._of_ranks(placement, factor, job.num_gpus)
         constants = read_calibrations(self.config)[0].constants(job)
         return simulate_step(job, constants, self.config, {rank: own for rank, own in by_rank.items() if own > 1.0})
@@ -157,9 +179,9 @@ class Site:
         Raises:
             PointError: If GPUs cannot work under these conditions.
         """
-        job, placed = self.job(placement.layers), placed_on(cluster or self.cluster, placement.nodes)
+        job, placed = self.job(placement), placed_on(cluster or self.cluster, placement.nodes)
         constants = read_calibrations(self.config)[0].constants(job)
-        slow = slow_ranks(placed, job.num_gpus)
+        slow = slow_ranks(placed, job)
 
         def simulate(factor: Mapping[int, float]) -> Training[Step]:
             return Training(simulate_step(job, constants, self.config, with_factors(slow, factor)))
@@ -194,6 +216,18 @@ def placed_on(cluster: ClusterConfig, nodes: tuple[int, ...]) -> ClusterConfig:
     return cluster.model_copy(update={"slow_gpus": moved(cluster.slow_gpus), "conditions": conditions})
 
 
+def as_placed(learned: Learned, point: Point) -> Learned:
+    """Return what was learned of a run whose point says hosts or power limits: its cluster by place in rank order."""
+    limits_w = {
+        f"node{point.hosts.index(host) if point.hosts else host.removeprefix('node')}.gpu{device}": limit_w
+        for (host, device), limit_w in point.power_limits_w.items()
+    }
+    cluster = learned.runs.cluster
+    cluster = placed_on(cluster, point.node_order) if point.node_order else cluster
+    cluster = cluster.model_copy(update={"conditions": cluster.conditions.with_limits(limits_w)})
+    return replace(learned, runs=replace(learned.runs, cluster=cluster))
+
+
 def learned_cluster(learned: Learned, shift: float = 0.0) -> ClusterConfig:
     """Return the cluster of a run with inlet and contacts as the run shows them.
 
@@ -212,8 +246,9 @@ def learned_cluster(learned: Learned, shift: float = 0.0) -> ClusterConfig:
         # The interval of a passport is symmetric in the logarithm: a deviation is 1/1.645 of its half.
         own *= (slot.contact.hi / slot.contact.value) ** (shift / 1.645)
         usual[slot.name], bad[slot.name] = 1.0, float(np.clip(own, 1.0, 20.0))
+    leakage = dict.fromkeys(usual, 1.0) | runs.cluster.conditions.leakage
     conditions = runs.cluster.conditions.model_copy(update={
-        "inlet_temp_c": float(np.clip(inlet_c, 0.0, 60.0)), "contact": usual, "bad_contact": bad,
+        "leakage": leakage, "inlet_temp_c": float(np.clip(inlet_c, 0.0, 60.0)), "contact": usual, "bad_contact": bad,
         "blocked_airflow": {}, "starts_at_rest": False,
     })  # fmt: skip
     return runs.cluster.model_copy(update={"conditions": conditions})

@@ -220,7 +220,7 @@ class Trials:
         return self._known[placement]
 
     def _simulated_s(self, placement: Placement) -> float:
-        if not self.site.fits(placement.layers):
+        if not self.site.fits(placement):
             return float("inf")
         try:
             return self.site.quick_step(placement, self.factor).time_s

@@ -44,6 +44,7 @@ class Question:
         batch: `grown`: each replica has the same work, the global batch grows with them. `fixed`: it stays.
         num_draws: Draws of the parts of all GPUs.
         failures: How often nodes fail, and what that costs.
+        measured_s: Median measured step of the run that is the start; None to start from its prediction. Unit: s.
     """
 
     request: Request
@@ -52,6 +53,7 @@ class Question:
     batch: Batch = "grown"
     num_draws: int = 20
     failures: Failures = Failures()
+    measured_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Projected:
         efficiency: Tokens per second and GPU over those of the start on this network.
         tokens_per_s: Of all GPUs, without failures.
         power_w: Of all nodes at the plug, all of which becomes heat.
-        energy_per_token_j: The same, per token.
+        node_energy_per_token_j: The same, per token.
         gpu_temp_max_c: Of the hottest GPU.
         slowest_gpu: Time of the slowest GPU's computation over that of the middle one, less 1; its interval is that
             of 90 % of the draws.
@@ -74,6 +76,7 @@ class Projected:
         kept_tokens_per_s: Tokens per second that are kept.
         against_first: Step time over that of the same size on the first network.
         prediction: Of the first draw.
+        predicted_s: Predicted step, the median over draws of parts. Unit: s.
     """
 
     scaled: Scaled
@@ -81,7 +84,7 @@ class Projected:
     efficiency: Interval
     tokens_per_s: Interval
     power_w: Interval
-    energy_per_token_j: Interval
+    node_energy_per_token_j: Interval
     gpu_temp_max_c: Interval
     slowest_gpu: Interval
     mttf_s: Interval
@@ -90,6 +93,7 @@ class Projected:
     kept_tokens_per_s: Interval
     against_first: Interval
     prediction: Prediction
+    predicted_s: float
 
     @property
     def num_gpus(self) -> int:
@@ -141,7 +145,7 @@ def project(question: Question, config: Path) -> Projection:
     point, known = question.request.point, read_scaling(config)
     if question.request.invalid_because or point.task == "inference":
         raise UserError(f"{question.request.where}: {question.request.invalid_because or 'inference is not projected'}")
-    sizes = [point.num_gpus, *(size for size in _sizes(question) if size != point.num_gpus)]
+    sizes = [point.num_gpus, *(size for size in _sizes(question, config) if size != point.num_gpus)]
     rows = list[Projected]()
     for network in question.networks:
         start: Projected | None = None
@@ -160,17 +164,14 @@ def _unit(point: Point) -> int:
     return math.lcm(layout.tp * layout.pp * layout.cp, point.cluster.gpus_per_node)
 
 
-def _sizes(question: Question) -> list[int]:
-    """Return the sizes asked for. Raises `UserError` if one is no number of whole replicas and nodes."""
+def _sizes(question: Question, config: Path) -> list[int]:
+    """Return the sizes asked for, or usual ones. Raises `UserError` if one cannot be made of the point's replicas."""
     point = question.request.point
     unit = _unit(point)
     if not question.sizes:
         near = [unit * max(1, round(size / unit)) for size in SIZES]
         if question.batch == "fixed":
-            num_batches = point.global_batch_size // point.micro_batch_size
-            replica = point.num_gpus // point.layout.dp
-            near = [replica * dp for dp in (point.layout.dp * 2**power for power in range(1, 12))
-                    if num_batches % dp == 0 and (replica * dp) % unit == 0]  # fmt: skip
+            near = _of_fixed_batch(question, config)
         return [size for size in dict.fromkeys(near) if point.num_gpus < size <= MOST_GPUS]
     for size in question.sizes:
         if size % unit or size > MOST_GPUS:
@@ -179,7 +180,27 @@ def _sizes(question: Question) -> list[int]:
                 f"project: --gpus {size}: expected a multiple of {unit}, whole replicas and whole nodes, of at most "
                 f"{MOST_GPUS}; set {nearest}"
             )
+        if question.batch == "fixed" and (reason := _refused(question, size, config)):
+            others = ",".join(map(str, _of_fixed_batch(question, config))) or "no other size: raise global_batch_size"
+            raise UserError(f"{reason}; with this batch: {others}")
     return list(dict.fromkeys(question.sizes))
+
+
+def _of_fixed_batch(question: Question, config: Path) -> list[int]:
+    """Return sizes, doublings of the point's either way, at which its batch still splits over replicas and stages."""
+    point, unit = question.request.point, _unit(question.request.point)
+    near = (point.num_gpus * 2**power / 2**5 for power in range(17))
+    sizes = [int(size) for size in near if size % unit == 0 and size != point.num_gpus and size <= MOST_GPUS]
+    return [size for size in sizes if _refused(question, size, config) is None]
+
+
+def _refused(question: Question, size: int, config: Path) -> str | None:
+    """Return why the job cannot run at a size, in one line; None where it can."""
+    try:
+        scale_job(question.request, question.networks[0], question.batch, size, config)
+    except UserError as error:
+        return str(error)
+    return None
 
 
 def draws(scaled: Scaled, numbers: Sequence[int], config: Path) -> list[Drawn]:
@@ -197,7 +218,7 @@ def draws(scaled: Scaled, numbers: Sequence[int], config: Path) -> list[Drawn]:
     """
     job, cluster = scaled.job, scaled.cluster
     usual = prepare_step(job, read_calibrations(config)[0].constants(job), config)
-    slow, found = slow_ranks(cluster, job.num_gpus), []
+    slow, found = slow_ranks(cluster, job), []
     for number in numbers:
         prepared = replace(usual, job=replace(job, draw=job.draw + number))
 
@@ -245,6 +266,11 @@ def _projected(
     job = scaled.job
     prediction, found = _predicted(scaled, question.num_draws, config)
     step_s, of_parts = _over_draws([one.step_time_s for one in found], prediction)
+    predicted_s = step_s.value
+    if question.measured_s is not None:  # what the prediction is off by is the same at all sizes
+        longer = predicted_s / start.predicted_s if start else 1.0
+        width = math.hypot(known.ratio_width(job.num_gpus, start.num_gpus), of_parts) if start else 0.0
+        step_s = Interval(*[question.measured_s * longer] * 3).within(width)
     tokens_per_s = step_s.inverse.times(job.global_batch_size * job.sequence_length)
     efficiency = Interval(1.0, 1.0, 1.0)
     if start is not None:
@@ -258,13 +284,13 @@ def _projected(
     goodput = Interval(*(one.goodput for one in best))
     against = Interval(1.0, 1.0, 1.0)
     if first is not None:
-        against = ratio_of_steps(step_s.value / first.step_time_s.value, job, first.scaled.job, config)
+        against = ratio_of_steps(predicted_s / first.predicted_s, job, first.scaled.job, config)
     temps = (prediction.power.gpu_temp_max_c, prediction.power.gpu_temp_max_lo_c, prediction.power.gpu_temp_max_hi_c)
     return Projected(
         scaled, step_s, efficiency, tokens_per_s, power,
         power.product(tokens_per_s.inverse), Interval(*temps), _of_draws([one.slowest for one in found]),
         mttf_s, Interval(*(one.interval_s for one in best)), goodput, tokens_per_s.product(goodput),
-        against, prediction,
+        against, prediction, predicted_s,
     )  # fmt: skip
 
 

@@ -6,19 +6,24 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import yaml
+
+from triplepoint.advise.follow_up import settings_of_study
 from triplepoint.advise.interval import Interval
 from triplepoint.advise.project import Projected, Projection
 from triplepoint.advise.project_network import Network, Scaled
+from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import run_id
+from triplepoint.errors import UserError
 from triplepoint.provenance import git_state
 from triplepoint.simulate.scaling import LeftOut
 from triplepoint.units import BITS_PER_BYTE, MEGA, S_PER_HOUR
 
-_OF_STEPS = ("GPUs", "step s", "efficiency %", "Mtoken/s", "MW", "J/token", "max degC", "slowest GPU %")
+_OF_STEPS = ("GPUs", "step s", "efficiency %", "Mtoken/s", "MW", "node J/token", "max degC", "slowest GPU %")
 _OF_FAILURES = ("GPUs", "MTTF h", "checkpoint min", "goodput %", "Mtoken/s kept")
 _QUANTITIES = {
     "step_time_s": "step_time_s", "efficiency": "efficiency", "tokens_per_s": "tokens_per_s", "power_w": "power_w",
-    "energy_per_token_j": "energy_per_token_j", "gpu_temp_max_c": "gpu_temp_max_c",
+    "node_energy_per_token_j": "node_energy_per_token_j", "gpu_temp_max_c": "gpu_temp_max_c",
     "slowest_gpu_fraction": "slowest_gpu", "mttf_s": "mttf_s", "checkpoint_every_s": "checkpoint_every_s",
     "goodput": "goodput", "kept_tokens_per_s": "kept_tokens_per_s", "step_time_over_first": "against_first",
 }  # fmt: skip
@@ -68,8 +73,8 @@ def words(scaled: Scaled) -> str:
 
 
 def headline(found: Projection) -> str:
-    """Return the answer in a sentence: the largest size, and there the networks against the first."""
-    largest = max(found.rows, key=lambda one: one.num_gpus)
+    """Return the answer in a sentence: the largest size asked for, and there the networks against the first."""
+    largest = max(found.rows, key=lambda one: (one.num_gpus != found.start, one.num_gpus))
     sized = [one for one in found.rows if one.num_gpus == largest.num_gpus]
     first = sized[0]
     said = (
@@ -90,6 +95,30 @@ def _change(one: Projected) -> str:
     return f"on {words(one.scaled)} steps take {value:+.1f} % [{low:+.1f}, {high:+.1f}]{tie}"
 
 
+def study_of(found: Projection, config: Path) -> str:
+    """Return a study of the point and of the sizes that its cluster has, as YAML.
+
+    Raises:
+        UserError: If its cluster has none of the sizes but that of the point.
+    """
+    point = found.question.request.point
+    most = Catalogue(config).cluster(point.cluster.name).num_gpus
+    sizes = {one.num_gpus: one.scaled.job.global_batch_size for one in found.rows if one.num_gpus <= most}
+    if len(sizes) < 2:
+        raise UserError(
+            f"project: --study: cluster {point.cluster.name} has {most} GPUs, none of the sizes but the point's fits; "
+            "name smaller ones with --gpus, or a larger cluster"
+        )
+    fixed = settings_of_study(point)
+    for name in ("num_gpus", "global_batch_size"):
+        fixed.pop(name, None)
+    axis = [{"num_gpus": size, "global_batch_size": batch} for size, batch in sorted(sizes.items())]
+    about = f"Scaling of {run_id(point)} by data parallelism, batch {found.question.batch}."
+    content = {"description": about, "defaults": fixed, "sweeps": [{"axes": {"layout": axis}}]}
+    head = "# Written by `triplepoint project --study`: checks the projected efficiency at the sizes of the cluster.\n"
+    return head + yaml.safe_dump(content, sort_keys=False, width=1000, default_flow_style=None)
+
+
 def render(found: Projection) -> str:
     """Return the answer as text: the sentence, a table for each network, and how far projections were right."""
     lines = [headline(found)]
@@ -100,6 +129,10 @@ def render(found: Projection) -> str:
         lines += ["", f"{run_id(found.question.request.point)} on {words(sized[-1].scaled)}"]
         lines += [*_table(_OF_STEPS, sized), "", *_table(_OF_FAILURES, sized)]
     grown = "grows with GPUs" if found.question.batch == "grown" else "stays"
+    if (measured_s := found.question.measured_s) is not None:
+        predicted_s = found.rows[0].predicted_s
+        lines += ["", f"from the measured step, {measured_s:.4g} s; predicted {predicted_s:.4g} s, "
+                      f"{predicted_s / measured_s - 1:+.1%}"]  # fmt: skip
     lines += ["", f"global batch {grown}; [90 % intervals]; {found.question.num_draws} draws of parts", *check(found)]
     notes = dict.fromkeys(
         f"{one.num_gpus} GPUs: {one.prediction.reason}" for one in found.rows if one.prediction.reason
@@ -132,7 +165,7 @@ _CELLS: Mapping[str, Callable[[Projected], str]] = MappingProxyType(
         "efficiency %": lambda one: _percent(one.efficiency),
         "Mtoken/s": lambda one: _scaled(one.tokens_per_s, MEGA),
         "MW": lambda one: _scaled(one.power_w, MEGA),
-        "J/token": lambda one: _scaled(one.energy_per_token_j, 1.0),
+        "node J/token": lambda one: _scaled(one.node_energy_per_token_j, 1.0),
         "max degC": lambda one: _scaled(one.gpu_temp_max_c, 1.0),
         "slowest GPU %": lambda one: _percent(one.slowest_gpu),
         "MTTF h": lambda one: _scaled(one.mttf_s, S_PER_HOUR),

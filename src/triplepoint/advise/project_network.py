@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from triplepoint.advise.interval import Interval
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig, Topology, changed, with_adapters
-from triplepoint.config.rules import refusal
+from triplepoint.config.rules import fold, refusal
 from triplepoint.errors import PointError, UserError
 from triplepoint.metrics import Z90
 from triplepoint.predictions import Request
@@ -87,19 +87,24 @@ def scale_job(request: Request, network: Network, batch: Batch, num_gpus: int, c
     sequences = point.global_batch_size
     if batch == "grown":
         sequences = point.num_microbatches * point.micro_batch_size * dp
-    update = {"layout": layout, "num_gpus": num_gpus, "global_batch_size": sequences}
+    # Which ranks are traced and which hosts they have is of the run that was made, not of the job.
+    update = {
+        "layout": layout, "num_gpus": num_gpus, "global_batch_size": sequences, "trace_ranks": "all", "hosts": (),
+        "gpu_power_limits_w": (),
+    }  # fmt: skip
+    larger = fold(point.model_copy(update=update))
     try:
-        job, cluster = job_on_cluster(point, config, request.stack)
+        job, cluster = job_on_cluster(larger, config, request.stack)
         cluster = network.of(cluster, num_gpus)
         gpu = Catalogue(config).gpu_of(cluster)
         assert gpu is not None, "a job has GPUs"
-        if reason := refusal(point.model_copy(update=update), cluster, gpu):
+        if reason := refusal(larger, cluster, gpu):
             raise UserError(f"project: {num_gpus} GPUs, --batch {batch}: {reason}")
         fabric = fabric_of(cluster, gpu, config)
     except PointError as error:
         raise UserError(f"project: {num_gpus} GPUs: {error}") from None
     fabric = fabric if job.software.reduces_in_switches else fabric.without_reduction()
-    return Scaled(replace(job, layout=layout, global_batch_size=sequences, fabric=fabric), cluster, network)
+    return Scaled(replace(job, fabric=fabric), cluster, network)
 
 
 def ratio_of_steps(ratio: float, one: Job, other: Job, config: Path) -> Interval:

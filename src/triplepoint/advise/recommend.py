@@ -16,6 +16,7 @@ from triplepoint.advise.placement import (
     Outcome,
     Placement,
     Site,
+    as_placed,
     learned_cluster,
     with_slow_gpus,
     with_usual_parts,
@@ -108,6 +109,8 @@ def advise(folder: Path, config: Path, layers: tuple[int, ...] = ()) -> Advice:
         raise UserError(
             f"{folder.name}: model, layout or batch of the recorded job are not known; describe it (docs/own_job.md)"
         )
+    if point.hosts or point.gpu_power_limits_w:
+        learned = as_placed(learned, point)
     site = Site(point, learned_cluster(learned), config)
     return _advice(folder.name, site, learned, step_times_s(folder), layers)
 
@@ -152,8 +155,11 @@ def _advice(name: str, site: Site, learned: Learned | None, measured_s: Float, l
             slowed = with_slow_gpus(site, learned, before)
             if slowed.cluster.slow_gpus != site.cluster.slow_gpus:
                 site, before = slowed, slowed.step(slowed.present)
-        proposed, after = judged(site, layers) if layers else find(site, before)
-        gain = gain_of(site, learned, before, proposed, after) if proposed and after else None
+        found = [judged(site, layers)] if layers else find(site, before)
+        gains = [gain_of(site, learned, before, *one) for one in found]
+        # What is surest to gain: another micro-batch is known less well than another placement.
+        best = max(range(len(gains)), key=lambda place: gains[place].lo, default=None)
+        proposed, after, gain = (None,) * 3 if best is None else (*found[best], gains[best])
         chosen = proposed if proposed and gain and gain.is_accepted else site.present
         limits = find_limits(site, learned, chosen)
         outlook = foresee(site, learned) if learned and measured_s.size else None

@@ -60,6 +60,7 @@ def content(advice: Advice, drift: Sequence[Drift], restart_minutes: float) -> d
         **_ends("gain", advice.gain),
         "payback_h": None if advice.gain is None else payback_h(advice.gain.share, restart_minutes),
         "hosts": None if advice.proposed is None else hosts_in_order(advice, advice.proposed),
+        "micro_batch_size": None if advice.proposed is None else _micro_batch(advice, advice.proposed),
         "pipeline_layers": None if advice.proposed is None else list(advice.proposed.layers),
         "megatron_layout": None if advice.proposed is None else megatron_layout(advice.proposed.layers),
         "reasons": advice.reasons,
@@ -126,15 +127,13 @@ def megatron_layout(layers: Sequence[int]) -> str | None:
 
 
 def script(advice: Advice) -> str:
-    """Return a shell script that sets the recommended power limits, to run on every node; nothing runs it here.
+    """Return a shell script that sets the recommended power limits, of which there are some; nothing runs it here.
 
     Where both ways are recommended it is the shorter step, else the lower power.
     """
     chosen = {one.caps.goal: one.caps for one in advice.accepted_limits}
-    caps = chosen.get("move") or chosen.get("save")
+    caps = chosen.get("move") or chosen["save"]
     lines = ["#!/bin/sh", f"# Power limits by `triplepoint recommend {advice.name}`. Run it as root on every node."]
-    if caps is None:
-        return "\n".join([*lines, "# No limit of a single GPU is recommended.", ""])
     is_amd = advice.site.cluster.device == "rocm"
     command = "amd-smi set --gpu {} --power-cap {}" if is_amd else "nvidia-smi -i {} -pl {}"
     lines.append(f"# To take it back: {command.format('N', round(caps.present_w))} for every GPU N.")
@@ -157,7 +156,7 @@ def headline(advice: Advice) -> str:
     if advice.gain is not None and advice.is_accepted:
         until = "until then " if advice.outliers else ""
         parts.append(
-            f"{until}change the placement, a step is {advice.gain.share:.1%} shorter ({_interval(advice.gain)})"
+            f"{until}change {_changed(advice)}, a step is {advice.gain.share:.1%} shorter ({_interval(advice.gain)})"
         )
     for one in advice.accepted_limits:
         saved = f"{one.gain.share:.1%} less {_GOALS[one.caps.goal]} ({_interval(one.gain)})"
@@ -165,6 +164,19 @@ def headline(advice: Advice) -> str:
     if len(parts) == bool(advice.outliers):
         parts.append("leave the placement and the power limits as they are")
     return "; ".join(parts)
+
+
+def _micro_batch(advice: Advice, placement: Placement) -> int:
+    return placement.micro_batch_size or advice.site.point.micro_batch_size
+
+
+def _changed(advice: Advice) -> str:
+    """Return what of a job the advice changes, in words."""
+    proposed, present = advice.proposed, advice.present
+    assert proposed is not None, "something is advised"
+    is_moved = proposed[:2] != present[:2]
+    parts = ["the placement"] * is_moved + ["the micro-batch"] * bool(proposed.micro_batch_size)
+    return " and ".join(parts)
 
 
 def _interval(gain: Gain) -> str:
@@ -229,20 +241,26 @@ def _placement(advice: Advice) -> list[str]:
         return [*lines, "placement: leave it as it is"]
     gain = f"{advice.gain.share:+.1%}, {_interval(advice.gain)}"
     if not advice.is_accepted:
-        return [*lines, f"placement: leave it as it is; {_words(advice.proposed.layers)}: {gain}"]
-    return [*lines, f"placement: change it, a step saves {gain}"]
+        return [*lines, f"placement: leave it as it is; {_words(advice, advice.proposed)}: {gain}"]
+    return [*lines, f"placement: change {_changed(advice)}, a step saves {gain}"]
 
 
 def _to_type(advice: Advice, placement: Placement) -> Mapping[str, str]:
     found = {"hosts in rank order": " ".join(hosts_in_order(advice, placement))}
+    if placement.micro_batch_size:
+        found["micro_batch_size"] = str(placement.micro_batch_size)
     if placement.layers and placement.layers != advice.present.layers:
         found["pipeline_layers"] = str(list(placement.layers))
         found["Megatron-LM"] = f"--pipeline-model-parallel-layout '{megatron_layout(placement.layers)}'"
     return found
 
 
-def _words(layers: Sequence[int]) -> str:
-    return f"{', '.join(map(str, layers))} layers" if layers else "other hosts"
+def _words(advice: Advice, placement: Placement) -> str:
+    layers = f"{', '.join(map(str, placement.layers))} layers" if placement.layers else "other hosts"
+    if not placement.micro_batch_size:
+        return layers
+    others = f" and {layers}" if placement[:2] != advice.present[:2] else ""
+    return f"micro-batch {placement.micro_batch_size}{others}"
 
 
 def _limits(advice: Advice) -> list[str]:

@@ -20,12 +20,12 @@ _SETTINGS = (
 _SHOWN = 12
 """Rows of the table, besides those to measure."""
 _HEADINGS = (
-    "fits", "layout", "mbs", "recompute", "overlap", "step s", "slower %", "token/s", "J/token", "node kW", "max degC",
-    "GPU h", "",
+    "fits", "layout", "mbs", "recompute", "overlap", "step s", "slower %", "token/s", "GPU J/token",
+    "peak node kW", "max degC", "GPU h", "",
 )  # fmt: skip
 _LIMITS = {
     "step_time_s": ("step time", "s", "--max-step-time"),
-    "energy_per_token_j": ("energy", "J/token", "--max-energy"),
+    "energy_per_token_j": ("energy of GPUs", "J/token", "--max-energy"),
     "node_power_kw": ("peak of a node", "kW", "--max-node-power"),
     "power_kw": ("peak of all nodes", "kW", "--max-power"),
     "temp_c": ("hottest GPU", "degC", "--max-temp"),

@@ -109,7 +109,7 @@ def simulate_power(request: Request, config: Path, cap_w: float | None = None, d
 
 def _stretch(job: Job, cluster: ClusterConfig, config: Path, is_training: bool) -> Stretch:
     """Return power of nodes over a step, or over its forward passes alone."""
-    costs, slow = costs_of(job, Calibration.load(config).constants(job), config), slow_ranks(cluster, job.num_gpus)
+    costs, slow = costs_of(job, Calibration.load(config).constants(job), config), slow_ranks(cluster, job)
 
     def once_more(factor: Mapping[int, float]) -> Training[Simulated]:
         step = simulate(job, costs, [0.0] * job.layout.pp, with_factors(slow, factor))

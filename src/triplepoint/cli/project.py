@@ -4,11 +4,12 @@ import argparse
 import math
 import re
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from triplepoint.cli.answer import Answer
-from triplepoint.cli.arguments import add_config, make_parser, out_figure, out_file, whole_number
-from triplepoint.errors import UserError, nearest
+from triplepoint.cli.arguments import add_config, add_results, make_parser, out_figure, out_file, say, whole_number
+from triplepoint.errors import UserError
 
 if TYPE_CHECKING:
     from triplepoint.advise.project import Question
@@ -16,14 +17,17 @@ if TYPE_CHECKING:
     from triplepoint.advise.project_network import Network
     from triplepoint.predictions import Request
 
-_TREES = (".yaml", ".yml", ".json")
 _ABOUT = """\
-POINT is .yaml, .yml or .json as 'triplepoint predict' reads it, or POINT:ID of several; or a file of config/projection,
-which says all that is asked. Its job is scaled by data parallelism: each replica stays as it is, and there are more.
+SOURCE is one of
+  POINT   .yaml, .yml or .json as 'triplepoint predict' reads it, or POINT:ID of several
+  RUN     run id, a folder in RESULTS/runs; of a measured one, steps follow from its median measured step
+  FILE    of config/projection, which says all that is asked
+Its job is scaled by data parallelism: each replica stays as it is, and there are more or fewer.
 
 columns, with 90 % intervals:
   efficiency %    tokens per second and GPU over those of the point, on the same network
-  MW, J/token     all nodes at the plug, which is also the heat they give off; switches, storage and cooling left out
+  MW              mean of all nodes at the plug, which is also their heat; without switches, storage and cooling
+  node J/token    the same times step time, per trained token
   max degC        hottest GPU
   slowest GPU %   by how much longer the slowest GPU computes than the middle one; interval over draws of parts
   MTTF h          mean time to failure of the job
@@ -34,12 +38,15 @@ What is assumed and left out, and how intervals were checked: docs/projection.md
 """
 _EXAMPLES = (
     "triplepoint project point.yaml",
+    "triplepoint project llama3-70b_h200x32_tp4-pp4-dp2_mbs1_r1 --gpus 64,1024",
     "triplepoint project point.yaml --gpus 8192 --adapters 8x100 --adapters 8x800 --figure scale.pdf",
     "triplepoint project point.yaml --topology dragonfly --oversubscription 2 --failures 1:2:4 --restart 300",
 )
 _ANSWER = {
     "answer": "one sentence",
     "start": "GPUs of the point",
+    "measured_step_time_s": "median measured step that all follows from; null where it is the prediction",
+    "study": "study of the sizes that the cluster has, or null",
     "rows": "a size on a network each, the point first: quantities, with _lo and _hi the ends of 90 % intervals",
     "known": "what leaving scale out of the fit showed: errors and share in the interval",
     "failures": "rate of failures (null: published curve), checkpoint_s, restart_s",
@@ -61,7 +68,8 @@ def parser() -> argparse.ArgumentParser:
     made = make_parser(
         "project", "Say what a training job would be on 1,000 to 100,000 GPUs.", _EXAMPLES, _ABOUT, answer=_ANSWER
     )
-    made.add_argument("point", metavar="POINT", help="the job to start from, see above")
+    made.add_argument("point", metavar="SOURCE", help="the job to start from, see above")
+    add_results(made)
     made.add_argument(
         "--gpus", type=_sizes, default=(), metavar="N,N",
         help="sizes (default: near 1024, 8192, 32768, 102400; with --batch fixed, doublings that divide it)",
@@ -73,6 +81,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--draws", type=whole_number(_MOST_DRAWS), default=20, metavar="N", help="draws of parts")
     _add_failures(made)
     made.add_argument("--figure", type=out_figure, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
+    made.add_argument(
+        "--study", type=out_file, metavar="FILE",
+        help="study to write, of the sizes that the cluster has, which checks the efficiency (default: none)",
+    )  # fmt: skip
     made.add_argument("--out", type=out_file, metavar="FILE", help="table projection, .parquet or .csv (default: none)")
     add_config(made)
     return made
@@ -154,16 +166,23 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Project a point, and draw the figure that is asked for."""
     from triplepoint.advise import project_answer as answer
     from triplepoint.advise.project import project
+    from triplepoint.files import write_text
 
+    if arguments.study is not None and arguments.study.suffix != ".yaml":
+        raise UserError(f"{arguments.study}: expected a name that ends in .yaml")
     question = _question(arguments)
     found = project(question, arguments.config)
     rows, text, figure = answer.rows(found), answer.render(found), arguments.figure
+    if arguments.study is not None:
+        write_text(arguments.study, answer.study_of(found, arguments.config))
+        say(f"project: study in {arguments.study}; triplepoint plan {arguments.study.stem}")
     if figure is not None or arguments.out is not None:
         _write(rows, arguments.out, figure)
         text += f"\nFigure: {figure}" if figure else ""
     content = {
         "answer": answer.headline(found), "start": found.start, "rows": rows, "known": found.known,
         "failures": question.failures, "batch": question.batch, "num_draws": question.num_draws, "figure": figure,
+        "measured_step_time_s": question.measured_s, "study": arguments.study,
     }  # fmt: skip
     return Answer(content, text)
 
@@ -172,6 +191,8 @@ def _question(arguments: argparse.Namespace) -> "Question":
     """Return what is asked, by a file of `config/projection` or by options."""
     from triplepoint.advise.project import Question
     from triplepoint.advise.project_file import is_projection, read_question
+    from triplepoint.advise.project_network import Network
+    from triplepoint.cli.named_points import named_points
 
     path = Path(arguments.point)
     if is_projection(path):
@@ -180,9 +201,23 @@ def _question(arguments: argparse.Namespace) -> "Question":
             option = given[0].replace("_", "-")
             raise UserError(f"project: {path} says what is asked; leave out --{option}, or give a point")
         return read_question(path, arguments.config)
-    request = _request(arguments.point, arguments.config)
+    (request,) = named_points(arguments.point, arguments, 1)
     networks, failures = _networks(arguments), _failures(arguments)
-    return Question(request, arguments.gpus, networks, arguments.batch, arguments.draws, failures)
+    measured_s = _measured_s(request, arguments.results) if networks == (Network(),) else None
+    return Question(request, arguments.gpus, networks, arguments.batch, arguments.draws, failures, measured_s)
+
+
+def _measured_s(request: "Request", results: Path) -> float | None:
+    """Return the median measured step of the run that was named; None of a file, and of a simulated run. Unit: s."""
+    from triplepoint.advise.recommend import step_times_s
+    from triplepoint.manifest import read_manifest
+
+    folder = results / "runs" / request.id
+    if request.where != folder or not (folder / "raw" / "manifest.json").is_file():
+        return None
+    if read_manifest(folder / "raw" / "manifest.json").origin != "measured":
+        return None
+    return float(median(step_times_s(folder).tolist()))
 
 
 def _write(rows: list[dict[str, Any]], out: Path | None, figure: Path | None) -> None:
@@ -199,26 +234,6 @@ def _write(rows: list[dict[str, Any]], out: Path | None, figure: Path | None) ->
         from triplepoint.figures.write import save
 
         save(draw({"projection": table.to_pandas()})[0], figure)
-
-
-def _request(text: str, config: Path) -> "Request":
-    """Return the point that is named. Raises `UserError` if there is none, or more than one."""
-    from triplepoint.predictions import read_points
-
-    path, key = Path(text), ""
-    if path.suffix not in _TREES:
-        name, _, key = text.rpartition(":")
-        path = Path(name)
-        if path.suffix not in _TREES:
-            raise UserError(f"project: {text[:200]}: expected a point, a name that ends in one of {', '.join(_TREES)}")
-    known = {request.id: request for request in read_points(path, config)}
-    if key and key not in known:
-        raise UserError(f"{path}: no configuration with id {key!r}{nearest(key, known)}")
-    if not key and len(known) > 1:
-        raise UserError(
-            f"{path}: {len(known)} configurations; name one as {path}:ID, such as {path}:{next(iter(known))}"
-        )
-    return known[key] if key else next(iter(known.values()))
 
 
 def _networks(arguments: argparse.Namespace) -> "tuple[Network, ...]":

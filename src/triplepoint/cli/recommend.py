@@ -16,7 +16,8 @@ _MOST_MINUTES = 60 * 24 * 7
 _ABOUT = """\
 Of a run, a slot passport is learned from its telemetry and kept in RESULTS/passports/CLUSTER.json. Of a cluster, the
 last one kept is used, or its file as it is declared; --set says which point. GPUs and nodes that cost time are named
-first. Then the order of hosts and the layers of pipeline stages are searched, then power limits of single GPUs.
+first. Then the order of hosts, the layers of pipeline stages and the micro-batch are searched, then power limits of
+single GPUs.
 What gains is recommended only if the lower end of its 90 % interval is above 0. Nothing is applied.
 docs/recommend.md says how.
 """
@@ -34,6 +35,7 @@ _ANSWER = {
     "gain_hi": "upper end",
     "payback_h": "training after which it has made up for a restart (h)",
     "hosts": "hosts in rank order",
+    "micro_batch_size": "sequences of a micro-batch",
     "pipeline_layers": "layers of each stage",
     "megatron_layout": "the same for --pipeline-model-parallel-layout",
     "reasons": "what limits the step before and after, and why it is recommended or not",
@@ -142,7 +144,9 @@ def _write(arguments: argparse.Namespace, advice: "Advice") -> None:
         placement = advice.proposed if advice.is_accepted and advice.proposed else advice.present
         write_text(arguments.hosts, "\n".join(hosts_in_order(advice, placement)) + "\n")
         say(f"recommend: hosts in rank order in {arguments.hosts}")
-    if arguments.caps:
+    if arguments.caps and not advice.accepted_limits:
+        say(f"recommend: no power limit is recommended, so there is nothing to set: no {arguments.caps}")
+    elif arguments.caps:
         write_text(arguments.caps, script(advice))
         say(f"recommend: power limits in {arguments.caps}; nothing was set")
 

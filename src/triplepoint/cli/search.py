@@ -21,16 +21,16 @@ data_parallel_sharding and overlap, and any other setting (docs/config.md) with 
 fit in memory are left out, the others predicted as `triplepoint predict` does; see docs/search.md.
 
 columns:
-  fits        probability that it fits in memory
-  slower %    step time over the fastest one's, with the 90 % interval of the difference: what is not known of both
-              alike cancels
-  J/token     energy of all GPUs per token, and half its 90 % interval
-  node kW     highest power of a node at the plug over a control period of 50 ms
-  max degC    hottest GPU, and half its 90 % interval
-  GPU h       GPU hours of one launch that measures it
-  front       no other one is as good in time, energy, power of a node and temperature, and better in one
-  tied        as fast as the fastest with a chance of 10 % or more
-  measure     one of the few that --study writes
+  fits          probability that it fits in memory
+  slower %      step time over the fastest one's, with the 90 % interval of the difference: what is not known of both
+                alike cancels
+  GPU J/token   energy of all GPUs per trained token, and half its 90 % interval
+  peak node kW  highest power of a node at the plug over a control period of 50 ms
+  max degC      hottest GPU, and half its 90 % interval
+  GPU h         GPU hours of one launch that measures it
+  front         no other one is as good in time, energy, power of a node and temperature, and better in one
+  tied          as fast as the fastest with a chance of 10 % or more
+  measure       one of the few that --study writes
 
 The study has the engine `simulated`; with --set engine=megatron all is by that engine's rules and stack, and the study
 trains. A limit is kept by the predicted value. With --max-power, the first row has the most tokens per second under it.

@@ -1,6 +1,7 @@
 """Clusters: `config/clusters/*.yaml`, and the conditions their nodes stand in."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -52,6 +53,10 @@ class ConditionsConfig(Strict):
     def slows_gpus(self) -> bool:
         """Whether a power limit or a fault throttles clocks, whatever runs."""
         return self.power_limit_w is not None or bool(self.power_limits_w) or self != self.without_faults
+
+    def with_limits(self, limits_w: Mapping[str, float]) -> Self:
+        """Return the same with power limits of single GPUs, by name, over those it has. Unit: W."""
+        return self.model_copy(update={"power_limits_w": {**self.power_limits_w, **limits_w}}) if limits_w else self
 
     @property
     def without_faults(self) -> Self:

@@ -128,6 +128,12 @@ def _useful_overlap(point: "Point") -> tuple[Overlap, ...]:
     return tuple(flag for flag in point.overlap if useful[flag] and is_left[flag] and _is_training(point))
 
 
+def _moved_hosts(point: "Point") -> tuple[str, ...]:
+    """Return the hosts, nothing where those of a simulated run are in the order they have anyhow."""
+    usual = tuple(f"node{node}" for node in range(point.num_nodes))
+    return () if point.engine == "simulated" and point.hosts == usual else point.hosts
+
+
 def _task_label(row: Row) -> str:
     if row["lora_rank"] is not None:
         targets = "" if tuple(row["lora_targets"]) == TARGETS else "-".join(["", *row["lora_targets"]])
@@ -137,6 +143,8 @@ def _task_label(row: Row) -> str:
     return ""
 
 
+Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+GpuLimit = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}\.gpu\d{1,3}:[1-9]\d{0,4}$")]
 NumSteps = Annotated[int, Field(ge=0, le=1_000_000)]
 """Each step has a row in the tables of its run."""
 
@@ -472,6 +480,43 @@ class Measured(Software):
         Annotated[float, Field(ge=0.001, le=3600)],
         Setting("Time between telemetry samples. Unit: s.", "s", has_column=False),
     ] = 0.1
+    hosts: Annotated[
+        tuple[Host, ...],
+        Setting(
+            "Hosts in rank order, one for each node: the first has the first ranks. A launch asks Slurm for them. "
+            "Simulated they are `node0`, `node1` and so on, whose parts and faults go with them. Empty: in Slurm's "
+            "order. `triplepoint recommend --study` writes it.",
+            label=lambda row: "on-" + "-".join(row["hosts"]).lower() if row["hosts"] else "",
+            fold=_moved_hosts,
+            has_column=False,
+            came_later=True,
+        ),
+    ] = ()
+    gpu_power_limits_w: Annotated[
+        tuple[GpuLimit, ...],
+        AfterValidator(lambda given: tuple(sorted(given))),
+        Setting(
+            "Power limits of single GPUs, such as `[node1.gpu3:650]`, by host and device. A launch sets none: it "
+            "ends where a GPU has another one, and says the command. `triplepoint recommend --study` writes it. Unit: "
+            "W.",
+            "W",
+            label=lambda row: "limits" if row["gpu_power_limits_w"] else "",
+            has_column=False,
+            came_later=True,
+        ),
+    ] = ()
+    parts_of_repeat: Annotated[
+        Annotated[int, Field(gt=0, le=1000, strict=True)] | None,
+        Setting(
+            "Repeat whose GPUs a simulated cluster has, so that runs can be compared on the same ones. None: each "
+            "repeat has GPUs of its own, drawn as parts differ.",
+            "1",
+            label="parts{}",
+            engines=("simulated",),
+            has_column=False,
+            came_later=True,
+        ),
+    ] = None
 
 
 class Point(Measured):
@@ -536,6 +581,18 @@ class Point(Measured):
         if not self.steps.profiled:
             return []
         return list(range(self.num_gpus)) if self.trace_ranks == "all" else sorted(set(self.trace_ranks))
+
+    @property
+    def node_order(self) -> tuple[int, ...]:
+        """Node of a simulated cluster at every place of the rank order; empty where they stand as they are."""
+        return tuple(int(host.removeprefix("node")) for host in self.hosts) if self.engine == "simulated" else ()
+
+    @property
+    def power_limits_w(self) -> dict[tuple[str, int], float]:
+        """Power limits of single GPUs by (host, device). Unit: W."""
+        named = (text.rpartition(":") for text in self.gpu_power_limits_w)
+        split = ((gpu.rpartition(".gpu"), limit) for gpu, _, limit in named)
+        return {(host, int(device)): float(limit) for (host, _, device), limit in split}
 
     def recompute_at(self, place: int) -> Recompute:
         """Return what is recomputed of a layer, by its place in its stage, from 0."""

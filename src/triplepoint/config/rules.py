@@ -351,6 +351,31 @@ def check_trace_ranks(point: Point) -> str | None:
     return f"trace_ranks: {outside[0]} is not a rank, they go from 0 to {point.num_gpus - 1}" if outside else None
 
 
+def check_hosts(point: Point) -> str | None:
+    """Hosts are as many as nodes, and power limits are of GPUs on them."""
+    hosts, number, is_simulated = point.hosts, point.num_nodes, point.engine == "simulated"
+    if hosts and (len(hosts) != number or len(set(hosts)) != number):
+        return f"hosts names {len(set(hosts))} different ones, the run has {number} nodes; name one for each"
+    known = tuple(f"node{node}" for node in range(number)) if is_simulated else hosts
+    for host in hosts:
+        if host not in known:
+            return f"hosts: {host}, a simulated run of {number} nodes has node0 to node{number - 1}; name these"
+    if not point.gpu_power_limits_w:
+        return None
+    if point.cluster.device == "cpu":
+        return "gpu_power_limits_w: the run has no GPUs; leave it out"
+    if not known:
+        return "gpu_power_limits_w names hosts, hosts says none; set hosts, in rank order"
+    limits_w = point.power_limits_w
+    if len(limits_w) < len(point.gpu_power_limits_w):
+        return "gpu_power_limits_w names a GPU twice; give one limit for each"
+    for host, device in limits_w:
+        if host not in known or device >= point.cluster.gpus_per_node:
+            nodes = f"{known[0]} to {known[-1]}" if number > 1 else known[0]
+            return f"gpu_power_limits_w: {host}.gpu{device}, the run has GPUs of {nodes}, counted from 0; name these"
+    return None
+
+
 def check_revision(point: Point) -> str | None:
     """The point was planned for what its engine does now."""
     now = engine_revision(point)
@@ -376,6 +401,7 @@ RULES: tuple[Rule, ...] = (
     check_engine,
     check_expert_overlap,
     check_trace_ranks,
+    check_hosts,
 )
 """Rules that need the point alone, in the order their reasons are given."""
 

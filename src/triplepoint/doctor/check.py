@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 from triplepoint.config.base import Strict
@@ -183,11 +183,13 @@ class Expected:
         cluster: Its nodes.
         gpu: Its GPU type; None on cpu.
         link: Its kind of link inside a node; None on cpu.
+        limits_w: Power limits that GPUs of this node are to have, by GPU, where a run asks for them. Unit: W.
     """
 
     cluster: ClusterConfig | None = None
     gpu: GpuConfig | None = None
     link: Link | None = None
+    limits_w: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, cluster: ClusterConfig, catalogue: Catalogue) -> "Expected":

@@ -1,13 +1,15 @@
 """Checks of one node: its GPUs, driver, network ports, sensors and memory limits.
 
-`python -m triplepoint.doctor.check_node OUT DEVICE` is the short check of the node it runs on, before each launch. It
-reads and measures nothing: no torch, no other nodes, no collectives. What it finds is recorded with the run.
+`python -m triplepoint.doctor.check_node OUT DEVICE LIMITS` is the short check of the node it runs on, before each
+launch. It reads and measures nothing: no torch, no other nodes, no collectives. What it finds is recorded with the run.
 """
 
+import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from triplepoint.config.gpu_names import is_named
 from triplepoint.doctor.check import Check, Expected, GpuFacts, NodeFacts, PortFacts, Status, by_gpu, worst
@@ -122,6 +124,10 @@ def _type(gpu: GpuFacts, expected: Expected) -> Finding | None:
 def _power_limit(gpu: GpuFacts, expected: Expected) -> Finding | None:
     if gpu.power_limit_w is None:
         return None
+    asked_w = expected.limits_w.get(gpu.index)
+    if asked_w is not None:
+        is_set = abs(gpu.power_limit_w - asked_w) < 1.0
+        return "ok" if is_set else "fail", f"{gpu.power_limit_w:.0f} W, the run is to have {asked_w:.0f} W"
     default = gpu.default_power_limit_w
     if default is not None and gpu.power_limit_w != default:
         return "warn", f"{gpu.power_limit_w:.0f} W, default {default:.0f} W"
@@ -341,24 +347,26 @@ def _locked_memory(facts: NodeFacts) -> Check:
 _NEED_TORCH = ("gpu count", "driver", "collective library")
 
 
-def check_briefly(device: str, sources: Sources | None = None) -> list[Check]:
+def check_briefly(
+    device: str, sources: Sources | None = None, limits_w: Mapping[int, float] = MappingProxyType({})
+) -> list[Check]:
     """Return the checks of this node that reading alone can answer.
 
     Args:
         device: cpu, cuda or rocm: whose GPUs to look for.
         sources: Where to read.
+        limits_w: Power limits that the run is to have, by GPU. Unit: W.
     """
     facts = read_node(0, VENDORS[device], sources, with_torch=False)
-    return [
-        check for check in check_node(facts, Expected()) if check.status != "skipped" and check.name not in _NEED_TORCH
-    ]
+    checks = check_node(facts, Expected(limits_w=limits_w))
+    return [check for check in checks if check.status != "skipped" and check.name not in _NEED_TORCH]
 
 
-def main(out: Path, device: str) -> None:
+def main(out: Path, device: str, limits_w: str = "{}") -> None:
     """Write name, status and finding of each check to `out`."""
-    kept = ("name", "status", "found")
-    write_json(out, [{key: asdict(check)[key] for key in kept} for check in check_briefly(device)])
+    kept, asked_w = ("name", "status", "found"), {int(gpu): own for gpu, own in json.loads(limits_w).items()}
+    write_json(out, [{key: asdict(check)[key] for key in kept} for check in check_briefly(device, limits_w=asked_w)])
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])

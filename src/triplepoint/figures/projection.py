@@ -38,7 +38,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         _band(throughput, own, "tokens_per_s", per_gpu, colour)
         throughput.plot(own["num_gpus"], own["kept_tokens_per_s"] * per_gpu, "--", color=colour, linewidth=0.9)
         if has_power:
-            _band(power, own, "energy_per_token_j", 1.0, colour)
+            _band(power, own, "node_energy_per_token_j", 1.0, colour)
     once = rows[rows["network"] == networks[0]]
     _band(failures, once, "mttf_s", 1 / S_PER_HOUR, marks.BLACK)
     for axes, label in (

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import psutil
 
 from triplepoint.config.contents import Digests, check_contents
 from triplepoint.config.plan import PlannedRun, read_planned_run
+from triplepoint.config.point import Point
 from triplepoint.errors import UserError
 from triplepoint.files import write_json
 from triplepoint.launch.attempt import CONTENTS, failed_nodes, is_told_to_stop
@@ -44,6 +46,8 @@ that restarts comes back."""
 LAST_MOVE_S = 0.25
 """Samples go on for so long after the last step: GPUs count energy in steps of 0.1 s, so its end is known only then."""
 _MEETING = "rendezvous.json"
+POWER_LIMIT = "power limit"
+"""Name of the doctor's check of power limits."""
 DOCTOR_S = 20.0
 """Most that ranks wait for the check of their node; a driver without persistence takes seconds to open 8 GPUs."""
 
@@ -136,14 +140,15 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
     """
     die_with_parent()
     planned = read_planned_run(raw / "point.json")
-    node = int(os.environ.get("SLURM_NODEID", "0"))
+    node = find_place(planned.point.hosts)
     around = Surroundings(raw, node, launcher)
     if launcher is None:
         around.listen()
     report = _describe_node(node)
     _begin(raw, report)
     kills = count_host_kills()
-    doctor = _start_doctor(raw, node, planned)
+    ranks = _ranks_of(node, planned)
+    doctor = _start_doctor(raw, node, planned, ranks)
     sampler = Sampler(
         raw / "telemetry" / f"node{node}.arrow",
         raw / "logs" / f"sampler{node}.log",
@@ -151,13 +156,15 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
         planned.point.telemetry_period_s,
         planned.limits.fast_telemetry_period_s,
     )
-    ranks = _ranks_of(node, planned)
     zeus = _start_zeus(raw, node, planned, ranks)
     clock = NodeClock(node, planned.point.num_nodes)
     report["checks"] = _hear_doctor(raw, node, doctor)
     watch = Watch()
     try:
-        failures = _train(raw, ranks, planned, around, clock, watch, sampler)
+        if obstacle := find_obstacle(raw, ranks, planned, report["checks"]):
+            failures = [obstacle]
+        else:
+            failures = _train(raw, ranks, planned, around, clock, watch, sampler)
         if zeus is not None and not failures:
             time.sleep(LAST_MOVE_S)
     finally:
@@ -173,6 +180,18 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
     report |= {"sampler_ends": sampler.ends, "ranks": list(ranks)} | _outcome(raw, ranks, failures, kills)
     report["duration_s"] = (time.monotonic_ns() - report["monotonic_ns"]) / NS_PER_S
     _leave_report(raw, node, report)
+
+
+def find_place(hosts: Sequence[str]) -> int:
+    """Return this node's number in rank order: its place among the hosts that the point names, else Slurm's number."""
+    number, names = int(os.environ.get("SLURM_NODEID", "0")), _names_here()
+    return next((place for place, host in enumerate(hosts) if host in names), number)
+
+
+def _names_here() -> set[str]:
+    """Return the names of this host: its own, with and without domain, and Slurm's."""
+    host = socket.gethostname()
+    return {host, host.partition(".")[0], os.environ.get("SLURMD_NODENAME", host)}
 
 
 def _outcome(raw: Path, ranks: range, failures: list[Failure], kills_before: int) -> dict[str, Any]:
@@ -242,8 +261,6 @@ def _train(
     sampler: Sampler,
 ) -> list[Failure]:
     """Run the node's ranks to their end and return what went wrong."""
-    if obstacle := find_obstacle(raw, ranks, planned):
-        return [obstacle]
     meeting = _rendezvous(raw, around, clock)
     if isinstance(meeting, Ending):
         return [Failure(ranks[0], meeting.status, meeting.message, time.time_ns())]
@@ -259,15 +276,48 @@ def _train(
         return started.wait(ending)
 
 
-def find_obstacle(raw: Path, ranks: range, planned: PlannedRun) -> Failure | None:
-    """Return why this node's ranks cannot even be started, or None: devices are missing, or a file has changed."""
+def find_obstacle(
+    raw: Path, ranks: range, planned: PlannedRun, checks: Sequence[Mapping[str, str]] | None
+) -> Failure | None:
+    """Return why this node's ranks cannot even be started, or None.
+
+    Devices are missing, a file has changed, this is no host that the point names, or a GPU has another power limit.
+
+    Args:
+        raw: Folder of the attempt.
+        ranks: Of this node.
+        planned: What is launched.
+        checks: What the check of this node found; None where it failed.
+    """
     if problem := missing_devices(planned.point.cluster.device, len(ranks)):
         return Failure(ranks[0], Status.BAD_NODE, problem, time.time_ns())
+    problem = _unlike_point(planned.point, ranks, checks)
     try:
         check_contents(planned.point, Digests(raw / CONTENTS, is_kept=False))
     except UserError as error:
-        return Failure(ranks[0], Status.CRASHED, str(error), time.time_ns(), is_user_error=True)
+        problem = str(error)
+    return Failure(ranks[0], Status.CRASHED, problem, time.time_ns(), is_user_error=True) if problem else None
+
+
+def _unlike_point(point: Point, ranks: range, checks: Sequence[Mapping[str, str]] | None) -> str | None:
+    """Return what is not as the point says, in one line: the host, or power limits of its GPUs."""
+    here = socket.gethostname()
+    if point.hosts and point.hosts[ranks[0] // point.cluster.gpus_per_node] not in _names_here():
+        return f"hosts names {', '.join(point.hosts)}, this is {here}; name the hosts of this cluster"
+    if not limits_of(point, ranks):
+        return None
+    found = next((check for check in checks or () if check["name"] == POWER_LIMIT), None)
+    if found is None:
+        return f"gpu_power_limits_w: power limits of {here} cannot be read; leave it out, or see logs/doctor*.log"
+    if found["status"] == "fail":
+        return f"gpu_power_limits_w: {here}: {found['found']}; set it as root: nvidia-smi -i N -pl W, or amd-smi set"
     return None
+
+
+def limits_of(point: Point, ranks: range) -> dict[int, float]:
+    """Return the power limits that a point has for GPUs of one node, by device. Unit: W."""
+    host = point.hosts[ranks[0] // point.cluster.gpus_per_node] if point.hosts else ""
+    return {device: limit_w for (of, device), limit_w in point.power_limits_w.items() if of == host}
 
 
 def _start_ranks(raw: Path, ranks: range, planned: PlannedRun, meeting: tuple[str, int]) -> Ranks:
@@ -320,7 +370,7 @@ def _read_meeting(path: Path) -> dict[str, Any] | None:
     return meeting
 
 
-def _start_doctor(raw: Path, node: int, planned: PlannedRun) -> subprocess.Popen[bytes]:
+def _start_doctor(raw: Path, node: int, planned: PlannedRun, ranks: range) -> subprocess.Popen[bytes]:
     """Start the short check of this node, which looks at GPUs before anything works on them."""
     command = [
         sys.executable,
@@ -328,6 +378,7 @@ def _start_doctor(raw: Path, node: int, planned: PlannedRun) -> subprocess.Popen
         "triplepoint.doctor.check_node",
         str(_checks(raw, node)),
         planned.point.cluster.device,
+        json.dumps(limits_of(planned.point, ranks)),
     ]
     with (raw / "logs" / f"doctor{node}.log").open("wb") as log:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)

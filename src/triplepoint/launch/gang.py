@@ -321,6 +321,8 @@ def sbatch_parameters(
     )
     # A gang that lost a node is launched anew in a folder of its own, not started again among its own leavings.
     further = {"no-requeue": True} | asked["additional_parameters"]
+    if planned.point.hosts:
+        further["nodelist"] = ",".join(planned.point.hosts)
     return asked | {
         "job_name": submission.name,
         "comment": submission.comment,

@@ -254,7 +254,14 @@ def _to_avoid(
     results: Path, planned: PlannedRun, options: GangOptions, exclude: frozenset[str], say: Say
 ) -> frozenset[str]:
     """Return the nodes to leave out: those named, those known to be broken, and slow ones where there are others."""
-    broken, slow = exclude | bad_nodes(results), slow_nodes(results)
+    broken, slow, named = exclude | bad_nodes(results), slow_nodes(results), frozenset(planned.point.hosts)
+    if left_out := sorted(named & broken):
+        raise UserError(
+            f"{planned.run}: hosts names {', '.join(left_out)}, left out as broken; mend it and remove its file in "
+            f"{results / 'bad_nodes'}, or name another host"
+        )
+    if named:
+        return broken
     if slow and not _has_room(planned, options, broken | slow):
         say(f"{planned.run}: {', '.join(sorted(slow))} would be left out as slow, but there are too few other nodes")
         return broken

@@ -240,7 +240,7 @@ def judge(
     if account is not None and account.status is not None:
         if account.status == Status.OOM:
             _refuse_limited(raw, planned, f"{HOST_MEMORY}: job {account.job_id} ended as OUT_OF_MEMORY")
-        return account.status, _of_slurm(raw, account, silent)
+        return account.status, _of_slurm(raw, account, silent, planned.point.hosts)
     if silent:
         return _of_silence(raw, planned, silent, account)
     assert cause is not None, "without silent nodes there is a failure"
@@ -285,9 +285,9 @@ def _of_rank(raw: Path, cause: Failure, reports: list[dict[str, Any]]) -> tuple[
     return cause.status, Evidence(rank=rank, host=report["host"], message=message, log_tail=tail)
 
 
-def _of_slurm(raw: Path, account: Account, silent: list[int]) -> Evidence:
+def _of_slurm(raw: Path, account: Account, silent: list[int], named: Sequence[str]) -> Evidence:
     assert account.state is not None, "Slurm gave a status"
-    lost = _names(raw, silent, account) if account.status == Status.LOST else []
+    lost = _names(named, silent, account) if account.status == Status.LOST else []
     words = [f"Slurm: job {account.job_id} ended as {account.state.state}"]
     words += [f"on {account.state.nodes}"] if account.state.nodes else []
     words += [f"({_describe(lost)})"] if lost else []
@@ -300,7 +300,7 @@ def _of_silence(raw: Path, planned: PlannedRun, silent: list[int], account: Acco
     if line := says_host_out_of_memory(log):
         _refuse_limited(raw, planned, f"{HOST_MEMORY}: {line}")
         return Status.OOM, Evidence(rank=None, host="", message=f"{HOST_MEMORY}: {line}", log_tail=log)
-    names = _names(raw, silent, account)
+    names = _names(planned.point.hosts, silent, account)
     last = f"; its log ends: {log[-1]}" if log else ""
     message = f"no report from node {', '.join(map(str, silent))}: its agent was killed or could not start{last}"
     if account is None:
@@ -335,9 +335,9 @@ def _refuse_limited(raw: Path, planned: PlannedRun, message: str) -> None:
         )
 
 
-def _names(raw: Path, nodes: Iterable[int], account: Account | None) -> list[str]:
-    """Return the names Slurm has for nodes of the gang, in the same order, as far as it tells."""
-    known = hosts(account.state.nodes) if account is not None and account.state is not None else []
+def _names(named: Sequence[str], nodes: Iterable[int], account: Account | None) -> list[str]:
+    """Return the names of nodes of the gang, in the same order: those of the point, else as far as Slurm tells."""
+    known = named or (hosts(account.state.nodes) if account is not None and account.state is not None else ())
     return [known[node] for node in nodes if node < len(known)]
 
 

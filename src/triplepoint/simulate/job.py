@@ -44,6 +44,8 @@ class Job:
         offload: What is kept in the host's memory: optimizer state (`optim`), activations.
         stack: Framework and its version; the one thing step times may be calibrated by.
         draw: Which draw of parts its GPUs are, from 0: a repeat of a simulated run has another one.
+        nodes: Node of the cluster at every place of the rank order; empty as they are.
+        power_limits_w: Of single GPUs, by name such as node1.gpu3, beside those of the cluster. Unit: W.
         waits_for_stages: Whether stages of a pipeline wait for one another, as they do; False asks what bubbles cost.
     """
 
@@ -68,6 +70,8 @@ class Job:
     offload: frozenset[Offload] = field(default_factory=frozenset)
     stack: str = ""
     draw: int = 0
+    nodes: tuple[int, ...] = ()
+    power_limits_w: tuple[tuple[str, float], ...] = ()
     waits_for_stages: bool = True
 
     @cached_property
@@ -128,9 +132,17 @@ class Job:
             overlap=frozenset(point.overlap),
             offload=frozenset(point.offload),
             stack=stack,
-            draw=point.repeat - 1,
+            draw=(point.parts_of_repeat or point.repeat) - 1,
+            nodes=point.node_order,
+            power_limits_w=_power_limits(point),
             **_adapters(point),
         )
+
+
+def _power_limits(point: Point) -> tuple[tuple[str, float], ...]:
+    """Return power limits by the node that a host is: by its name in a simulated run, elsewhere by its place."""
+    node = {host: f"node{place}" for place, host in enumerate(point.hosts)} if point.engine != "simulated" else {}
+    return tuple((f"{node.get(host, host)}.gpu{gpu}", limit) for (host, gpu), limit in point.power_limits_w.items())
 
 
 def _adapters(point: Point) -> Mapping[str, Any]:

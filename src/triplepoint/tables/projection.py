@@ -26,7 +26,7 @@ PROJECTION = Table(
         *_with_ends("efficiency", "1", "Tokens per second and GPU over those of the point on the same network."),
         *_with_ends("tokens_per_s", "token/s", "Of all GPUs, without failures."),
         *_with_ends("power_w", "W", "Of all nodes at the plug, which is also their heat."),
-        *_with_ends("energy_per_token_j", "J/token", "Of all nodes at the plug."),
+        *_with_ends("node_energy_per_token_j", "J/token", "Of all nodes at the plug."),
         *_with_ends("gpu_temp_max_c", "degC", "Hottest GPU."),
         *_with_ends("slowest_gpu_fraction", "1", "Computing time of the slowest GPU over the middle one's, less 1."),
         *_with_ends("mttf_s", "s", "Mean time to failure of the job."),

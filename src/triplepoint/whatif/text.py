@@ -11,9 +11,9 @@ Row = Mapping[str, Any]
 _HEADINGS = {
     "step_time_s": "time s",
     "gpu_power_w": "GPU W",
-    "node_power_w": "node W",
+    "node_power_w": "mean node W",
     "gpu_temp_max_c": "hottest K",
-    "node_energy_j": "energy kJ",
+    "node_energy_j": "node kJ",
     "cost": "cost",
 }
 _SCALE = {"node_energy_j": 1e-3}

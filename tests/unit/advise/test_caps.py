@@ -14,8 +14,13 @@ from triplepoint.advise.placement import Site, placed_on
 from triplepoint.advise.recommend import Advice, Limits
 from triplepoint.advise.recommend_text import script
 from triplepoint.config.cluster import ConditionsConfig
+from triplepoint.config.rules import fold
 from triplepoint.errors import UserError
+from triplepoint.simulate.artefacts.simulate_run import job_of
 from triplepoint.simulate.heat.nodes import machine_of
+from triplepoint.simulate.heat.warm import slow_ranks
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.predict.prediction import predict_warm
 
 NAMES = [f"node0.gpu{gpu}" for gpu in range(8)]
 WARMTH = np.array([0.7, 0.1, 0.0, 0.8, 0.9, 0.2, 1.0, 0.3])
@@ -90,6 +95,28 @@ def test_limits_move_with_their_node_and_reach_the_machine() -> None:
     assert gpu is not None
     limits_w = machine_of(moved, gpu, (4, 8), "h200x32", CONFIG).limits_w
     assert limits_w[2, 3] == 650 and np.delete(limits_w.ravel(), 19) == pytest.approx(700)
+
+
+def test_hosts_of_a_point_move_parts_faults_and_limits() -> None:
+    """Two nodes in the other order: all that is known of a node stands at its new place, drawn parts too."""
+    conditions = ConditionsConfig(bad_contact={"node0.gpu2": 5.0})
+    cluster = CATALOGUE.cluster("h200x32")
+    cluster = cluster.model_copy(update={"conditions": conditions, "slow_gpus": {"node1.gpu0": 0.9}})
+    point = site_of(model="llama3-8b", num_gpus=16, tp=8, pp=2, global_batch_size=16).point
+
+    def job_with(*hosts: str) -> Job:
+        stated = point.model_copy(update={"hosts": hosts, "gpu_power_limits_w": ("node0.gpu1:600",)})
+        return job_of(fold(stated), CATALOGUE)
+
+    usual, moved = job_with("node0", "node1"), job_with("node1", "node0")
+    assert (usual.nodes, moved.nodes) == ((), (1, 0))
+    assert slow_ranks(cluster, usual) == {8: 1 / 0.9} and slow_ranks(cluster, moved) == {0: 1 / 0.9}
+    warm = [predict_warm(job, None, CONFIG, cluster)[1] for job in (usual, moved)]
+    one, other = (each.machine for each in warm if each is not None)
+    assert one.limits_w[0, 1] == other.limits_w[1, 1] == 600
+    assert one.devices.die[0, 2] > 4.0 and len(np.unique(one.devices.leakage)) == 16
+    assert np.array_equal(one.devices.die[::-1], other.devices.die)
+    assert np.array_equal(one.devices.leakage[::-1], other.devices.leakage)
 
 
 def test_a_limit_that_the_driver_does_not_take_is_refused() -> None:

@@ -71,6 +71,20 @@ def test_a_promise_given_again_keeps_its_runs_unless_it_changed(tmp_path: Path) 
     assert one.gain == 0.06 and one.first == ()
 
 
+def test_a_pair_verifies_one_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "_value", lambda results, kind, run: 1.0)
+    ledger.promise(tmp_path, promised(0.05, ("a",), ("b",)))
+    other = promised(0.02).model_copy(update={"name": "another"})
+    ledger.promise(tmp_path, other)
+    with pytest.raises(UserError, match=r"these runs verify what was promised for run \(placement\)"):
+        ledger.add_pair(tmp_path, "another", "a", "b")
+    with pytest.raises(UserError, match="these runs verify"):
+        ledger.promise(tmp_path, other.model_copy(update={"first": ("a",), "other": ("b",)}))
+    with pytest.raises(UserError, match="one run twice"):
+        ledger.add_pair(tmp_path, "another", "a", "a")
+    assert ledger.add_pair(tmp_path, "another", "a", "c").other == ("c",)
+
+
 def test_found_gain_is_the_mean_of_pairs_with_its_t_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shares 4 and 6 %: 5 % with 1 % x 6.314 on both sides, one degree of freedom."""
     steps_s = {"a1": 10.0, "b1": 9.6, "a2": 10.0, "b2": 9.4}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.unit.advise.test_passport import passport
-from triplepoint.advise.gain import Gain, find, gain_of, judged
+from triplepoint.advise.gain import Gain, find, find_placement, gain_of, judged
 from triplepoint.advise.passport import Learned
 from triplepoint.advise.placement import Outcome, Placement, Site, placed_on, with_slow_gpus
 from triplepoint.advise.placement_search import Pipeline, Trials, every_placement, search, solve
@@ -94,7 +94,7 @@ def test_published_placement_of_gpt3_is_refused() -> None:
     gain = gain_of(site, None, before, proposed, after)
     assert gain.share == pytest.approx(-0.07, abs=0.01) and not gain.is_accepted
     assert int(after.busy_s.argmax()) in (0, 2, 4, 6), "a stage of 13 layers becomes the longest"
-    assert find(site, before) == (None, None)
+    assert find_placement(site, before) == (None, None)
 
 
 def test_published_placement_of_llama3_is_refused_by_numbers() -> None:
@@ -161,4 +161,18 @@ def test_virtual_stages_keep_their_layers() -> None:
 def test_one_stage_has_nothing_to_place() -> None:
     site = site_of(model="llama3-8b", tp=8, dp=2, num_gpus=16)
     before = site.step(site.present)
-    assert find(site, before) == (None, None)
+    assert find_placement(site, before) == (None, None)
+
+
+def test_another_micro_batch_is_searched_with_the_interval_of_layouts() -> None:
+    """GPT-3 on old software is faster with two sequences a micro-batch; how much is known to a fifth only."""
+    site = site_of(model="gpt3-175b", tp=4, pp=8, num_gpus=32, recompute="full")
+    before = site.step(site.present)
+    sizes = {one.micro_batch_size: (one, after) for one, after in find(site, before)}
+    assert sizes and 0 not in sizes, "layers are in balance"
+    size, (placement, after) = next(iter(sizes.items()))
+    own = site.with_micro_batch(size)
+    assert after.step_time_s == pytest.approx(own.step(own.present).step_time_s)
+    assert after.step_time_s < before.step_time_s
+    gain = gain_of(site, None, before, placement, after)
+    assert gain.hi - gain.lo > 0.1 and not gain.is_accepted

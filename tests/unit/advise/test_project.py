@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from triplepoint.advise.interval import Interval
 from triplepoint.advise.project import Projected, Projection, Question, draws, project
-from triplepoint.advise.project_answer import check, headline, render, rows
+from triplepoint.advise.project_answer import check, headline, render, rows, study_of
 from triplepoint.advise.project_file import read_question
 from triplepoint.advise.project_network import Network, ratio_of_steps, scale_job
 from triplepoint.cli import main
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.study import Study, expand
 from triplepoint.errors import UserError
+from triplepoint.plan import points_of
 from triplepoint.predictions import Request, predict, read_points
 from triplepoint.simulate.predict.prediction import predict_warm, read_calibrations
 from triplepoint.simulate.scaling import read_scaling
@@ -71,7 +75,7 @@ def test_quantities_follow_from_the_step() -> None:
     one, tokens = at(256), 256 * 8192  # one sequence for each replica of 4 GPUs and micro-batch of four
     assert one.scaled.job.global_batch_size == 256
     assert one.tokens_per_s.value == pytest.approx(tokens / one.step_time_s.value)
-    assert one.energy_per_token_j.value == pytest.approx(one.power_w.value * one.step_time_s.value / tokens)
+    assert one.node_energy_per_token_j.value == pytest.approx(one.power_w.value * one.step_time_s.value / tokens)
     assert one.kept_tokens_per_s.value == pytest.approx(one.tokens_per_s.value * one.goodput.value)
     assert one.power_w.value / 32 == pytest.approx(at(16).power_w.value / 2, rel=0.1)
 
@@ -171,7 +175,7 @@ def test_bad_input_is_one_line(words: str, tmp_path: Path, capfd: pytest.Capture
     name, *rest = words.split()
     assert main(["project", str(tmp_path / name), *rest]) == 2
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith("triplepoint: ") and "xpected" in line or "no " in line
+    assert line.startswith("triplepoint: ") and any(word in line for word in ("xpected", "no ", "not a run id"))
 
 
 def test_interval_arithmetic() -> None:
@@ -234,3 +238,39 @@ def test_command_writes_json_table_and_figure(tmp_path: Path, capfd: pytest.Capt
     assert said["rows"][1]["mttf_s"] == pytest.approx(86400 * 1000 / 16)
     assert PROJECTION.read(out).num_rows == 2
     assert "llama3-8b on 64 GPUs keeps" in figure.read_text()
+
+
+def test_sizes_below_the_start_and_what_a_run_was_traced_on_do_not_stand_in_the_way() -> None:
+    """A smaller job has fewer ranks than those that the run traced, and one replica has nothing to shard."""
+    request = request_of(data_parallel_sharding="optim", overlap=("grad",))
+    traced = request.point.model_copy(update={"trace_ranks": (0, 12), "hosts": ("node1", "node0")})
+    less = project(Question(replace(request, point=traced), (8,), num_draws=1), CONFIG)
+    assert [one.num_gpus for one in less.rows] == [16, 8]
+    assert headline(less).startswith("8 GPUs: ")
+
+
+def test_a_fixed_batch_that_does_not_split_names_sizes_that_do() -> None:
+    """16 sequences over four GPUs a replica: up to 16 replicas."""
+    with pytest.raises(UserError, match=r"--batch fixed: .*; with this batch: 8,32,64$"):
+        project(Question(request_of(), (1024,), batch="fixed"), CONFIG)
+
+
+def test_a_measured_step_carries_over_with_the_interval_of_the_ratio() -> None:
+    question = Question(request_of(), (64,), num_draws=2)
+    usual, measured = (project(replace(question, measured_s=step_s), CONFIG).rows for step_s in (None, 5.0))
+    assert measured[0].step_time_s == pytest.approx((5.0, 5.0, 5.0))
+    ratio = usual[1].step_time_s.value / usual[0].step_time_s.value
+    assert measured[1].step_time_s.value == pytest.approx(5.0 * ratio)
+    assert measured[1].efficiency == pytest.approx(usual[1].efficiency)
+    width = math.log(measured[1].step_time_s.high / measured[1].step_time_s.value)
+    assert width == pytest.approx(math.log(measured[1].efficiency.high / measured[1].efficiency.value))
+
+
+def test_the_study_has_the_sizes_of_the_cluster() -> None:
+    found = project(Question(request_of(), (8, 32, 64), num_draws=1), CONFIG)
+    content = yaml.safe_load(study_of(found, CONFIG))
+    points = [one for settings in expand(Study.model_validate(content), Path("s.yaml"))
+              for one in points_of(settings, Catalogue(CONFIG), "s.yaml")]  # fmt: skip
+    assert [(one.num_gpus, one.global_batch_size) for one in points] == [(8, 8), (16, 16), (32, 32)]
+    with pytest.raises(UserError, match="cluster h200x32 has 32 GPUs, none of the sizes"):
+        study_of(project(Question(request_of(), (64,), num_draws=1), CONFIG), CONFIG)

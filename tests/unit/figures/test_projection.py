@@ -12,7 +12,7 @@ from triplepoint.figures.write import write_figure
 from triplepoint.tables.projection import PROJECTION
 
 ENDS = {
-    "step_time_s": 2.0, "tokens_per_s": 1e6, "power_w": 1e6, "energy_per_token_j": 1.0, "gpu_temp_max_c": 60.0,
+    "step_time_s": 2.0, "tokens_per_s": 1e6, "power_w": 1e6, "node_energy_per_token_j": 1.0, "gpu_temp_max_c": 60.0,
     "slowest_gpu_fraction": 0.03, "mttf_s": 7200.0, "checkpoint_every_s": 600.0, "kept_tokens_per_s": 9e5,
 }  # fmt: skip
 
@@ -61,6 +61,6 @@ def test_figure_is_written_from_its_projection(tmp_path: Path) -> None:
 
 
 def test_figure_without_power_has_time_and_failures() -> None:
-    rows = [one | {"power_w": None, "energy_per_token_j": None} for one in rows_of((0.84, 0.79, 0.88))]
+    rows = [one | {"power_w": None, "node_energy_per_token_j": None} for one in rows_of((0.84, 0.79, 0.88))]
     figure, _ = projection.draw({"projection": PROJECTION.from_rows(rows).to_pandas()})
     assert any("SIMULATED" in text.get_text() for text in figure.findobj(Text))

@@ -3,6 +3,7 @@
 import gzip
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,9 @@ from tests.launchers import LONG, finish, rank_processes, start, training, wait_
 from tests.mounts import needs_mounts
 from tests.points import TINY, planned, tiny_point, write_run
 from triplepoint.config.contents import Digests, with_contents
-from triplepoint.launch.agent import find_obstacle
+from triplepoint.config.point import PointCluster
+from triplepoint.launch import agent
+from triplepoint.launch.agent import find_obstacle, find_place
 from triplepoint.launch.attempt import new_attempt, note_contents
 from triplepoint.manifest import read_manifest
 from triplepoint.metrics import flops_per_token
@@ -223,6 +226,31 @@ def test_launch_corpus_changed_since_the_plan_is_one_line(tmp_path: Path) -> Non
     assert not (folder / "raw").exists()
 
 
+def test_a_node_takes_its_place_among_the_hosts_of_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "n3.site")
+    monkeypatch.setenv("SLURM_NODEID", "0")
+    assert find_place(()) == 0
+    assert find_place(("n7", "n3")) == 1, "whatever number Slurm gave it"
+
+
+def test_agent_refuses_other_hosts_and_other_power_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "n3")
+    monkeypatch.setattr(agent, "missing_devices", lambda device, number: None)
+    cluster = PointCluster(name="h200x32", device="cuda", gpu="h200", gpus_per_node=8)
+
+    def refused(checks: list[dict[str, str]] | None, host: str = "n3") -> str:
+        point = tiny_point(cluster=cluster, hosts=(host,), gpu_power_limits_w=(f"{host}.gpu1:650",))
+        found = find_obstacle(tmp_path, range(2), planned(point), checks)
+        assert found is None or found.is_user_error
+        return found.message if found else ""
+
+    told = "gpu1: 700 W, the run is to have 650 W"
+    assert refused([{"name": "power limit", "status": "ok", "found": "gpu0: 700 W"}]) == ""
+    assert told in refused([{"name": "power limit", "status": "fail", "found": told}])
+    assert "cannot be read" in refused(None)
+    assert "hosts names n9, this is n3" in refused([], "n9")
+
+
 def test_agent_refuses_a_corpus_that_changed_while_it_was_in_the_queue(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("one text")
@@ -230,8 +258,8 @@ def test_agent_refuses_a_corpus_that_changed_while_it_was_in_the_queue(tmp_path:
     run = planned(point)
     raw = new_attempt(write_run(tmp_path, run), run, 1)
     note_contents(raw, run)
-    assert find_obstacle(raw, range(2), run) is None
+    assert find_obstacle(raw, range(2), run, []) is None
     text.write_text("two text")
-    obstacle = find_obstacle(raw, range(2), run)
+    obstacle = find_obstacle(raw, range(2), run, [])
     assert obstacle is not None and obstacle.is_user_error
     assert "changed since the plan was made" in obstacle.message

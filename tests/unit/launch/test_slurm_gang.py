@@ -34,6 +34,13 @@ def test_sbatch_parameters_of_whole_nodes_by_default() -> None:
     }
 
 
+def test_hosts_of_a_point_are_asked_for_by_name() -> None:
+    cluster = PointCluster(name="h200x32", device="cuda", gpu="h200", gpus_per_node=8)
+    run = planned(tiny_point(cluster=cluster, num_gpus=16, layout=Layout(dp=16), hosts=("n7", "n3")))
+    asked = sbatch_parameters(run, Gang(), frozenset(), SUBMISSION)["additional_parameters"]
+    assert asked["nodelist"] == "n7,n3"
+
+
 def test_sbatch_parameters_take_what_the_site_says() -> None:
     options = Gang(
         account="a1",

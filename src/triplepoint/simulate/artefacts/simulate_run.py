@@ -57,7 +57,7 @@ def simulate_run(planned: PlannedRun, out: Path, config: Path) -> Manifest:
         return write_failure(out, planned, job.stack, Status.OOM, fullest.explain(), started)
     calibration = Calibration.load(config)
     costs = costs_of(job, calibration.constants(job), config)
-    slow = slow_ranks(cluster, job.num_gpus)
+    slow = slow_ranks(cluster, job)
 
     def once_more(factor: Mapping[int, float]) -> Training[Simulated]:
         return Training(simulate(job, costs, [use.total for use in memory], with_factors(slow, factor)))

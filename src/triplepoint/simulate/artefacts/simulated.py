@@ -182,7 +182,8 @@ class Heated:
         """Return mean and highest power of the rack that draws most."""
         if (size := self.nodes_per_rack) is None:
             return {}
-        numbers = range(self.nodes_w.shape[1])
+        node_at = self.warm.load.job.nodes or range(self.nodes_w.shape[1])
+        numbers = sorted(range(self.nodes_w.shape[1]), key=node_at.__getitem__)
         racks_w = rack_power_w(self.nodes_w, [numbers[low : low + size] for low in numbers[::size]])
         return {"rack_power_w": float(racks_w.mean(axis=0).max()), "rack_power_peak_w": float(racks_w.max())}
 

@@ -180,7 +180,7 @@ def nodes_of(planned: PlannedRun, simulated: Recorded) -> tuple[Node, ...]:
     return tuple(
         Node(
             node=node,
-            host=HOST,
+            host=point.hosts[node] if point.hosts else HOST,
             monotonic_ns=EPOCH_NS,
             wall_ns=EPOCH_NS,
             num_cores=0,

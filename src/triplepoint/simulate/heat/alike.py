@@ -1,6 +1,5 @@
 """Nodes that stand for others: those whose ranks do the same and whose parts differ only as parts do."""
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -29,17 +28,6 @@ class Followed(NamedTuple):
     def all(cls, shape: tuple[int, int]) -> "Followed":
         """Return all nodes, each for itself."""
         return cls(shape, np.arange(shape[0]), np.ones(shape[0], dtype=np.int64))
-
-    def of(self, machine: Machine) -> Machine:
-        """Return the followed nodes of a machine."""
-        devices, nodes = machine.devices, self.nodes
-        sensor_k = np.broadcast_to(devices.sensor_k, self.shape)[nodes]
-        own = replace(
-            devices, die=devices.die[nodes], leakage=devices.leakage[nodes], flow=devices.flow[nodes], sensor_k=sensor_k
-        )
-        limits_w = machine.power_limit_w[nodes] if machine.power_limit_w.size else machine.power_limit_w
-        brake = machine.brake[nodes] if machine.brake.size else machine.brake
-        return replace(machine, devices=own, inlet_c=machine.inlet_c[nodes], power_limit_w=limits_w, brake=brake)
 
 
 def few_of(stage: Int64, machine: Machine) -> Followed:

@@ -62,6 +62,17 @@ class Machine:
         devices = replace(self.devices, flow=self.devices.flow * (flow / before)[:, None])
         return replace(self, devices=devices, fan_flow=flow)
 
+    def of_nodes(self, nodes: Int64) -> "Machine":
+        """Return some of the nodes, in the order of their numbers given; shape (num_chosen,)."""
+        devices = self.devices
+        sensor_k = np.broadcast_to(devices.sensor_k, self.shape)[nodes]
+        own = replace(
+            devices, die=devices.die[nodes], leakage=devices.leakage[nodes], flow=devices.flow[nodes], sensor_k=sensor_k
+        )
+        limits_w = self.power_limit_w[nodes] if self.power_limit_w.size else self.power_limit_w
+        brake = self.brake[nodes] if self.brake.size else self.brake
+        return replace(self, devices=own, inlet_c=self.inlet_c[nodes], power_limit_w=limits_w, brake=brake)
+
     @cached_property
     def network(self) -> Network:
         """Heat."""

@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from triplepoint.config.cluster import USUAL, ClusterConfig
+from triplepoint.config.cluster import USUAL, ClusterConfig, ConditionsConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import PointError
 from triplepoint.simulate.costs import largest_of
@@ -29,6 +29,7 @@ from triplepoint.simulate.heat.machine import Machine, Profile
 from triplepoint.simulate.heat.nodes import airflow_of, machine_of, power_of, usual_devices
 from triplepoint.simulate.heat.parameters import read_heat
 from triplepoint.simulate.heat.periodic import Periodic, num_periods
+from triplepoint.simulate.job import Job
 from triplepoint.simulate.power.gpu import Activity, Float, Int64, power_at_limit
 from triplepoint.simulate.power.load import Load
 from triplepoint.simulate.power.step import Place, bin_activity
@@ -139,17 +140,22 @@ def warm_up(
     Raises:
         PointError: If GPUs cannot work under these conditions.
     """
-    gpu, conditions = load.job.gpu, cluster.conditions
+    conditions = cluster.conditions.with_limits(dict(load.job.power_limits_w))
     shape = -(-load.job.num_gpus // cluster.gpus_per_node), cluster.gpus_per_node
-    sound, parts = conditions.without_faults, cluster.like or cluster.name
-    machine, followed = machine_of(sound, gpu, shape, parts, config, load.job.draw), Followed.all(shape)
+    sound = conditions.without_faults
+
+    def nodes_under(own: ConditionsConfig) -> Machine:
+        machine = machine_of(own, load.job.gpu, shape, cluster.like or cluster.name, config, load.job.draw)
+        return machine.of_nodes(np.array(load.job.nodes)) if load.job.nodes else machine
+
+    machine, followed = nodes_under(sound), Followed.all(shape)
     if with_few_nodes and conditions == sound and not conditions.power_limits_w:
         followed = few_of(_seats(load, followed).stage, machine)
-        machine = followed.of(machine)
+        machine = machine.of_nodes(followed.nodes)
     first = _turn(load, machine, {}, followed)
     last = _together(first, reload)
     if conditions != sound:
-        machine = machine_of(conditions, gpu, shape, parts, config, load.job.draw)
+        machine = nodes_under(conditions)
         last = _apart(_turn(last.load, machine, last.factor, followed), reload, min(last.factor.values()))
     machine, fastest_s = last.ready.machine, math.nan
     if not with_few_nodes:
@@ -286,10 +292,13 @@ def warm_up_anywhere(load: AnyLoad, config: Path) -> Warm[AnyLoad]:
     return Warm(load, ready.machine, seats, ready.profile, trace, in_node, num_nics, spread)
 
 
-def slow_ranks(cluster: ClusterConfig, num_gpus: int) -> dict[int, float]:
+def slow_ranks(cluster: ClusterConfig, job: Job) -> dict[int, float]:
     """Return the factor on the time of computation of every rank on a GPU that its cluster calls slow."""
-    by_rank = {node * cluster.gpus_per_node + gpu: speed for (node, gpu), speed in cluster.speeds.items()}
-    return {rank: 1 / speed for rank, speed in by_rank.items() if rank < num_gpus}
+    place = {node: place for place, node in enumerate(job.nodes)}
+    by_rank = {
+        place.get(node, node) * cluster.gpus_per_node + gpu: speed for (node, gpu), speed in cluster.speeds.items()
+    }
+    return {rank: 1 / speed for rank, speed in by_rank.items() if rank < job.num_gpus}
 
 
 def with_factors(slow: Mapping[int, float], factor: Mapping[int, float]) -> dict[int, float]:

@@ -204,7 +204,7 @@ def predict_warm(
         UserError: If the configuration is wrong.
     """
     prepared = prepare_step(job, calibration.constants(job) if calibration else Constants(), config)
-    slow = slow_ranks(cluster, job.num_gpus) if cluster else {}
+    slow = slow_ranks(cluster, job) if cluster else {}
 
     def simulate(factor: Mapping[int, float]) -> Training[Step]:
         return Training(prepared.run(with_factors(slow, factor)))
@@ -223,7 +223,8 @@ def predict_warm(
 
 def _is_warmed(job: Job, config: Path, cluster: ClusterConfig | None, with_power: bool) -> bool:
     """Return whether power, heat and clocks are worked out: on request, and where a limit or a fault slows GPUs."""
-    return is_known(job.gpu, config) and (with_power or (cluster is not None and cluster.conditions.slows_gpus))
+    slows = bool(job.power_limits_w) or (cluster is not None and cluster.conditions.slows_gpus)
+    return is_known(job.gpu, config) and (with_power or slows)
 
 
 def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibration | None) -> Prediction:
