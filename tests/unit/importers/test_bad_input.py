@@ -2,8 +2,10 @@
 
 import gzip
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 
 from tests.importing import part, read, values
@@ -214,3 +216,20 @@ def test_map_with_a_mistake_is_refused(tmp_path: Path, change: tuple[str, str], 
     with pytest.raises(UserError) as refused:
         read(tmp_path, mapped(tmp_path, MAP.replace(*change)))
     assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_gzip_that_unpacks_to_more_than_memory_is_refused_before_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "smi.csv.gz").write_bytes(gzip.compress(f"{HEADER}\n".encode() + b" " * 20_000_000))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=150_000_000))
+    with pytest.raises(UserError, match=r"smi.csv.gz: more than 10 MB of text, .* has memory for; split it by time"):
+        read(tmp_path, UTC)
+
+
+def test_gzip_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress("\n".join([HEADER, *(line(n) for n in range(3000))]).encode()))
+    packed[len(packed) // 2 :] = b"\xff" * (len(packed) - len(packed) // 2)
+    (tmp_path / "smi.csv.gz").write_bytes(packed)
+    with pytest.raises(UserError, match=r"smi.csv.gz: damaged"):
+        read(tmp_path, UTC)
