@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.points import planned
+from tests.points import planned, tiny_point
 from tests.synthetic import Spec, manifest_of
 from triplepoint.errors import UserError
 from triplepoint.files import private_folder
@@ -55,7 +55,7 @@ def test_text_of_other_words_stays(text: str) -> None:
 
 def test_manifest_has_no_secret_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "planted-in-the-environment")
-    manifest = manifest_of(Spec("tiny-llama", {}, status="crashed"), planned())
+    manifest = manifest_of(Spec("tiny-llama", {}, status="crashed"), planned(tiny_point()))
     command = {"command": "env X=planted-in-the-environment train.py"}
     write_manifest(tmp_path / "manifest.json", manifest.model_copy(update={"facts": manifest.facts | command}))
     text = (tmp_path / "manifest.json").read_text()

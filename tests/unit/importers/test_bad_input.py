@@ -10,8 +10,10 @@ import pytest
 
 from tests.importing import part, read, values
 from triplepoint.errors import UserError
+from triplepoint.importers import prometheus_json
 from triplepoint.importers.declaration import Asked
 from triplepoint.importers.folder import Wanted, list_folder
+from triplepoint.importers.text import read_content
 
 HEADER = "timestamp, index, power.draw [W], temperature.gpu"
 UTC = Wanted(timezone="UTC")
@@ -233,3 +235,19 @@ def test_gzip_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
     (tmp_path / "smi.csv.gz").write_bytes(packed)
     with pytest.raises(UserError, match=r"smi.csv.gz: damaged"):
         read(tmp_path, UTC)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"metric": {"__name__": "DCGM_FI_DEV_POWER_USAGE"}, "values": [[1e18, "300"]]}', "values that are no"),
+        ("[" * 100_000 + '"metric" "values"', "damaged JSON"),
+        ('[[{"metric": {}, "values": []}]]', "no answer of Prometheus"),
+    ],
+    ids=["time far off", "nested deeply", "list in a list"],
+)
+def test_damaged_answer_of_prometheus_is_one_line(tmp_path: Path, content: str, said: str) -> None:
+    path = tmp_path / "range.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=said):
+        prometheus_json.FORMAT.read(read_content(path), Asked())
