@@ -38,7 +38,7 @@ PREDICTED = b"""id,model,cluster,num_gpus,tp,dp,micro_batch_size,global_batch_si
 1,llama3-8b,h200x32,8,8,1,1,8
 2,llama3-8b,h200x32,8,4,2,1,16
 """
-POWER = b"time_s,node_power_w\n" + b"".join(b"%d.%d,%d\n" % (t // 10, t % 10, 5000 + t % 7 * 300) for t in range(300))
+POWER = b"t_s,node_power_w\n" + b"".join(b"%d.%d,%d\n" % (t // 10, t % 10, 5000 + t % 7 * 300) for t in range(300))
 
 
 def subjects() -> list[tuple[str, bytes, Callable[[Path, Path], list[str]]]]:
