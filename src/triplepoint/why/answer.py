@@ -228,22 +228,23 @@ def answer_of(
     heat = explain_heat(findings, sensed, step_s)
     num_steps = len(operations.steps)
     slowdown = find_slowdown(operations, order)
-    findings = _within_loss(findings, step_s - float(slowdown.ideal_s.mean()))
+    findings = within_loss(findings, step_s - float(slowdown.ideal_s.mean()))
     return Answer(
         name, source, num_gpus, num_steps, step_s, slowdown, findings, power_w, heat,
         gpus=tuple(describe_gpus(sensed)), notes=notes, sensed=tuple(sensed.values()),
     )  # fmt: skip
 
 
-def _within_loss(findings: Sequence[Finding], lost_s: float) -> list[Finding]:
+def within_loss(findings: Sequence[Finding], lost_s: float) -> list[Finding]:
     """Return findings that together cost no more than the step loses against the ideal one; bounds stay bounds.
 
     The ideal is a mean over workers, a mended one is as fast as the median of its peers.
     """
     whole_s = sum(one.lost_s for one in findings if not one.is_bound)
+    lost_s = max(lost_s, 0.0)  # the marked step may last a little less than what the replay of its traces takes
     if whole_s <= lost_s:
         return list(findings)
-    factor = max(lost_s, 0.0) / whole_s
+    factor = lost_s / whole_s
     return [one if one.is_bound else replace(one, lost_s=factor * one.lost_s) for one in findings]
 
 
