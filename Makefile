@@ -8,13 +8,19 @@ TARGETS ?= all
 NATIVE := $(wildcard src/triplepoint/trace/kineto/scanner/*.[ch] src/triplepoint/telemetry/native/*.c)
 SMK := Snakefile $(wildcard rules/*.smk)
 
-.PHONY: all env test test-gangs test-workflow test-rest check format lint types docs clean help
+# Strong copyleft, as pip-licenses writes it; what stands on several licences, such as docutils, is taken by another.
+COPYLEFT := GNU General Public License v2 (GPLv2);GNU General Public License v3 (GPLv3);GNU Affero General Public License v3
+COPYLEFT := $(COPYLEFT);GPL-2.0-only;GPL-2.0-or-later;GPL-3.0-only;GPL-3.0-or-later;AGPL-3.0-only;AGPL-3.0-or-later
+AUDIT := .venv-audit
+
+.PHONY: all env test test-gangs test-workflow test-rest check format lint types docs audit clean help
 
 help:
 	@echo "make all     make the environment, then every figure and report.html"
 	@echo "make test    make the environment, then run the tests"
 	@echo "make check   formatter, linter, type checker, snakefmt, snakemake --lint, tests: what CI runs"
 	@echo "make docs    make the environment, then the documentation as a site with search: site/index.html"
+	@echo "make audit   known vulnerabilities and licences of the pins; asks pypi.org"
 	@echo "make env     only the environment, in $(VENV)"
 	@echo "make clean   remove results, figures and the report (asks first)"
 
@@ -66,6 +72,14 @@ types: env
 # Offline and without telemetry; pages, links and anchors that are not there fail it.
 docs: env
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet build --strict
+
+audit: env
+	@$(PYTHON) -m venv $(AUDIT)
+	@$(AUDIT)/bin/python -m pip install --quiet --disable-pip-version-check pip-audit pip-licenses 2> $(AUDIT)/errors \
+	    || { echo "audit: no package index in reach; run it on a machine that has one" >&2; exit 2; }
+	$(AUDIT)/bin/pip-licenses --python=$(BIN)/python --from=mixed --summary --fail-on="$(COPYLEFT)" > $(AUDIT)/licences
+	@$(AUDIT)/bin/pip-audit --strict --requirement envs/constraints.txt --no-deps --disable-pip \
+	    --progress-spinner off 2> $(AUDIT)/errors || { tail -n 1 $(AUDIT)/errors | cut -c 1-200 >&2; exit 2; }
 
 clean:
 	@printf 'Remove results/, figs/, logs/, report/ and report.html? Measured runs are lost. [y/N] '; read answer; \

@@ -3,11 +3,15 @@
 import contextlib
 import json
 import os
+import shlex
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from triplepoint.errors import UserError
 
 
 @contextlib.contextmanager
@@ -50,6 +54,23 @@ def whole_folder(path: Path) -> Iterator[Path]:
         scratch.replace(path)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def private_folder(path: Path) -> Path:
+    """Make a folder that only its owner may read and change, for files that are run, such as pickles; return it.
+
+    Raises:
+        UserError: If everyone may change a folder above it: what is put in its place would be run.
+    """
+    for above in path.absolute().parents:
+        mode = above.stat().st_mode if above.exists() else 0
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise UserError(
+                f"{above}: every user may change it, and jobs run what stands below; "
+                f"'chmod o-w {shlex.quote(str(above))}', or use results elsewhere"
+            )
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
 
 
 FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")

@@ -7,7 +7,8 @@ import numpy as np
 from pydantic import Field
 
 from triplepoint.config.base import Strict, read_json
-from triplepoint.files import write_text
+from triplepoint.files import write_json
+from triplepoint.redact import Redactor
 from triplepoint.status import Status
 from triplepoint.units import NS_PER_S
 
@@ -367,5 +368,5 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Write `manifest` to `path` in one piece."""
-    write_text(path, manifest.model_dump_json(indent=2) + "\n")
+    """Write `manifest` to `path` in one piece, without secrets: it is shared, in reports and exports."""
+    write_json(path, Redactor().content(manifest.model_dump(mode="json")))

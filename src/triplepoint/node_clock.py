@@ -6,8 +6,10 @@ exchange is uncertain by half its round trip, whatever the way there and back to
 Source: RFC 5905 (NTP version 4), section 8, offset and delay; section 10, the filter that takes the least delay.
 """
 
+import secrets
 import socket
 import struct
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -16,6 +18,9 @@ from triplepoint.units import NS_PER_S
 Clock = Callable[[], int]
 """Returns the time of a clock. Unit: ns."""
 
+TOKEN_BYTES = 32
+HELLO_S = 5.0
+"""How long a connection may take to present the token."""
 _QUESTION, _END = b"?", b"."
 _STAMPS = struct.Struct("!qq")
 
@@ -50,6 +55,19 @@ class ClockOffset(NamedTuple):
     offset_s: float
     uncertainty_s: float
     round_trip_s: float
+
+
+def admits(connection: socket.socket, token: bytes) -> bool:
+    """Return whether a connection presents the token, all of it in time; strangers do not."""
+    deadline, said = time.monotonic() + HELLO_S, b""
+    while len(said) < len(token) and (left_s := deadline - time.monotonic()) > 0:
+        connection.settimeout(left_s)
+        part = connection.recv(len(token) - len(said))
+        if not part:
+            return False
+        said += part
+    connection.settimeout(None)
+    return secrets.compare_digest(said, token)
 
 
 def answer_clock(peer: socket.socket, clock: Clock) -> None:

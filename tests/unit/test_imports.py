@@ -12,7 +12,8 @@ import triplepoint
 PACKAGE = Path(triplepoint.__file__).parent
 
 LAYERS = [
-    {"units", "errors", "status", "files", "provenance"},
+    {"units", "errors", "status", "provenance", "redact"},
+    {"files"},
     {"processes", "prices", "forks"},
     {"config", "claims", "node_clock"},
     {"tables"},

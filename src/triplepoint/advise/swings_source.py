@@ -34,6 +34,8 @@ _OTHER_UNIT = re.compile(
     re.IGNORECASE,
 )
 """Names of columns that are no power of a node in W; most say so by the unit they end in."""
+_MOST_SAMPLES = 100_000_000
+"""Of a node: 11 days at 100 Hz, a gigabyte."""
 _MOST_APART = 10.0
 """Between the mean power of a node and that of the node in the middle. By hand: a GPU idles at a tenth of its limit
 (config/gpus) and the rest of a node at more, so that no node is further off; temperatures and totals are."""
@@ -175,6 +177,12 @@ def read_file(path: Path) -> NodePower:
         powers_w.append(power_w[is_known][first])
     if not times_s or any(len(each) < 2 for each in times_s):
         raise UserError(f"{path}: a node has fewer than two readings of power; expected one of {', '.join(_POWERS)}")
+    for t_s in times_s:
+        if (num := float((t_s[-1] - t_s[0]) / np.median(np.diff(t_s)))) > _MOST_SAMPLES:
+            raise UserError(
+                f"{path}: readings over {t_s[-1] - t_s[0]:.3g} s are {num:.1g} samples at their usual distance; at "
+                f"most {_MOST_SAMPLES:,} are read, mend the time that is far off"
+            )
     nodes_w, period_s = swings.at_even_times(times_s, powers_w)
     return _long_enough(NodePower(path.name, "file", nodes_w, period_s, 0.0, names=tuple(names)))
 

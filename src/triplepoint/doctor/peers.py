@@ -6,6 +6,7 @@ Node 0 serves, the others connect to it.
 import contextlib
 import json
 import os
+import secrets
 import socket
 import struct
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 from triplepoint.config.base import Strict
 from triplepoint.files import write_json
-from triplepoint.node_clock import Clock, answer_clock, measure_offset, receive_exactly
+from triplepoint.node_clock import TOKEN_BYTES, Clock, admits, answer_clock, measure_offset, receive_exactly
 from triplepoint.units import MIB
 
 POLL_S = 0.005
@@ -123,14 +124,12 @@ def meet(folder: Path, node: int, num_nodes: int, address: str, clock: Clock = t
         return _serve(folder, num_nodes, address, clock)
     with socket.create_connection(await_address(folder / "meeting.json"), PATIENCE_S) as server:
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        server.sendall(bytes.fromhex(json.loads((folder / "meeting.json").read_text(encoding="utf-8"))["token"]))
         return _visit(folder, node, server, clock)
 
 
 def _serve(folder: Path, num_nodes: int, address: str, clock: Clock) -> Meeting:
-    with socket.create_server(("", 0), backlog=max(num_nodes, 1)) as listener:
-        listener.settimeout(PATIENCE_S)
-        write_json(folder / "meeting.json", {"address": address, "port": listener.getsockname()[1]})
-        visitors = [_accept(listener) for _ in range(num_nodes - 1)]
+    visitors = _visitors(folder, num_nodes - 1, address) if num_nodes > 1 else []
     try:
         for visitor in visitors:
             _attend(folder, visitor, clock)
@@ -145,11 +144,24 @@ def _serve(folder: Path, num_nodes: int, address: str, clock: Clock) -> Meeting:
     return Meeting(node=0, write_bytes_per_s=rate, free_bytes=free_bytes(folder))
 
 
-def _accept(listener: socket.socket) -> socket.socket:
-    visitor, _ = listener.accept()
-    visitor.settimeout(PATIENCE_S)
-    visitor.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return visitor
+def _visitors(folder: Path, num: int, address: str) -> list[socket.socket]:
+    """Return the connections of the other nodes, which present the token that only this user can read."""
+    token = secrets.token_bytes(TOKEN_BYTES)
+    visitors: list[socket.socket] = []
+    with socket.create_server(("", 0), backlog=num) as listener:
+        listener.settimeout(PATIENCE_S)
+        place = {"address": address, "port": listener.getsockname()[1], "token": token.hex()}
+        write_json(folder / "meeting.json", place, is_private=True)
+        while len(visitors) < num:
+            visitor, _ = listener.accept()
+            with contextlib.suppress(OSError):  # a stranger that hung up or said nothing
+                if admits(visitor, token):
+                    visitor.settimeout(PATIENCE_S)
+                    visitor.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    visitors.append(visitor)
+                    continue
+            visitor.close()
+    return visitors
 
 
 def _attend(folder: Path, visitor: socket.socket, clock: Clock) -> None:

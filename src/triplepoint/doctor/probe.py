@@ -21,7 +21,7 @@ from triplepoint.doctor.check import NodeFacts
 from triplepoint.doctor.node import Vendor, read_node
 from triplepoint.doctor.peers import Meeting, await_address, meet
 from triplepoint.errors import UserError
-from triplepoint.files import write_json, write_text
+from triplepoint.files import private_folder, write_json, write_text
 from triplepoint.processes import die_with_parent, free_port
 
 MARGIN_S = 300.0
@@ -178,7 +178,8 @@ def _submit(folder: Path, plan: ProbePlan, cluster: ClusterConfig) -> Any:
     options = gang_of(cluster.name, read_site())
     try:
         # Named, not "auto": with srun on the PATH submitit would take Slurm for a run on this machine.
-        executor = submitit.AutoExecutor(folder / "submitit", cluster=cluster.executor, slurm_python=options.python)
+        pickles = private_folder(folder / "submitit")
+        executor = submitit.AutoExecutor(pickles, cluster=cluster.executor, slurm_python=options.python)
     except RuntimeError as error:
         raise UserError(f"cluster {cluster.name} is reached through Slurm: {error}; go to its login node") from None
     executor.update_parameters(**job_parameters(plan, cluster, options))

@@ -7,7 +7,7 @@ are metric, instance and card. Times are local ones of the machine that exported
 import csv
 import re
 
-from triplepoint.errors import UserError
+from triplepoint.errors import UserError, shown
 from triplepoint.importers.cells import read_numbers
 from triplepoint.importers.declaration import Asked, Content, Format, Found
 from triplepoint.importers.prometheus import COLUMNS, LEFT_OUT, OMNISTAT
@@ -37,6 +37,8 @@ def _read(content: Content, asked: Asked) -> Found:
             found.left_out[name] = LEFT_OUT.get(name, "not known")
             continue
         values = read_numbers(grid.columns[place + 1], source, "", f"{content.path}: {name}, card {card}")
+        if card and not card.isdecimal():
+            raise UserError(f"{content.path}: card is {shown(card)}, expected a number; mend the line of cards")
         device = f"gpu{int(card)}" if card else HOST
         found.series.append(source.series(host.rsplit(":", 1)[0], device, t_ns, values))
     return found

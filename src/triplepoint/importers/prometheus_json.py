@@ -29,7 +29,7 @@ def _read(content: Content, asked: Asked) -> Found:
         try:
             t_ns = np.array([round(float(time) * 1000) for time, _ in pairs], np.int64) * (NS_PER_S // 1000)
             values = np.array([value for _, value in pairs], float)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             raise UserError(
                 f"{content.path}: {name}: values that are no [time, value]; export the range query again"
             ) from None
@@ -43,9 +43,11 @@ def _read(content: Content, asked: Asked) -> Found:
 def _results(content: Content) -> list[dict[str, Any]]:
     try:
         answer = json.loads(content.text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{content.path}: damaged JSON ({error}); run the query again") from None
     answers = answer if isinstance(answer, list) else [answer]
+    if not all(isinstance(each, dict) for each in answers):
+        raise UserError(f"{content.path}: no answer of Prometheus, which is an object; run the query again")
     results: list[dict[str, Any]] = []
     for each in answers:
         if each.get("status") == "error":

@@ -31,6 +31,7 @@ from triplepoint.launch.outcome import Failure, judge_kill, root_cause
 from triplepoint.launch.slurm import count_host_kills, memory_limit, missing_devices, placement, rank_environment
 from triplepoint.launch.watch import Ending, Ranks, Sampler, Watch, read_status, stop
 from triplepoint.processes import die_with_parent, free_port, has_ended, start_ticks
+from triplepoint.redact import Redactor
 from triplepoint.status import Status
 from triplepoint.units import NS_PER_S
 
@@ -209,7 +210,7 @@ def _leave_report(raw: Path, node: int, report: dict[str, Any]) -> None:
     while True:
         try:
             raw.stat()  # writing would make the folder anew, below a mount that is not there
-            write_json(raw / "nodes" / f"node{node}.json", report)
+            write_json(raw / "nodes" / f"node{node}.json", Redactor().content(report))
             return
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT) or time.monotonic() > deadline:

@@ -19,7 +19,7 @@ import numpy as np
 
 from triplepoint import manifest
 from triplepoint.launch.slurm import hosts
-from triplepoint.node_clock import Clock, answer_clock, ask_clock
+from triplepoint.node_clock import TOKEN_BYTES, Clock, admits, answer_clock, ask_clock
 from triplepoint.units import NS_PER_S, NS_PER_US
 
 _MOST_DRIFT_PPM = 1000.0
@@ -34,9 +34,6 @@ ANSWER_S = 5.0
 """How long an answer is waited for."""
 LAST_S = 60.0
 """How long the first node, once done, waits for the others' last questions: theirs may still write traces."""
-HELLO_S = 5.0
-"""How long a connection may take to present the token."""
-_TOKEN_BYTES = 32
 _SELF = "SLURMD_NODENAME"
 _PORT_OF_NOTHING = 9
 """Port of the discard service; nothing is sent there."""
@@ -83,7 +80,7 @@ class ClockServer:
         """
         self._clock = clock
         self._socket = socket.create_server((address or "", 0))
-        self._token = secrets.token_bytes(_TOKEN_BYTES)
+        self._token = secrets.token_bytes(TOKEN_BYTES)
         self.meeting = Meeting(address, self._socket.getsockname()[1], self._token.hex())
         self._admitted: list[threading.Thread] = []
         threading.Thread(target=self._accept, daemon=True).start()
@@ -97,22 +94,10 @@ class ClockServer:
     def _answer(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError), connection:  # an agent that died takes its connection with it
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if not self._admits(connection):
+            if not admits(connection, self._token):
                 return
             self._admitted.append(threading.current_thread())
             answer_clock(connection, self._clock)
-
-    def _admits(self, connection: socket.socket) -> bool:
-        """Return whether a connection presents the token, all of it in time."""
-        deadline, said = time.monotonic() + HELLO_S, b""
-        while len(said) < _TOKEN_BYTES and (left_s := deadline - time.monotonic()) > 0:
-            connection.settimeout(left_s)
-            part = connection.recv(_TOKEN_BYTES - len(said))
-            if not part:
-                return False
-            said += part
-        connection.settimeout(None)
-        return secrets.compare_digest(said, self._token)
 
     def close(self, wait_s: float = LAST_S) -> None:
         """Wait until the admitted have asked their last question, then stop listening.

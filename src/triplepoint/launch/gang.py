@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.site import Gang as GangOptions
 from triplepoint.errors import UserError
+from triplepoint.files import private_folder
 from triplepoint.launch import slurm
 from triplepoint.launch.agent import Launcher, run_node
 from triplepoint.launch.attempt import (
@@ -85,7 +86,7 @@ class LocalGang:
         import submitit
 
         # Named, not "auto": with srun on the PATH submitit would take Slurm for a run on this machine.
-        executor = submitit.AutoExecutor(raw / "submitit", cluster="local")
+        executor = submitit.AutoExecutor(private_folder(raw / "submitit"), cluster="local")
         executor.update_parameters(name=planned.run, timeout_min=time_limit_min(planned))
         with stderr_to(raw / "submitit.log"):
             self._job: submitit.Job[None] = executor.submit(run_node, raw, Launcher.this())
@@ -343,7 +344,7 @@ def _try_to_submit(
 
     if shutil.which("srun") is None:
         return "no Slurm here, there is no srun on the PATH"
-    executor = submitit.SlurmExecutor(raw / "submitit", python=options.python)
+    executor = submitit.SlurmExecutor(private_folder(raw / "submitit"), python=options.python)
     executor.update_parameters(**sbatch_parameters(planned, options, exclude, submission))
     try:
         with stderr_to(raw / "submitit.log"):

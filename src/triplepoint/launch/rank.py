@@ -19,6 +19,7 @@ from triplepoint.files import write_json
 from triplepoint.launch.engines import RankContext, StepRecorder, get_engine
 from triplepoint.launch.outcome import classify
 from triplepoint.processes import die_with_parent
+from triplepoint.redact import Redactor
 from triplepoint.status import Status
 
 
@@ -68,7 +69,7 @@ def _facts_of_failure() -> dict[str, Any]:
 def _leave_status(context: RankContext, account: dict[str, Any]) -> None:
     path = context.raw / "status" / f"rank{context.rank}.json"
     with contextlib.suppress(OSError):  # a full disk: the exit status and the log still tell
-        write_json(path, {"rank": context.rank, "t_wall_ns": time.time_ns(), **account})
+        write_json(path, Redactor().content({"rank": context.rank, "t_wall_ns": time.time_ns(), **account}))
 
 
 if __name__ == "__main__":

@@ -147,6 +147,19 @@ def test_plan_nested_too_deeply(config: Path, capsys: pytest.CaptureFixture[str]
     assert "nested more than 100 levels deep" in refused(config, capsys)
 
 
+def test_plan_bomb_of_aliases(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A kilobyte whose aliases stand for 10^10 numbers: they are shared, and no message may write them out."""
+    inner, text = "1", "description: A bomb of aliases.\nfigures:\n"
+    for level in range(10):
+        text += f"  - &a{level} [{', '.join([inner] * 10)}]\n"
+        inner = f"*a{level}"
+    (config / "studies" / "mine.yaml").write_text(
+        f"{text}defaults: {{model: {inner}}}\nsweeps:\n  - set: {{tp: {inner}}}\n"
+    )
+    line = refused(config, capsys)
+    assert "figures.0: Input should be a valid string" in line and len(line) < 2000
+
+
 def test_plan_many_keys_take_no_time(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A hundred thousand keys were compared each with each, for minutes."""
     (config / "studies" / "mine.yaml").write_text("".join(f"k{number}: 0\n" for number in range(80_000)))

@@ -1,3 +1,4 @@
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,3 +36,19 @@ def test_wait_until_shown_never_shown_is_none(tmp_path: Path) -> None:
     assert peers.wait_until_shown(tmp_path / "mark", "node 0", patience_s=0.02) is None
     peers.show(tmp_path / "mark", "node 0")
     assert peers.wait_until_shown(tmp_path / "mark", "node 0", patience_s=0.02) is not None
+
+
+def test_meet_takes_no_stranger_for_a_node(tmp_path: Path) -> None:
+    with (
+        patch.object(peers, "CHUNK_BYTES", 1 << 16),
+        patch.object(peers, "MOST_BYTES", 1 << 16),
+        ThreadPoolExecutor(2) as pool,
+    ):
+        first = pool.submit(meet, tmp_path, 0, 2, "127.0.0.1")
+        place = peers.await_address(tmp_path / "meeting.json")
+        with socket.create_connection(place) as stranger:
+            stranger.sendall(bytes(32))
+            assert stranger.recv(16) == b"", "sent away: this is no token of ours"
+        second = pool.submit(meet, tmp_path, 1, 2, "127.0.0.1")
+        assert [first.result(60).node, second.result(60).node] == [0, 1]
+    assert (tmp_path / "meeting.json").stat().st_mode & 0o777 == 0o600

@@ -2,14 +2,18 @@
 
 import gzip
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 
 from tests.importing import part, read, values
 from triplepoint.errors import UserError
+from triplepoint.importers import prometheus_json
 from triplepoint.importers.declaration import Asked
 from triplepoint.importers.folder import Wanted, list_folder
+from triplepoint.importers.text import read_content
 
 HEADER = "timestamp, index, power.draw [W], temperature.gpu"
 UTC = Wanted(timezone="UTC")
@@ -214,3 +218,36 @@ def test_map_with_a_mistake_is_refused(tmp_path: Path, change: tuple[str, str], 
     with pytest.raises(UserError) as refused:
         read(tmp_path, mapped(tmp_path, MAP.replace(*change)))
     assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_gzip_that_unpacks_to_more_than_memory_is_refused_before_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "smi.csv.gz").write_bytes(gzip.compress(f"{HEADER}\n".encode() + b" " * 20_000_000))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=150_000_000))
+    with pytest.raises(UserError, match=r"smi.csv.gz: more than 10 MB of text, .* has memory for; split it by time"):
+        read(tmp_path, UTC)
+
+
+def test_gzip_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress("\n".join([HEADER, *(line(n) for n in range(3000))]).encode()))
+    packed[len(packed) // 2 :] = b"\xff" * (len(packed) - len(packed) // 2)
+    (tmp_path / "smi.csv.gz").write_bytes(packed)
+    with pytest.raises(UserError, match=r"smi.csv.gz: damaged"):
+        read(tmp_path, UTC)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"metric": {"__name__": "DCGM_FI_DEV_POWER_USAGE"}, "values": [[1e18, "300"]]}', "values that are no"),
+        ("[" * 100_000 + '"metric" "values"', "damaged JSON"),
+        ('[[{"metric": {}, "values": []}]]', "no answer of Prometheus"),
+    ],
+    ids=["time far off", "nested deeply", "list in a list"],
+)
+def test_damaged_answer_of_prometheus_is_one_line(tmp_path: Path, content: str, said: str) -> None:
+    path = tmp_path / "range.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=said):
+        prometheus_json.FORMAT.read(read_content(path), Asked())

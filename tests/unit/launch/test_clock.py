@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.telemetry.test_align import node, run_folder
+from triplepoint import node_clock
 from triplepoint.files import write_json
-from triplepoint.launch import clock
 from triplepoint.launch.clock import Bounds, ClockClient, ClockServer, NodeClock, bursts_from, fit_clock, own_address
 from triplepoint.manifest import Clock, Manifest, read_manifest
 
@@ -185,7 +185,7 @@ def test_server_does_not_wait_for_strangers() -> None:
 
 
 def test_server_sends_a_silent_connection_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "HELLO_S", 0.05)
+    monkeypatch.setattr(node_clock, "HELLO_S", 0.05)
     server = ClockServer()
     with socket.create_connection(("127.0.0.1", server.meeting.port), 20) as stranger:
         assert stranger.recv(16) == b""

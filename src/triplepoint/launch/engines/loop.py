@@ -10,6 +10,7 @@ import math
 import os
 import platform
 import resource
+import socket
 import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -33,6 +34,7 @@ _SETTINGS = (
     *("CUDA_DEVICE_MAX_CONNECTIONS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
 )
 """How the names of variables begin that change what collectives and the allocator do."""
+LOOPBACK = "127.0.0.1"
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "rocm": "nccl"}
 """Collective library by `cluster.device`; on ROCm torch's nccl is RCCL."""
 
@@ -157,6 +159,26 @@ def marker(name: str) -> AbstractContextManager[object]:
 def phase(name: str, stage: int, microbatch: int) -> str:
     """Return the annotation of a phase."""
     return f"{name} stage={stage} microbatch={microbatch}"
+
+
+def join_group(device: str) -> None:
+    """Join the process group of all ranks, with the flight recorder on.
+
+    Ranks on one machine meet at its loopback address. The store of torch, which asks for no password, listens on all
+    addresses unless it is given a socket.
+
+    Args:
+        device: cpu, cuda or rocm.
+    """
+    enable_flight_recorder()
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if address != LOOPBACK:
+        dist.init_process_group(BACKENDS[device])
+        return
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    listening = socket.create_server((LOOPBACK, port)).detach() if rank == 0 else None
+    store = dist.TCPStore(address, port, world_size, rank == 0, master_listen_fd=listening)
+    dist.init_process_group(BACKENDS[device], store=store, rank=rank, world_size=world_size)
 
 
 def enable_flight_recorder() -> None:

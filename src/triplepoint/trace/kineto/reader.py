@@ -46,11 +46,13 @@ def pair(halves: Rows) -> tuple[Rows, int]:
     return whole, num_unpaired + sum(map(len, open_begins.values()))
 
 
-_BORDER = re.compile(rb"(?<=\})\s*,?\s*(?=\{\s*\")")
+# Possessive, and from commas on: damage may hold a megabyte of space or of names, and time must not go with its square.
+_BORDER = re.compile(rb"(?<=\})(?:\s*+,)?\s*+(?=\{\s*+\")")
 _ENDS = rb"(?=\s*[,}\]\r\n])"
 _WORD = re.compile(rb'"(ph|cat|ts|dur|pid|tid)"\s*:\s*("[^"\\\x00-\x1f]*"|[-+\w.]+)' + _ENDS)
 _NUMBER = re.compile(rb'"(correlation|stream|bytes|External id)"\s*:\s*(-?\d+)' + _ENDS)
-_NAME = re.compile(rb'"name"\s*:\s*"(.*?)"?\s*,\s*"(?:ph|cat|pid|tid|ts|dur|args|id|bp|s)"', re.DOTALL)
+_NAME = re.compile(rb'"name"\s*+:\s*+"')
+_AFTER_NAME = re.compile(rb',\s*+"(?:ph|cat|pid|tid|ts|dur|args|id|bp|s)"')
 _COMM = re.compile(
     rb'"(Collective name|In msg nelems|Out msg nelems|Group size|dtype|Process Group Name|Process Group Description'
     rb'|Process Group Ranks|Src Rank|Dst Rank)"\s*:\s*("[^"\\\x00-\x1f]*"|\d+)' + _ENDS
@@ -64,9 +66,10 @@ def salvage(damaged: bytes) -> Iterator[bytes]:
         members = {key: _quoted(value) for key, value in _WORD.findall(text)}
         if not members.keys() >= _NEEDED:
             continue
-        name = _NAME.search(text)
-        if name:
-            members[b"name"] = msgspec.json.encode(name[1].decode("utf-8", "backslashreplace"))
+        begin = _NAME.search(text)
+        if begin and (after := _AFTER_NAME.search(text, begin.end())):
+            name = text[begin.end() : after.start()].rstrip().removesuffix(b'"')
+            members[b"name"] = msgspec.json.encode(name.decode("utf-8", "backslashreplace"))
         members[b"args"] = _object(dict([*_NUMBER.findall(text), *_COMM.findall(text)]))
         yield _object(members)
 

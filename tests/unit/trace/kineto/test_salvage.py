@@ -1,6 +1,7 @@
 """What is saved of damaged events: what can be told for certain, and nothing else."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -86,3 +87,19 @@ def test_salvage_word_in_place_of_a_number_stays_a_word() -> None:
 def test_salvage_any_damage_gives_whole_json(noise: bytes, at: int, removed: int) -> None:
     for event in saved(TEXT[:at] + noise + TEXT[at + removed :]):
         assert {"ph", "cat", "ts", "args"} <= event.keys()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"}" + b" " * 1_000_000,
+        b'"name":"a ' * 100_000,
+        b'"name":"' + b" " * 1_000_000 + b",",
+        b'"name":"' + b", " * 500_000,
+    ],
+    ids=["spaces", "names", "name of spaces", "commas"],
+)
+def test_salvage_of_a_megabyte_takes_no_square_of_time(damage: bytes) -> None:
+    begin = time.process_time()
+    list(salvage(b'{"ph":"X","cat":"kernel","ts":1 ,' + damage))
+    assert time.process_time() - begin < 5, "0.07 s; with the square of its size, an hour"

@@ -27,7 +27,7 @@ from triplepoint.launch.engines.loop import (
     Role,
     Tracer,
     device_name,
-    enable_flight_recorder,
+    join_group,
     marker,
     open_device,
     train_steps,
@@ -195,8 +195,7 @@ def run(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str,
     device = open_device(point.cluster.device, context.local_rank)
     is_owner = not dist.is_initialized()
     if is_owner:
-        enable_flight_recorder()
-        dist.init_process_group(BACKENDS[point.cluster.device])
+        join_group(point.cluster.device)
     _open_deepspeed(point, device.index)
     from triplepoint.launch.engines.deepspeed.trainer import DeepSpeedTrainer
 

@@ -17,11 +17,10 @@ from triplepoint.config.point import Point
 from triplepoint.launch.engines import RankContext, StepRecorder
 from triplepoint.launch.engines.data import Batcher, open_corpus
 from triplepoint.launch.engines.loop import (
-    BACKENDS,
     Role,
     Tracer,
     device_name,
-    enable_flight_recorder,
+    join_group,
     marker,
     open_device,
     train_steps,
@@ -163,8 +162,7 @@ def run(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str,
         stand_in_for_cuda()
     is_owner = not dist.is_initialized()
     if is_owner:
-        enable_flight_recorder()
-        dist.init_process_group(BACKENDS[point.cluster.device])
+        join_group(point.cluster.device)
     groups = open_groups(point)
     from triplepoint.launch.engines.megatron.trainer import MegatronTrainer
 

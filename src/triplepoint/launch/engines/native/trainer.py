@@ -31,10 +31,9 @@ from triplepoint.launch.engines import (
 )
 from triplepoint.launch.engines.data import Batcher, open_corpus
 from triplepoint.launch.engines.loop import (
-    BACKENDS,
     Tracer,
     device_name,
-    enable_flight_recorder,
+    join_group,
     marker,
     open_device,
     phase,
@@ -301,8 +300,7 @@ def run(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str,
     torch.manual_seed(point.seed)
     is_owner = not dist.is_initialized()
     if is_owner:
-        enable_flight_recorder()
-        dist.init_process_group(BACKENDS[point.cluster.device])
+        join_group(point.cluster.device)
     mesh = build_mesh(point.layout, device.type, has_way_back=point.inference is not None)
     trainer: Trainer | Generator
     trainer = Trainer(point, mesh, device) if point.inference is None else Generator(point, mesh, device, recorder)

@@ -1,0 +1,166 @@
+"""Random damage to what commands read, and random kills: `python -m tests.benchmarks.fault_campaign --number 100`.
+
+Prints a line for each seed. A command may work or refuse in one line with exit status 2; a traceback, a hang or many
+lines are counted, and the exit status is 1 if there was any. `--launches 5` kills processes of real launches too: the
+next launch has to end well, with no process of the first left.
+"""
+
+import argparse
+import contextlib
+import gzip
+import io
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from tests.points import planned, tiny_point, write_run
+from triplepoint.cli import main as triplepoint
+from triplepoint.manifest import read_manifest
+
+DATA = Path("tests/data")
+LONGEST_S = 120.0
+"""Time for one command; on an idle machine each takes a few seconds."""
+NUMBERS = b"nan inf -inf -1 0 1e18 1e400 18446744073709551616 x [".split() + [b"", b'"', b"\0"]
+HOSTILE = (*b"../../x ' =1+1 <script> ;$(id)".split(), b"a b", b'"', b"\n", "\u00e9\u4e2d\u202e".encode())
+KILLS = ("launcher", "agent", "rank", "sampler")
+
+
+PREDICTED = b"""id,model,cluster,num_gpus,tp,dp,micro_batch_size,global_batch_size
+1,llama3-8b,h200x32,8,8,1,1,8
+2,llama3-8b,h200x32,8,4,2,1,16
+"""
+POWER = b"t_s,node_power_w\n" + b"".join(b"%d.%d,%d\n" % (t // 10, t % 10, 5000 + t % 7 * 300) for t in range(300))
+
+
+def subjects() -> list[tuple[str, bytes, Callable[[Path, Path], list[str]]]]:
+    """Return name and content of files that commands read, and the words of the command for a file and an output."""
+    files = sorted((DATA / "importers").glob("*.*"))
+    found = [(path, lambda file, out: ["import", str(file.parent), "--results", str(out)]) for path in files]
+    traces = [path for kind in ("traces/*.gz", "chakra/*.et") for path in sorted(DATA.glob(kind))]
+    found += [(path, lambda file, out: ["trace", str(file), "--out", str(out)]) for path in traces]
+    small = [(path.name, path.read_bytes(), words) for path, words in found if path.stat().st_size < 1_000_000]
+    return [
+        *((name, content, words) for name, content, words in small if not name.endswith(".md")),
+        *[("rows.csv", PREDICTED, lambda file, out: ["predict", str(file), str(out)])] * 6,
+        *[("power.csv", POWER, lambda file, out: ["swings", str(file)])] * 6,
+    ]
+
+
+def damage(content: bytes, chance: random.Random) -> tuple[str, bytes]:
+    """Return what was done to a file and what it holds then."""
+    lines = content.splitlines(keepends=True)
+    kind = chance.choice(("number", "hostile", "cut", "twice", "order", "bytes", "empty line"))
+    at = chance.randrange(max(1, len(content)))
+    if kind == "cut":
+        return kind, content[:at]
+    if kind == "bytes":
+        return kind, content[:at] + chance.randbytes(8) + content[at + 8 :]
+    if kind in ("twice", "order", "empty line") and len(lines) > 2:
+        where = chance.randrange(1, len(lines))
+        if kind == "twice":
+            lines.insert(where, lines[where])
+        elif kind == "order":
+            chance.shuffle(lines)
+        else:
+            lines[where] = b"\n"
+        return kind, b"".join(lines)
+    new = chance.choice(NUMBERS if kind == "number" else HOSTILE)
+    digits = [place for place, byte in enumerate(content) if 48 <= byte < 58][:100_000]
+    if not digits:
+        return kind, new + content
+    start = end = chance.choice(digits)
+    while end < len(content) and content[end : end + 1] in b"0123456789.":
+        end += 1
+    return f"{kind} {new!r}", content[:start] + new + content[end:]
+
+
+def read_damaged(seed: int) -> str | None:
+    """Damage one file, give it to its command, and return what must not be; None if nothing."""
+    chance = random.Random(seed)
+    name, content, words = chance.choice(subjects())
+    is_packed = content[:2] == b"\x1f\x8b" and chance.random() < 0.8
+    kind, content = damage(gzip.decompress(content) if is_packed else content, chance)
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "in" / name
+        file.parent.mkdir()
+        file.write_bytes(gzip.compress(content, 1) if is_packed else content)
+        problem = run(words(file, Path(scratch) / "out"))
+    print(f"seed {seed}: {name}: {kind}: {problem or 'fine'}", flush=True)
+    return problem
+
+
+def run(words: list[str]) -> str | None:
+    """Run a command here and return what must not be; None if nothing."""
+    said = io.StringIO()
+
+    def hung(number: int, frame: object) -> None:
+        raise TimeoutError(f"hung for {LONGEST_S:.0f} s")
+
+    signal.signal(signal.SIGALRM, hung)
+    signal.setitimer(signal.ITIMER_REAL, LONGEST_S)
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+            status = triplepoint(words)
+    except BaseException as error:  # whatever it is, it is what is looked for
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{type(error).__name__}: {error} at {Path(place.filename).name}:{place.lineno}"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    if status not in (0, 2):
+        return f"exit status {status}: {said.getvalue()[-200:]}"
+    refused = [line for line in said.getvalue().splitlines() if line.startswith("triplepoint: ")]
+    return None if status == 0 or refused else f"refused without a word: {said.getvalue()[-200:]}"
+
+
+def kill_in_launch(seed: int) -> str | None:
+    """Kill one process of a launch with SIGKILL, launch again, and return what must not be; None if nothing."""
+    chance = random.Random(seed)
+    victim, after_s = chance.choice(KILLS), chance.uniform(0, 30)
+    with tempfile.TemporaryDirectory() as scratch:
+        results = Path(scratch) / "results"
+        folder = write_run(results, planned(tiny_point()))
+        command = [sys.executable, "-m", "triplepoint", "launch", folder.name, "--results", str(results)]
+        launcher = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        time.sleep(after_s)
+        processes = [psutil.Process(launcher.pid), *psutil.Process(launcher.pid).children(recursive=True)]
+        marks = {"agent": "submitit", "rank": "launch.rank", "sampler": "sample"}
+        with contextlib.suppress(psutil.Error):
+            fitting = [one for one in processes[1:] if marks.get(victim, "\0") in " ".join(one.cmdline())]
+            os.kill(chance.choice(fitting or processes[:1]).pid, signal.SIGKILL)
+        launcher.wait()
+        _, left = psutil.wait_procs(processes[1:], 60)
+        again = subprocess.run(command, capture_output=True, text=True, check=False)
+        problems = [f"{len(left)} processes left"] if left else []
+        problems += [f"exit status {again.returncode}: {again.stderr[-200:]}"] if again.returncode else []
+        manifest = folder / "raw" / "manifest.json"
+        problems += [] if manifest.is_file() and read_manifest(manifest).status == "ok" else ["no result"]
+    problem = "; ".join(problems) or None
+    print(f"seed {seed}: {victim} killed after {after_s:.1f} s: {problem or 'whole, once'}", flush=True)
+    return problem
+
+
+def main() -> int:
+    """Do the faults of consecutive seeds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--number", type=int, default=100, help="files damaged")
+    parser.add_argument("--launches", type=int, default=0, help="launches with a process killed")
+    parser.add_argument("--first", type=int, default=1, help="first seed")
+    arguments = parser.parse_args()
+    seeds = range(arguments.first, arguments.first + arguments.number)
+    bad = sum(read_damaged(seed) is not None for seed in seeds)
+    lost = sum(kill_in_launch(seed) is not None for seed in seeds[: arguments.launches])
+    print(f"{arguments.number} files damaged: {bad} ended wrongly; {arguments.launches} launches: {lost} ended wrongly")
+    return 1 if bad or lost else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
