@@ -14,7 +14,7 @@ import yaml
 from triplepoint.advise.search import Found, Limits, gpu_hours_of, search
 from triplepoint.advise.search_answer import headline, render, rows, study_of
 from triplepoint.advise.search_evaluate import Candidate
-from triplepoint.advise.search_space import Question, rows_of
+from triplepoint.advise.search_space import Question, groups_of
 from triplepoint.cli import main
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import UserError
@@ -48,7 +48,7 @@ def of_small() -> Found:
 
 @cache
 def exhaustive() -> Any:
-    return predict(rows_of(QUESTION, Catalogue(CONFIG)), CONFIG)
+    return predict([row for group in groups_of(QUESTION, Catalogue(CONFIG)) for row in group], CONFIG)
 
 
 def test_first_choice_is_that_of_predicting_all() -> None:
@@ -161,9 +161,9 @@ def test_energy_has_a_first_of_its_own() -> None:
 
 def test_a_setting_that_is_not_known_is_refused() -> None:
     with pytest.raises(UserError, match="micro_batch"):
-        rows_of(Question("llama3-8b", "h200x32", 64, {"micro_batch": [1]}), Catalogue(CONFIG))
+        groups_of(Question("llama3-8b", "h200x32", 64, {"micro_batch": [1]}), Catalogue(CONFIG))
     with pytest.raises(UserError, match="tp: found 'x', expected whole numbers"):
-        rows_of(Question("llama3-8b", "h200x32", 64, {"tp": ["x"]}), Catalogue(CONFIG))
+        groups_of(Question("llama3-8b", "h200x32", 64, {"tp": ["x"]}), Catalogue(CONFIG))
     with pytest.raises(UserError, match="none of|no degrees"):
         search(Question("llama3-8b", "h200x32", 7, {"tp": [3], "num_gpus": [8]}), CONFIG)
 
