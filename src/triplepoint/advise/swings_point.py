@@ -28,7 +28,6 @@ from triplepoint.simulate.predict.power import nodes_power_w
 from triplepoint.simulate.stacks import OF_ENGINE
 from triplepoint.simulate.step import costs_of
 
-
 COMPARED_HZ = 0.25
 """Highest frequency at which simulated power was compared with readings: of 64 nodes, every 2 s. Unit: Hz.
 
@@ -152,8 +151,8 @@ def over_steps(
     window_s = meter.window_s if meter else own_s
     if swings.highest_hz(period_s, window_s) > COMPARED_HZ:
         notes.append(
-            f"above {COMPARED_HZ:g} Hz simulated power was never compared with measurements: ramps, ranges and lines of "
-            "faster swings are the model's alone"
+            f"above {COMPARED_HZ:g} Hz simulated power was never compared with measurements: what swings faster is the "
+            "model's alone"
         )
     return NodePower(
         simulated.name, "simulated", np.asarray(nodes_w), period_s, window_s, simulated.nodes_per_rack, tuple(notes)

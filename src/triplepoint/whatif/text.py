@@ -46,6 +46,13 @@ def _percent(row: Row) -> str:
     return f"{100 * row['share']:+.1f} % [{100 * row['share_lo']:+.1f}, {100 * row['share_hi']:+.1f}]"
 
 
+def headlines(rows: Sequence[Row]) -> list[str]:
+    """Return the answer to each point and difference, in one line each."""
+    times = [row for row in rows if row["quantity"] == "step_time_s"]
+    blocks = groupby(times, key=lambda row: (row["case"], row["side"]))
+    return [f"{case}: {headline(list(block))}" for (case, _), block in blocks]
+
+
 def render_measured(rows: Sequence[Row], measured: Mapping[str, float]) -> Iterator[str]:
     """Yield how far the simulated step of each measured run is from its median measured one.
 
