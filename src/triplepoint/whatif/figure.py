@@ -24,7 +24,7 @@ _NOTE = (
 )
 _HEAD_IN, _PART_IN = 1.3, 0.17
 """Height of a page without bars, and of a bar."""
-_LABEL, _PANEL, _CASE = 30, 34, 100
+_LABEL, _PANEL, _CASE = 30, 34, 40
 """Characters of a line of a bar's name, of the words below a panel, and of a case's name."""
 
 
@@ -67,7 +67,7 @@ def draw(rows: Sequence[dict[str, Any]]) -> Figure:
             _draw_parts(panel, own, colour, scale)
             unit = textwrap.shorten(str(own["unit"].iloc[0]), _PANEL // 2, placeholder="...")
             panel.set_xlabel(textwrap.fill(f"change of {words.format(unit=unit)}", _PANEL))
-        axes[0].set_title(case, loc="left")
+        axes[0].set_title(case, loc="left", fontsize=style.TEXT_PT, fontweight="normal")
     return page.finish()
 
 

@@ -36,7 +36,7 @@ def headline(rows: Sequence[Row]) -> str:
     parts = [row for row in rows if row["part"] == "factor" or (is_difference and row["part"] == "rest")]
     largest = max(parts, key=lambda row: abs(row["effect"]))
     whole = next(row for row in rows if row["part"] == "whole")
-    to = f" to {largest['value']}" if largest["part"] == "factor" and largest["value"] else ""
+    to = f" ({largest['value']})" if largest["part"] == "factor" and largest["value"] else ""
     if is_difference:
         return f"The largest part of the difference is {largest['label']}: {_percent(largest)} of {_percent(whole)}"
     return f"Step time changes most by {largest['label']}{to}: {_percent(largest)}; all together {_percent(whole)}"
