@@ -43,7 +43,7 @@ _WARMING_PERIODS = 64
 """Control periods of a step while a machine under a brake is followed through time."""
 _SETTLED_K, _MOST_LEAPS = 0.2, 24
 """A machine is warm once a leap changes no temperature by more; sensors show whole degrees."""
-_AS_LONG = 0.005
+_AS_LONG = 0.01
 """Share of the step by which the followed one may differ from the timeline: power differs by less."""
 _LIKE_FLOW = 0.005
 """Share of the full flow by which fans may differ from what the mean power asks for: 0.1 K behind the first row."""
