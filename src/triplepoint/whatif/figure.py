@@ -52,7 +52,7 @@ def draw(rows: Sequence[dict[str, Any]]) -> Figure:
     height_in = _HEAD_IN + _PART_IN * (num_lines + num_words) + 0.5 * len(blocks)
     if height_in > style.TALLEST:
         raise UserError(f"whatif: {len(blocks)} points do not fit on one page; draw fewer, such as one as FILE:ID")
-    title = "\n".join(headline(DataFrame(rows).to_dict("records")) for rows in times)
+    title = "\n".join(headline(_records(rows)) for rows in times)
     prices = table["prices"].iloc[0]
     note = _NOTE.format(
         parts="Parts add up to the difference. " if is_difference else "", prices=f"Prices: {prices}." if prices else ""
@@ -95,6 +95,10 @@ def _draw_parts(axes: Axes, rows: DataFrame, colour: str, scale: float) -> None:
     axes.grid(visible=False, axis="y")
     axes.grid(visible=True, axis="x")
     axes.locator_params(axis="x", nbins=4)
+
+
+def _records(rows: DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
 
 
 def _labels(rows: DataFrame) -> list[str]:
