@@ -32,7 +32,8 @@ START_S = 120.0
 
 LEGEND = f"""\
 expected: step time and memory are simulated, of each engine's software, in brackets with every run at
-    the upper end of its 90 % interval; {START_S:.0f} s of start-up a launch are assumed
+    the upper end of its 90 % interval; {START_S:.0f} s of start-up a launch are assumed. Steps are at the clocks that
+    constants were fitted at; `triplepoint predict` has them at those that power and heat leave
 kWh: GPU boards at their power limit for the expected time, an upper bound of theirs; hosts and cooling are not in it"""
 
 _UNPRICED = frozenset(

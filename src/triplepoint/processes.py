@@ -76,24 +76,36 @@ def in_processes(do: Callable[[Task], Result], tasks: Sequence[Task], num_jobs: 
             raise
 
 
-def on_all_cores(do: Callable[[Task], Result], tasks: Sequence[Task], many: int) -> list[Result]:
+def on_all_cores(
+    do: Callable[[Task], Result], tasks: Sequence[Task], many: int, count: Callable[[int], None] = lambda done: None
+) -> list[Result]:
     """Return the result of every task, in their order: where they are many, from as many processes as there are cores.
 
     Args:
         do: What is done with a task: a function of a module, or a part of one, since other processes have to find it.
         tasks: The tasks.
         many: Tasks from which on starting processes pays.
+        count: Called with the number of tasks that are done, as it grows.
 
     Raises:
         UserError: If one of the processes was killed; and what `do` raises.
     """
     if len(tasks) < many:
-        return list(map(do, tasks))
+        return _counted(map(do, tasks), count)
     with ProcessPoolExecutor() as pool:
         try:
-            return list(pool.map(do, tasks, chunksize=max(1, many // 4)))
+            return _counted(pool.map(do, tasks, chunksize=max(1, many // 4)), count)
         except BrokenProcessPool:
             raise UserError(f"one of the processes for {len(tasks)} tasks was killed (out of memory?)") from None
+
+
+def _counted(results: Iterator[Result], count: Callable[[int], None]) -> list[Result]:
+    """Return all results; `count` is called with how many there are after each."""
+    found: list[Result] = []
+    for result in results:
+        found.append(result)
+        count(len(found))
+    return found
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:

@@ -13,6 +13,8 @@ from triplepoint.advise.frontier_plan import SHARINGS, Plan
 from triplepoint.advise.frontier_text import NAMES, headline
 from triplepoint.figures import marks, style
 
+_LINES = {"stage": (marks.BLUE, "-"), "direction": (marks.ORANGE, "--"), "pass": (marks.GREEN, ":")}
+"""Colour and dashes of the frontier by what shares a clock."""
 _NOTE = "{stages} stages, {number} micro-batches. Lines: passes added up; marks: whole steps simulated."
 
 
@@ -33,16 +35,16 @@ def _draw_lines(axes: Axes, answer: FrontierAnswer) -> list[Line2D]:
     """Draw lines and marks, and return them for the legend."""
     present, drawn = answer.present, list[Line2D]()
 
-    def add(outcomes: Sequence[Plan | Outcome], name: str, **look: Any) -> None:
+    def add(outcomes: Sequence[Plan | Outcome], name: str, color: str, **look: Any) -> None:
         slowdown = [100.0 * (one.step_s / present.step_s - 1.0) for one in outcomes]
         energy = [100.0 * one.gpu_energy_j / present.gpu_energy_j for one in outcomes]
-        drawn.extend(axes.plot(slowdown, energy, color=marks.QUANTITIES["energy"], label=name, **look))
+        drawn.extend(axes.plot(slowdown, energy, color=color, label=name, **look))
 
-    for sharing, dashes in zip(SHARINGS, ("-", "--", ":"), strict=True):
-        add(
-            [plan for plan in answer.points if plan.sharing == sharing], NAMES[sharing], linestyle=dashes, linewidth=1.0
-        )
-    add([present], "as it is", marker="s", linestyle="", markersize=4)
-    add([answer.verified], "the plan", marker="o", linestyle="", markersize=5)
+    for sharing in SHARINGS:
+        color, dashes = _LINES[sharing]
+        plans = [plan for plan in answer.points if plan.sharing == sharing]
+        add(plans, NAMES[sharing], color, linestyle=dashes, linewidth=1.0)
+    add([present], "as it is", marks.BLACK, marker="s", linestyle="", markersize=4)
+    add([answer.verified], "the plan", marks.VERMILION, marker="o", linestyle="", markersize=5)
     axes.set(xlabel="step longer by (%)", ylabel="GPU energy (% of now)")
     return drawn

@@ -53,6 +53,7 @@ class Frontier:
         lag_s = np.where(order.is_sent, durations.send[order.boundary], 0.0)
         self.pipeline = Pipeline(order, lag_s, durations.is_send_blocking)
         self._known: dict[tuple[Sharing, float], Plan] = {}
+        self._even: dict[float, Plan | None] = {}
         self._where = np.arange(order.num_stages)[:, None], order.kind, order.chunk
 
     @cached_property
@@ -81,6 +82,11 @@ class Frontier:
 
     def even(self, step_s: float) -> Plan | None:
         """Return the lowest clock of all stages whose step takes no longer and saves energy; None if none is."""
+        if step_s not in self._even:
+            self._even[step_s] = self._lowest_even(step_s)
+        return self._even[step_s]
+
+    def _lowest_even(self, step_s: float) -> Plan | None:
         shape = self._where[1].shape
         index, best = int(self.priced.choices.first[self._where].max()), None
         after = len(self.priced.clocks_mhz)
@@ -106,6 +112,10 @@ class Frontier:
                 f"a step takes {best.step_s:.4g} s at the highest steady clocks under the power limit, found a limit "
                 f"of {step_s:.4g} s; raise --slowdown"
             )
+        # Clocks that fewer share are among those that more share: these never save less.
+        shared = self._shared_by_more(sharing, step_s)
+        if shared is not None and shared.gpu_energy_j < best.gpu_energy_j:
+            best = replace(shared, sharing=sharing)
         waiting_w, target_s = self._waiting_w(sharing, step_s), step_s - best.after_s
         for _ in range(_MOST_TURNS):
             clock = self.pipeline.solve(self.priced.choices, sharing, target_s, waiting_w)
@@ -114,6 +124,14 @@ class Frontier:
                 return made if made.gpu_energy_j < best.gpu_energy_j else best
             target_s = max(target_s - (made.step_s - step_s), best.step_s - best.after_s)
         return best
+
+    def _shared_by_more(self, sharing: Sharing, step_s: float) -> Plan | None:
+        """Return the plan of the next coarser sharing; None where none is as fast."""
+        if sharing == "stage":
+            return self.even(step_s)
+        if sharing == "direction":
+            return self.plan("stage", step_s) if self.steady.step_s <= step_s else None
+        return self.plan("direction", step_s)
 
     def _waiting_w(self, sharing: Sharing, step_s: float) -> Float:
         """Return what a GPU of every stage draws that waits, at about the clocks that it will have. Unit: W."""

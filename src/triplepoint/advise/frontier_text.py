@@ -27,7 +27,7 @@ def headline(answer: FrontierAnswer) -> str:
     """Return what the plan saves, in one line."""
     now, then = answer.present, answer.verified
     saved, longer = 1.0 - then.gpu_energy_j / now.gpu_energy_j, then.step_s / now.step_s - 1.0
-    return f"one clock for each stage saves {saved:.1%} of the GPUs' energy; steps are {_longer(longer)}"
+    return f"{NAMES[answer.plan.sharing]} saves {saved:.1%} of the GPUs' energy; steps are {_longer(longer)}"
 
 
 def render(answer: FrontierAnswer) -> str:
@@ -94,9 +94,10 @@ def _lines(answer: FrontierAnswer) -> Iterator[str]:
     rows = [("", "step", "GPU energy", "mean of node", "mean of hall", "hottest die"), _outcome("as it is", present)]
     if answer.steady is not None:
         rows.append(_outcome("highest steady clocks", answer.steady))
-    yield from _table([*rows, _outcome("a clock for each stage", then)])
+    yield from _table([*rows, _outcome(NAMES[answer.plan.sharing], then)])
     yield ""
-    yield f"what finer clocks would save with steps {answer.slowdown:.1%} longer (passes added up, not simulated whole)"
+    head = f"what clocks would save with steps {answer.slowdown:.1%} longer (passes added up, not simulated whole)"
+    yield head if answer.chosen else f"{head}: none is as fast"
     yield from _table([
         (f"  {NAMES[plan.sharing]}", f"{1.0 - plan.gpu_energy_j / present.gpu_energy_j:.1%}")
         for plan in answer.chosen.values()
@@ -169,5 +170,7 @@ def _of_plan(plan: Plan, present: Outcome) -> dict[str, Any]:
 
 
 def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:
+    if not rows:
+        return
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     yield from ("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)

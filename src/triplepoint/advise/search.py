@@ -12,10 +12,11 @@ import numpy as np
 
 from triplepoint.advise.fronts import Bool, Few, few_to_measure, may_reach_front, pareto_front
 from triplepoint.advise.search_evaluate import Candidate, follow, look
-from triplepoint.advise.search_space import Question, rows_of
+from triplepoint.advise.search_space import Question, Row, groups_of
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import UserError
 from triplepoint.plan_cost import START_S
+from triplepoint.prices import UNPRICED, Prices
 from triplepoint.processes import on_all_cores
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.layouts import recomputes_more
@@ -23,13 +24,15 @@ from triplepoint.simulate.predict.prediction import read_calibrations
 from triplepoint.status import PredictionStatus
 from triplepoint.units import KILO, S_PER_HOUR
 
-_MANY = 40
-"""Configurations from which on processes pay, and four times as many as one process takes at a time."""
+_MANY, _MANY_GROUPS = 40, 8
+"""Configurations from which on processes pay, and groups of them with the same degrees; four times as many as one
+process takes at a time."""
 _DRIFT = 1.1
 """Clocks change the ratio of two step times by less than this: what is `within` by time alone is taken that much
 further. Measured: 1.03 among 60 configurations of Llama-3 70B and Mixtral 8x22B on 512 H100."""
-_AT_ONCE = 200
-"""Configurations whose heat is followed at a time, fastest first, where none of the near ones keeps to the limits."""
+_AT_ONCE, _PROBED = 200, 100
+"""Where none of the near ones keeps to the limits: configurations whose heat is followed at a time, fastest first, and
+those at even places among all the slower ones that are tried before. If none of these keeps to them, it ends."""
 _MOST_DRAWN = 60
 """Configurations among which the few to measure are chosen: the fastest of those that may be the best."""
 
@@ -39,9 +42,12 @@ OBJECTIVES: Mapping[str, Callable[[Candidate], float]] = MappingProxyType(
         "energy": lambda one: one.prediction.power.gpu_energy_per_token_j,
         "power": lambda one: one.node_power_peak_w,
         "temperature": lambda one: one.prediction.power.gpu_temp_max_c,
+        "cost": lambda one: one.cost_per_mtoken,
     }
 )
-"""What is made small: step time (s), energy of GPUs per token (J), peak of a node (W), hottest GPU (degC)."""
+"""What is made small: step time (s), energy of GPUs per token (J), peak of a node (W), hottest GPU (degC), and the cost
+of a million tokens (currency), which is a sum of the first two."""
+_ON_FRONT = ("time", "energy", "power", "temperature")
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,7 @@ class Limits:
         step_time_s: Of one step.
         energy_per_token_j: Of all GPUs, per token.
         node_power_kw: Peak of any node at the plug.
+        rack_power_kw: Peak of any rack at the plug.
         power_kw: Peak of all nodes together.
         temp_c: Highest of any GPU.
         memory_gib: Peak on the fullest rank.
@@ -61,6 +68,7 @@ class Limits:
     step_time_s: float = math.inf
     energy_per_token_j: float = math.inf
     node_power_kw: float = math.inf
+    rack_power_kw: float = math.inf
     power_kw: float = math.inf
     temp_c: float = math.inf
     memory_gib: float = math.inf
@@ -73,6 +81,7 @@ class Limits:
             "step_time_s": one.step_time_s,
             "energy_per_token_j": power.gpu_energy_per_token_j,
             "node_power_kw": one.node_power_peak_w / KILO,
+            "rack_power_kw": one.rack_power_peak_w / KILO,
             "power_kw": one.job_power_peak_w / KILO,
             "temp_c": power.gpu_temp_max_c,
             "memory_gib": one.memory_gib,
@@ -121,6 +130,8 @@ class Found:
         chosen: Those that keep to the limits, best first.
         few: Which of these to measure.
         nearest: Where none keeps to the limits, the one that is nearest, with its excess of each limit.
+        broken_by_all: Limits that each configuration breaks by itself.
+        prices: What its cost was counted with.
     """
 
     question: Question
@@ -130,6 +141,8 @@ class Found:
     chosen: Sequence[Chosen] = ()
     few: Few = field(default_factory=lambda: Few([], math.nan, math.nan))
     nearest: tuple[Candidate, Mapping[str, float]] | None = None
+    broken_by_all: Sequence[str] = ()
+    prices: Prices = UNPRICED
 
     @property
     def to_measure(self) -> list[Chosen]:
@@ -144,6 +157,8 @@ def search(
     limits: Limits = Limits(),
     within: float = 0.25,
     most_measured: int = 6,
+    prices: Prices = UNPRICED,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Found:
     """Return which configuration is best, and which may be.
 
@@ -158,14 +173,24 @@ def search(
         within: Power and heat are worked out of configurations whose step takes up to so much longer than the
             fastest; of the others only if none of those keeps to the limits. Unit: 1.
         most_measured: Configurations to measure, at most.
+        prices: Of energy and GPU hours, for the cost.
+        say: Called with a line on how far it is.
 
     Raises:
         UserError: If the question is wrong, or no configuration is legal.
     """
     catalogue = Catalogue(config)
-    rows = rows_of(question, catalogue)
+    if objective == "cost" and not prices.are_given:
+        raise UserError("search: cost has no prices; give --price-kwh, --price-gpu-hour or both")
+    has_racks = limits.rack_power_kw < math.inf
+    if has_racks and catalogue.cluster(question.cluster, "search").nodes_per_rack is None:
+        raise UserError(
+            f"search: cluster {question.cluster} has no nodes_per_rack; set it, or use --max-node-power or --max-power"
+        )
+    groups = groups_of(question, catalogue)
     read_calibrations(config)
-    looked = _looked_at(rows, config, limits)
+    looked = _looked_at(groups, config, limits, say)
+    follow_all = partial(_followed, config=config, prices=prices, say=say)
     counts = Counter(str(one.prediction.status) for one in looked)
     timed = sorted((one for one in looked if not math.isnan(one.step_time_s)), key=lambda one: one.step_time_s)
     if not timed:
@@ -173,40 +198,70 @@ def search(
     left = [one for one in timed if not limits.without_heat(one)]
     if not left:
         nearest = min(timed, key=lambda one: max(limits.without_heat(one).values()))
-        return _infeasible(question, objective, limits, counts, _followed([nearest], config, with_few_nodes=False))
+        return _infeasible(
+            question, objective, limits, counts, follow_all([nearest], with_few_nodes=False),
+            _broken_by_all([limits.without_heat(one) for one in timed]),
+        )  # fmt: skip
     reach_s = timed[0].step_time_s * (1.0 + within) * _DRIFT
     number = sum(one.step_time_s <= reach_s for one in left)
-    followed: list[Candidate] = []
-    kept: list[Candidate] = []
-    while left and not kept:
-        near, left = left[: number or _AT_ONCE], left[number or _AT_ONCE :]
-        found, number = _followed(near, config, with_few_nodes=True), 0
-        followed += found
-        kept = [one for one in found if not limits.excesses(one)]
+    near, left = left[:number], left[number:]
+    # Of racks every node counts.
+    followed = follow_all(near, with_few_nodes=not has_racks)
+    kept = [one for one in followed if not limits.excesses(one)]
+    if left and not kept:
+        probed = follow_all(left[:: -(-len(left) // _PROBED)], with_few_nodes=not has_racks)
+        followed += probed
+        while left and not kept and any(not limits.excesses(one) for one in probed):
+            near, left = left[:_AT_ONCE], left[_AT_ONCE:]
+            kept = [one for one in follow_all(near, with_few_nodes=not has_racks) if not limits.excesses(one)]
     if not kept:
-        return _infeasible(question, objective, limits, counts, followed)
+        counts |= {"not followed": len(timed) - len(followed)}
+        return _infeasible(
+            question, objective, limits, counts, followed, _broken_by_all([limits.excesses(one) for one in followed])
+        )
     counts |= {
         "within the limits": len(kept),
         "beyond a limit": len(timed) - len(left) - len(kept),
         "too slow to matter": len(left),
     }
-    return _choose(question, objective, limits, counts, kept, config, most_measured)
+    return replace(_choose(question, objective, limits, counts, kept, follow_all, config, most_measured), prices=prices)
 
 
-def _looked_at(rows: Sequence[Mapping[str, object]], config: Path, limits: Limits) -> list[Candidate]:
-    """Return what comes of every row, equal points once."""
-    if not rows:
-        return []
-    first = look(dict(rows[0]), config, limits.fits_probability)  # reads the tables, which processes then share
+def _looked_at(
+    groups: Sequence[Sequence[Row]], config: Path, limits: Limits, say: Callable[[str], None]
+) -> list[Candidate]:
+    """Return what comes of every row of groups with the same degrees, equal points once."""
     do = partial(look, config=config, least_fit=limits.fits_probability)
-    looked = [first, *on_all_cores(do, [dict(row) for row in rows[1:]], _MANY)]
-    return list({one.point.digest(): one for one in reversed(looked)}.values())[::-1]
+    total = sum(map(len, groups))
+    ends = np.cumsum([len(group) for group in groups])
+    found = do(groups[0])  # reads the tables, which processes then share
+    for looked in on_all_cores(
+        do, groups[1:], _MANY_GROUPS, lambda done: say(f"memory and time: {ends[done]} of {total} configurations")
+    ):
+        found |= {digest: one for digest, one in looked.items() if digest not in found}
+    return list(found.values())
 
 
-def _followed(candidates: Sequence[Candidate], config: Path, with_few_nodes: bool) -> list[Candidate]:
+def _followed(
+    candidates: Sequence[Candidate],
+    with_few_nodes: bool,
+    config: Path,
+    prices: Prices,
+    say: Callable[[str], None],
+    many: int = _MANY,
+) -> list[Candidate]:
     """Return configurations with power and heat; those that cannot work under their conditions are left out."""
-    found = on_all_cores(partial(follow, config=config, with_few_nodes=with_few_nodes), candidates, _MANY)
+    do = partial(follow, config=config, with_few_nodes=with_few_nodes, prices=prices)
+    found = on_all_cores(
+        do, candidates, many, lambda done: say(f"power and heat: {done} of {len(candidates)} configurations")
+    )
     return [one for one in found if one.prediction.status != PredictionStatus.INVALID]
+
+
+def _broken_by_all(excesses: Sequence[Mapping[str, float]]) -> list[str]:
+    """Return the limits that every configuration breaks."""
+    first, *others = excesses
+    return [name for name in first if all(name in one for one in others)]
 
 
 def _choose(
@@ -215,18 +270,19 @@ def _choose(
     limits: Limits,
     counts: Mapping[str, int],
     kept: Sequence[Candidate],
+    follow_all: Callable[..., list[Candidate]],
     config: Path,
     most_measured: int,
 ) -> Found:
     """Return the answer among configurations that keep to the limits."""
     calibration, value = read_calibrations(config)[0], OBJECTIVES[objective]
     if math.isnan(value(kept[0])):
-        raise UserError(f"search: {objective} of this GPU type is not known; search for time")
+        raise UserError(f"search: power of this GPU type is not known, and {objective} needs it; search for time")
     ordered = sorted(kept, key=value)
     # The first ones once more, with the heat of all nodes.
-    exact = on_all_cores(partial(follow, config=config, with_few_nodes=False), ordered[: 2 * most_measured], 4)
+    exact = follow_all(ordered[: 2 * most_measured], with_few_nodes=False, many=4)
     ordered = sorted([*(one for one in exact if not limits.excesses(one)), *ordered[2 * most_measured :]], key=value)
-    on_front = pareto_front(np.array([[each(one) for each in OBJECTIVES.values()] for one in ordered]))
+    on_front = pareto_front(np.array([[OBJECTIVES[name](one) for name in _ON_FRONT] for one in ordered]))
     best = ordered[0]
     widths = [_width(best, one, objective, calibration) for one in ordered]
     logs = np.log([value(one) for one in ordered])
@@ -271,6 +327,9 @@ def _width(one: Candidate, other: Candidate, objective: str, calibration: Calibr
         return of_time
     if objective == "energy":
         return math.hypot(of_time, *(_half(each, "gpu_power_w") for each in (one, other)))
+    if objective == "cost":
+        return math.hypot(of_time, *(each.energy_cost_share * _half(each, "gpu_power_w") for each in (one, other)
+                                     if each.energy_cost_share))  # fmt: skip
     name = "gpu_power_peak_w" if objective == "power" else "gpu_temp_max_c"
     return math.hypot(*(_half(each, name) for each in (one, other)))
 
@@ -289,17 +348,24 @@ def gpu_hours_of(one: Candidate) -> float:
 
 
 def _infeasible(
-    question: Question, objective: str, limits: Limits, counts: Mapping[str, int], candidates: Sequence[Candidate]
+    question: Question,
+    objective: str,
+    limits: Limits,
+    counts: Mapping[str, int],
+    candidates: Sequence[Candidate],
+    broken_by_all: Sequence[str] = (),
 ) -> Found:
     """Return the answer where nothing keeps to the limits: the configuration that is nearest, and what it breaks."""
     known = [one for one in candidates if not math.isnan(one.step_time_s)]
     if known:
         excess = [limits.excesses(one) for one in known]
         place = min(range(len(known)), key=lambda row: max(excess[row].values(), default=0.0))
-        return Found(question, objective, limits, counts, nearest=(known[place], excess[place]))
+        return Found(
+            question, objective, limits, counts, nearest=(known[place], excess[place]), broken_by_all=broken_by_all
+        )
     legal = [one for one in candidates if not math.isnan(one.memory_gib)]
     if not legal:
-        reason = candidates[0].prediction.reason if candidates else "no degrees divide GPUs, layers and batch"
-        raise UserError(f"search: none of {sum(counts.values())} configurations can run; {reason}")
+        ((reason, number), *_) = Counter(one.prediction.reason for one in candidates).most_common()
+        raise UserError(f"search: none of {len(candidates)} configurations can run; {number} of them: {reason}")
     smallest = min(legal, key=lambda one: one.memory_gib)
     return Found(question, objective, limits, counts, nearest=(smallest, {"fits_probability": math.inf}))

@@ -21,12 +21,13 @@ _SHOWN = 12
 """Rows of the table, besides those to measure."""
 _HEADINGS = (
     "fits", "layout", "mbs", "recompute", "overlap", "step s", "slower %", "token/s", "GPU J/token",
-    "peak node kW", "max degC", "GPU h", "",
+    "peak node kW", "max degC", "per Mtoken", "GPU h", "",
 )  # fmt: skip
 _LIMITS = {
     "step_time_s": ("step time", "s", "--max-step-time"),
     "energy_per_token_j": ("energy of GPUs", "J/token", "--max-energy"),
     "node_power_kw": ("peak of a node", "kW", "--max-node-power"),
+    "rack_power_kw": ("peak of a rack", "kW", "--max-rack-power"),
     "power_kw": ("peak of all nodes", "kW", "--max-power"),
     "temp_c": ("hottest GPU", "degC", "--max-temp"),
     "memory_gib": ("memory", "GiB", "--max-memory"),
@@ -62,7 +63,9 @@ def _record(one: Chosen, place: int, is_measured: bool) -> dict[str, Any]:
         **{name: getattr(power, name) for name in names},
         "node_power_w": it.node_power_w,
         "node_power_peak_w": it.node_power_peak_w,
+        "rack_power_peak_w": it.rack_power_peak_w,
         "job_power_peak_w": it.job_power_peak_w,
+        "cost_per_mtoken": it.cost_per_mtoken,
         "on_front": one.is_on_front,
         "tied_with_fastest": one.is_tied,
         "worth_measuring": one.may_be_best,
@@ -95,11 +98,25 @@ def headline(found: Found) -> str:
     it = best.candidate
     low, high = it.prediction.step_time_lo_s, it.prediction.step_time_hi_s
     first = (
-        f"{_layout(it)}, micro-batch {it.point.micro_batch_size}, recompute {it.point.recompute}: "
-        f"{it.step_time_s:.3g} s a step ({low:.3g} to {high:.3g}), {tokens_per_s(it):,.0f} token/s"
+        f"{_layout(it)}, micro-batch {it.point.micro_batch_size}, recompute {it.point.recompute}: fits with "
+        f"probability {it.fits_probability:.2f}, {it.step_time_s:.3g} s a step ({low:.3g} to {high:.3g}), "
+        f"{tokens_per_s(it):,.0f} token/s{_of_objective(it, found)}"
     )
     rest = "no other may be better" if num_others < 1 else f"{num_others} others may be as good or better"
     return f"{first}; {rest}"
+
+
+def _of_objective(one: Candidate, found: Found) -> str:
+    """Return what was made small, and the cost where there are prices, as the end of a list; time is in it already."""
+    power = one.prediction.power
+    words = {
+        "energy": f", {power.gpu_energy_per_token_j:.3g} J/token of GPUs",
+        "power": f", {one.node_power_peak_w / KILO:.4g} kW a node at most",
+        "temperature": f", {power.gpu_temp_max_c:.0f} degC at most",
+    }
+    unit = f"{found.prices.currency} per M tokens"
+    cost = "" if math.isnan(one.cost_per_mtoken) else f", {one.cost_per_mtoken:.4g} {unit} at {found.prices.words}"
+    return words.get(found.objective, "") + cost
 
 
 def _no_answer(one: Candidate, excess: Mapping[str, float], found: Found) -> str:
@@ -109,13 +126,15 @@ def _no_answer(one: Candidate, excess: Mapping[str, float], found: Found) -> str
         need = found.limits.fits_probability
         what = f"needs {one.memory_gib:.0f} GiB a GPU, fits with probability {one.fits_probability:.2f} of {need:g}"
         return f"nothing fits in memory; {how}: {what}; take more GPUs, or offload: [optim]"
-    broken = []
+    broken, whose = [], [_LIMITS[name][2] for name in found.broken_by_all]
     for name, factor in excess.items():
         words, unit, option = _LIMITS[name]
         limit = getattr(found.limits, name)
         value = "not known" if math.isnan(factor) else f"{limit * factor:.4g} {unit}"
         broken.append(f"{words} {value}, {option} {limit:g}")
-    return f"no configuration keeps to the limits; {how}: {'; '.join(broken)}; raise these, or --set other values"
+    none = f"none keeps to {' nor to '.join(whose)}" if whose else "none keeps to all limits together"
+    tried = f", {number} of the slower ones not tried" if (number := found.counts.get("not followed")) else ""
+    return f"{none}{tried}; {how}: {'; '.join(broken)}; raise these, or --set other values"
 
 
 def _layout(one: Candidate) -> str:
@@ -141,7 +160,10 @@ def _counted(counts: Mapping[str, int]) -> str:
 def _table(found: Found) -> list[str]:
     """Return the first configurations and those to measure, one a line."""
     shown = sorted({*range(min(_SHOWN, len(found.chosen))), *found.few.rows})
-    cells = [_HEADINGS, *(_cells(found.chosen[row], row in found.few.rows) for row in shown)]
+    cells: list[tuple[str, ...]] = [_HEADINGS, *(_cells(found.chosen[row], row in found.few.rows) for row in shown)]
+    if not found.prices.are_given:
+        place = _HEADINGS.index("per Mtoken")
+        cells = [row[:place] + row[place + 1 :] for row in cells]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
@@ -162,6 +184,7 @@ def _cells(one: Chosen, is_measured: bool) -> tuple[str, ...]:
         _with_half(power.gpu_energy_per_token_j, power.gpu_energy_per_token_lo_j, power.gpu_energy_per_token_hi_j, 3),
         _number(it.node_power_peak_w / KILO, 4),
         _with_half(power.gpu_temp_max_c, power.gpu_temp_max_lo_c, power.gpu_temp_max_hi_c, 0),
+        _number(it.cost_per_mtoken, 4),
         f"{one.gpu_hours:.1f}",
         " ".join(word for word, holds in marks.items() if holds),
     )

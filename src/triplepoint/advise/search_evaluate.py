@@ -1,6 +1,7 @@
 """What a search knows of one configuration: whether it fits, its time, power and heat on few nodes, and on all."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -15,9 +16,11 @@ from triplepoint.config.plan import run_id
 from triplepoint.config.point import Point
 from triplepoint.errors import PointError
 from triplepoint.predictions import Configuration, Request, request_of
+from triplepoint.prices import TOKENS_PRICED, UNPRICED, Prices
 from triplepoint.simulate.heat.nodes import is_known, node_power_of
 from triplepoint.simulate.heat.warm import Warm
 from triplepoint.simulate.memory.training import peak_memory
+from triplepoint.simulate.power.node import rack_power_w
 from triplepoint.simulate.predict.point import job_on_cluster
 from triplepoint.simulate.predict.power import nodes_power_w
 from triplepoint.simulate.predict.prediction import Prediction, predict_warm, read_calibrations
@@ -40,7 +43,10 @@ class Candidate:
         num_nodes: Nodes it takes.
         node_power_w: Mean of a node at the plug.
         node_power_peak_w: Highest of any node at the plug, over a control period.
+        rack_power_peak_w: The same of any rack; only where all nodes were followed and racks are known.
         job_power_peak_w: The same of all its nodes together.
+        cost_per_mtoken: Of a million tokens; only with prices. Unit: currency.
+        energy_cost_share: Part of it that is paid for energy, 0 to 1.
         followed: Whose heat was followed: of no node, of few that stand for others, or of all.
     """
 
@@ -52,7 +58,10 @@ class Candidate:
     num_nodes: int = 1
     node_power_w: float = math.nan
     node_power_peak_w: float = math.nan
+    rack_power_peak_w: float = math.nan
     job_power_peak_w: float = math.nan
+    cost_per_mtoken: float = math.nan
+    energy_cost_share: float = 0.0
     followed: str = "none"
 
     @property
@@ -71,18 +80,29 @@ class Candidate:
         return self.prediction.step_time_s
 
 
-def look(row: Row, config: Path, least_fit: float) -> Candidate:
-    """Return whether a configuration is legal and fits, and its time where it does, at the calibrated clocks.
+def look(rows: Sequence[Row], config: Path, least_fit: float) -> dict[str, Candidate]:
+    """Return which configurations are legal and fit, and their time where they do, at the calibrated clocks.
 
     Args:
-        row: Its settings.
+        rows: Their settings; those that come to the same point, such as an overlap of nothing, are looked at once.
         config: Folder of the configuration.
         least_fit: Probability of fitting in memory below which nothing more is worked out.
+
+    Returns:
+        One for each point, by its digest.
 
     Raises:
         UserError: If a setting is wrong.
     """
-    request = request_of(parse(Configuration, row, _WHERE), _WHERE, 1, _catalogue(config))
+    found: dict[str, Candidate] = {}
+    for row in rows:
+        request = request_of(parse(Configuration, row, _WHERE), _WHERE, 1, _catalogue(config))
+        if (digest := request.point.digest()) not in found:
+            found[digest] = _look(row, request, config, least_fit)
+    return found
+
+
+def _look(row: Row, request: Request, config: Path, least_fit: float) -> Candidate:
     found = Candidate(row, request, num_nodes=request.point.num_nodes)
     if request.invalid_because:
         return _refused(found, request.invalid_because)
@@ -100,13 +120,14 @@ def look(row: Row, config: Path, least_fit: float) -> Candidate:
     return replace(found, prediction=prediction)
 
 
-def follow(candidate: Candidate, config: Path, with_few_nodes: bool) -> Candidate:
+def follow(candidate: Candidate, config: Path, with_few_nodes: bool, prices: Prices = UNPRICED) -> Candidate:
     """Return a configuration with its power and heat, and its time at the clocks that these leave.
 
     Args:
         candidate: One that fits.
         config: Folder of the configuration.
         with_few_nodes: Whether nodes may stand for others, see `simulate.heat.alike`.
+        prices: For its cost; without any there is none.
     """
     request = candidate.request
     try:
@@ -115,20 +136,42 @@ def follow(candidate: Candidate, config: Path, with_few_nodes: bool) -> Candidat
         prediction, warm = predict_warm(job, calibration, config, cluster, with_few_nodes=with_few_nodes)
     except PointError as error:
         return _refused(candidate, str(error))
-    if warm is None or not is_known(job.gpu, config):
-        return replace(candidate, prediction=prediction)
-    followed = "few" if with_few_nodes and not cluster.conditions.slows_gpus else "all"
-    mean_w, peak_w, all_w = node_power(warm, config)
-    return replace(
-        candidate, prediction=prediction, followed=followed,
-        node_power_w=mean_w, node_power_peak_w=peak_w, job_power_peak_w=all_w,
-    )  # fmt: skip
+    found = replace(candidate, prediction=prediction)
+    if warm is not None and is_known(job.gpu, config):
+        is_few = with_few_nodes and not cluster.conditions.slows_gpus
+        mean_w, peak_w, all_w = node_power(warm, config)
+        found = replace(
+            found, followed="few" if is_few else "all", node_power_w=mean_w, node_power_peak_w=peak_w,
+            job_power_peak_w=all_w,
+        )  # fmt: skip
+        if cluster.nodes_per_rack and not is_few:
+            found = replace(found, rack_power_peak_w=_rack_power_peak_w(warm, config, cluster.nodes_per_rack))
+    return _priced(found, prices)
 
 
 def node_power(warm: Warm[Any], config: Path) -> tuple[float, float, float]:
     """Return power of nodes at the plug: mean, highest of one, highest of all together. Unit: W."""
     watts, weight = nodes_power_w(warm, node_power_of(warm.load.job.gpu, config)), warm.seats.weight.max(axis=1)
     return float(np.average(watts.mean(axis=0), weights=weight)), float(watts.max()), float((watts @ weight).max())
+
+
+def _rack_power_peak_w(warm: Warm[Any], config: Path, nodes_per_rack: int) -> float:
+    """Return the highest power of any rack of nodes that were all followed. Unit: W."""
+    watts = nodes_power_w(warm, node_power_of(warm.load.job.gpu, config))
+    numbers = range(watts.shape[1])
+    racks = [numbers[low : low + nodes_per_rack] for low in numbers[::nodes_per_rack]]
+    return float(rack_power_w(watts, racks).max())
+
+
+def _priced(one: Candidate, prices: Prices) -> Candidate:
+    """Return a configuration with its cost, where prices are given and what they are of is known."""
+    step_s, tokens_per_s = one.step_time_s, one.prediction.tokens_per_s_per_gpu * one.point.num_gpus
+    gpu_s, energy_j = step_s * one.point.num_gpus, one.node_power_w * one.num_nodes * step_s
+    of_step, of_gpus = prices.cost(gpu_s, energy_j), replace(prices, kwh=None).cost(gpu_s, energy_j)
+    if math.isnan(of_step):
+        return one
+    share = 0.0 if prices.kwh is None else 1.0 - (0.0 if math.isnan(of_gpus) else of_gpus / of_step)
+    return replace(one, cost_per_mtoken=of_step * TOKENS_PRICED / (tokens_per_s * step_s), energy_cost_share=share)
 
 
 def _refused(candidate: Candidate, reason: str) -> Candidate:

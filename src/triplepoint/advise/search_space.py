@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,8 +53,8 @@ class Question:
         return shared | ({"stack": self.stack} if self.stack else {})
 
 
-def rows_of(question: Question, catalogue: Catalogue) -> list[Row]:
-    """Return the settings of every configuration that its degrees leave possible; rules are not asked yet.
+def groups_of(question: Question, catalogue: Catalogue) -> list[list[Row]]:
+    """Return the settings of every configuration that its degrees leave possible, by degrees; rules are not asked yet.
 
     Left out is only what cannot be: degrees that divide neither the GPUs, the layers, the experts nor the batch.
 
@@ -62,7 +63,8 @@ def rows_of(question: Question, catalogue: Catalogue) -> list[Row]:
         catalogue: The configuration.
 
     Raises:
-        UserError: If the model, the cluster or a setting is not known, or there are too many configurations.
+        UserError: If the model, the cluster or a setting is not known, if degrees leave no configuration, or if there
+            are too many.
     """
     _check_names(question.values)
     cluster = catalogue.cluster(question.cluster, "search")
@@ -71,10 +73,16 @@ def rows_of(question: Question, catalogue: Catalogue) -> list[Row]:
     total = math.prod(len(values) for values in axes.values())
     if total > 50 * MOST_POINTS:
         raise UserError(f"search: {total} combinations, at most {50 * MOST_POINTS} are gone through; give fewer values")
-    rows = list(_divisible(axes, question, model, cluster.num_gpus))
-    if len(rows) > MOST_POINTS:
-        raise UserError(f"search: {len(rows)} configurations, at most {MOST_POINTS}; give fewer values with --set")
-    return rows
+    sizes = [dict(zip(_SIZES, own, strict=True)) for own in itertools.product(*(axes[name] for name in _SIZES))]
+    refusals = [_refusal(own, axes, question, model, cluster.num_gpus) for own in sizes]
+    groups = [list(_rows(own, axes, question)) for own, why in zip(sizes, refusals, strict=True) if not why]
+    number = sum(map(len, groups))
+    if not number:
+        reasons = "; ".join(f"{count}: {why}" for why, count in Counter(refusals).most_common())
+        raise UserError(f"search: no degrees are possible, of {len(sizes)} combinations {reasons}")
+    if number > MOST_POINTS:
+        raise UserError(f"search: {number} configurations, at most {MOST_POINTS}; give fewer values with --set")
+    return groups
 
 
 def _check_names(values: Values) -> None:
@@ -113,25 +121,30 @@ def _powers(most: int) -> list[int]:
     return [2**power for power in range(most.bit_length()) if 2**power <= most]
 
 
-def _divisible(
-    axes: Mapping[str, Sequence[Any]], question: Question, model: ModelConfig, num_gpus: int
-) -> Iterator[Row]:
-    """Yield the product of the axes without what cannot be divided; settings alike in all rows are in them too."""
+def _refusal(own: Row, axes: Values, question: Question, model: ModelConfig, num_gpus: int) -> str:
+    """Return why degrees cannot be, with the setting to change; empty if they can."""
+    ranks = own["tp"] * own["pp"] * own["cp"]
+    gpus, micro, batch = own["num_gpus"], own["micro_batch_size"], question.global_batch_size
+    if gpus > num_gpus:
+        return f"num_gpus is more than the {num_gpus} of {question.cluster}"
+    if gpus % ranks:
+        return f"tp*pp*cp does not divide num_gpus, {gpus}"
+    if batch % (micro * gpus // ranks):
+        return f"micro_batch_size*dp does not divide --batch {batch}"
+    if own["vp"] > 1 and own["pp"] == 1:
+        return "vp needs pp above 1"
+    # Where nothing else says how layers are split.
+    if not {"pipeline_layers", "pipeline_ends"} & axes.keys() and model.num_layers % (own["pp"] * own["vp"]):
+        return f"pp*vp does not divide the {model.num_layers} layers of {model.name}"
+    if model.moe is not None and model.moe.num_experts % own["ep"]:
+        return f"ep does not divide the {model.moe.num_experts} experts of {model.name}"
+    return ""
+
+
+def _rows(own: Row, axes: Values, question: Question) -> Iterator[Row]:
+    """Yield the configurations with some degrees; settings alike in all rows are in them too."""
     rest = {name: values for name, values in axes.items() if name not in _SIZES}
-    for gpus, tp, pp, vp, cp, ep, micro in itertools.product(*(axes[name] for name in _SIZES)):
-        if gpus > num_gpus or gpus % (tp * pp * cp) or question.global_batch_size % (micro * gpus // (tp * pp * cp)):
-            continue
-        if _is_cut_badly(model, axes, pp, vp) or (model.moe is not None and model.moe.num_experts % ep):
-            continue
-        for others in itertools.product(*rest.values()):
-            own = dict(zip(_SIZES, (gpus, tp, pp, vp, cp, ep, micro), strict=True))
-            row = question.fixed | own | dict(zip(rest, others, strict=True))
-            row.setdefault("sequence_parallel", tp > 1)
-            yield row
-
-
-def _is_cut_badly(model: ModelConfig, axes: Mapping[str, Sequence[Any]], pp: int, vp: int) -> bool:
-    """Return whether layers do not divide over stages, where nothing else says how they are split."""
-    if vp > 1 and pp == 1:
-        return True
-    return not {"pipeline_layers", "pipeline_ends"} & axes.keys() and bool(model.num_layers % (pp * vp))
+    for others in itertools.product(*rest.values()):
+        row = question.fixed | own | dict(zip(rest, others, strict=True))
+        row.setdefault("sequence_parallel", own["tp"] > 1)
+        yield row

@@ -15,7 +15,8 @@ from triplepoint.units import KILO
 _NUM_PERIODS = 6
 """Of the strongest line, whose power is drawn."""
 _NOTE = (
-    "{name}: power of all nodes every {period:.3g} s. Dashed: 1st and 99th percentile; shaded: the band asked about."
+    "{name}: power of all nodes every {period:.3g} s{part}. Dashed: 1st and 99th percentile of all {lasts:.3g} s; "
+    "shaded: the band asked about."
 )
 
 
@@ -24,7 +25,9 @@ def draw(answer: SwingAnswer) -> Figure:
     """Return the figure: power over some periods of its strongest line, and its spectrum."""
     made_by = {"origin": answer.power.origin, "engine": None, "torch_version": None, "stack": None}
     points = DataFrame([made_by | {"git_commit": None, "host": None}]).astype(object)
-    note = _NOTE.format(name=answer.power.name, period=answer.power.period_s)
+    power, drawn_s = answer.power, _drawn_s(answer)
+    part = "" if drawn_s >= power.lasts_s else f", the first {drawn_s:.3g} s"
+    note = _NOTE.format(name=power.name, period=power.period_s, part=part, lasts=power.lasts_s)
     title = headline(answer)[0].upper() + headline(answer)[1:]
     page = style.new_page(title, points, 2, 1, style.COLUMN, 4.6, note)
     _draw_course(page.axes[0][0], answer)
@@ -32,11 +35,20 @@ def draw(answer: SwingAnswer) -> Figure:
     return page.finish()
 
 
+def _drawn_s(answer: SwingAnswer) -> float:
+    """Return how much of the power over time is drawn: some periods of the strongest line, or all that is little more.
+
+    Unit: s.
+    """
+    line_hz, lasts_s = answer.levels[-1].line_hz, answer.power.lasts_s
+    some_s = _NUM_PERIODS / line_hz if line_hz else lasts_s
+    return lasts_s if lasts_s <= 2.0 * some_s else some_s
+
+
 def _draw_course(axes: Axes, answer: SwingAnswer) -> None:
     job, power = answer.levels[-1], answer.power
-    lasts_s = _NUM_PERIODS / job.line_hz if job.line_hz else power.lasts_s
     t_s = np.arange(len(power.nodes_w)) * power.period_s
-    drawn = t_s <= lasts_s
+    drawn = t_s <= _drawn_s(answer)
     axes.plot(t_s[drawn], power.job_w[drawn] / KILO, color=marks.QUANTITIES["power"], linewidth=0.9)
     for end_w in (job.low_w, job.high_w):
         axes.axhline(end_w / KILO, color=marks.GREY, linewidth=0.7, linestyle=(0, (4, 2)))

@@ -28,6 +28,12 @@ from triplepoint.simulate.predict.power import nodes_power_w
 from triplepoint.simulate.stacks import OF_ENGINE
 from triplepoint.simulate.step import costs_of
 
+COMPARED_HZ = 0.25
+"""Highest frequency at which simulated power was compared with readings: of 64 nodes, every 2 s. Unit: Hz.
+
+Source: docs/power-and-heat.md, power over time.
+"""
+
 
 @dataclass(frozen=True)
 class Evaluations:
@@ -141,13 +147,13 @@ def over_steps(
     own_s = simulated.step.length_s / len(simulated.step.nodes_w)
     read_s, readings_w = read_meters(stretches, meter or Meter(own_s, own_s), seed if meter else None)
     nodes_w, period_s = swings.at_even_times(list(read_s.T), list(readings_w.T))
-    notes = () if simulated.jitter else ("the jitter of steps is not known of this software: all last equally long",)
+    notes = [] if simulated.jitter else ["the jitter of steps is not known of this software: all last equally long"]
+    window_s = meter.window_s if meter else own_s
+    if swings.highest_hz(period_s, window_s) > COMPARED_HZ:
+        notes.append(
+            f"above {COMPARED_HZ:g} Hz simulated power was never compared with measurements: what swings faster is the "
+            "model's alone"
+        )
     return NodePower(
-        simulated.name,
-        "simulated",
-        np.asarray(nodes_w),
-        period_s,
-        meter.window_s if meter else own_s,
-        simulated.nodes_per_rack,
-        notes,
+        simulated.name, "simulated", np.asarray(nodes_w), period_s, window_s, simulated.nodes_per_rack, tuple(notes)
     )

@@ -6,14 +6,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triplepoint.cli.answer import Answer
-from triplepoint.cli.arguments import add_config, make_parser, out_figure, out_file, whole_number
+from triplepoint.cli.arguments import (
+    add_config,
+    add_prices,
+    make_parser,
+    out_figure,
+    out_file,
+    read_prices,
+    whole_number,
+)
+from triplepoint.cli.progress import Progress
 from triplepoint.errors import UserError
 
 if TYPE_CHECKING:
     from triplepoint.advise.search import Found
 
 _MOST_BATCH = 10**9
-_OBJECTIVES = ("time", "energy", "power", "temperature")
+_OBJECTIVES = ("time", "energy", "power", "temperature", "cost")
 
 _ABOUT = """\
 All legal configurations of the model on the cluster are looked at: tp, pp, vp, cp, ep, micro_batch_size, recompute,
@@ -27,6 +36,7 @@ columns:
   GPU J/token   energy of all GPUs per trained token, and half its 90 % interval
   peak node kW  highest power of a node at the plug over a control period of 50 ms
   max degC      hottest GPU, and half its 90 % interval
+  per Mtoken    cost of a million tokens; only with prices
   GPU h         GPU hours of one launch that measures it
   front         no other one is as good in time, energy, power of a node and temperature, and better in one
   tied          as fast as the fastest with a chance of 10 % or more
@@ -39,6 +49,7 @@ _EXAMPLES = (
     "triplepoint search llama3-70b h100x512 --batch 1024",
     "triplepoint search mixtral-8x22b h200x32 --batch 128 --max-power 36 --study config/studies/candidates.yaml",
     "triplepoint search llama3-8b h200x32 --batch 64 --set num_gpus=8,16,32 --set precision=bf16,fp8 --for energy",
+    "triplepoint search llama3-70b h200x32 --batch 128 --for cost --price-kwh 0.15 --price-gpu-hour 2.5",
 )
 
 
@@ -74,6 +85,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--stack", metavar="NAME", help="software stack and version (default: that of the cluster)")
     _add_limits(made)
+    add_prices(made)
     made.add_argument(
         "--within", type=_share, default=0.25, metavar="SHARE",
         help="power and heat of those that are up to so much slower than the fastest (default: 0.25)",
@@ -92,7 +104,8 @@ def _add_limits(made: argparse.ArgumentParser) -> None:
         "step-time": ("SECONDS", "of a step"),
         "energy": ("J", "of all GPUs per token"),
         "node-power": ("KW", "peak of a node at the plug"),
-        "power": ("KW", "peak of all nodes together"),
+        "rack-power": ("KW", "peak of a rack, of a cluster with nodes_per_rack"),
+        "power": ("KW", "peak of all nodes together, the budget of a hall"),
         "temp": ("DEGC", "of the hottest GPU"),
         "memory": ("GIB", "on the fullest GPU"),
     }
@@ -137,6 +150,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         step_time_s=arguments.max_step_time,
         energy_per_token_j=arguments.max_energy,
         node_power_kw=arguments.max_node_power,
+        rack_power_kw=arguments.max_rack_power,
         power_kw=arguments.max_power,
         temp_c=arguments.max_temp,
         memory_gib=arguments.max_memory,
@@ -144,7 +158,11 @@ def run(arguments: argparse.Namespace) -> Answer:
     )
     values = dict(_values(text) for text in arguments.set)
     question = Question(arguments.model, arguments.cluster, arguments.batch, values, arguments.stack)
-    found = search(question, arguments.config, arguments.objective, limits, arguments.within, arguments.measure)
+    with Progress("listing configurations") as say:
+        found = search(
+            question, arguments.config, arguments.objective, limits, arguments.within, arguments.measure,
+            read_prices(arguments), lambda line: say(f"search: {line}"),
+        )  # fmt: skip
     return _answer(found, arguments.config / "studies", arguments.study, arguments.figure)
 
 

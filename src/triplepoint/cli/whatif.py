@@ -55,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
         _EXAMPLES,
         _ABOUT.format(factors=_factors()),
         answer={
+            "answer": "what matters most to each point or makes most of the difference, a line each",
             "rows": "rows of table whatif (docs/tables.md)",
             "measured": "median measured step of each run that is named, in seconds",
         },
@@ -109,11 +110,11 @@ def run(arguments: argparse.Namespace) -> Answer:
         save(draw(rows), arguments.figure)
         say(f"whatif: figure in {arguments.figure}")
     measured = _measured(arguments)
-    content = {"rows": rows, "measured": measured}
+    from triplepoint.whatif.text import headlines, render, render_measured
+
+    content = {"answer": headlines(rows), "rows": rows, "measured": measured}
     if arguments.json or out is not None:
         return Answer(content)
-    from triplepoint.whatif.text import render, render_measured
-
     return Answer(content, "\n".join([render(rows), *render_measured(rows, measured)]))
 
 

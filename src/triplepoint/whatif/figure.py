@@ -1,14 +1,16 @@
 """The figure of what factors do: time, energy and money, one row of panels for each point or difference."""
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pandas import DataFrame, Series
+from pandas import DataFrame
 
 from triplepoint.errors import UserError
 from triplepoint.figures import marks, style
+from triplepoint.whatif.text import headline
 
 _PANELS = (
     ("step_time_s", "step time (s)", marks.BLUE, 1.0),
@@ -22,6 +24,8 @@ _NOTE = (
 )
 _HEAD_IN, _PART_IN = 1.3, 0.17
 """Height of a page without bars, and of a bar."""
+_LABEL, _PANEL, _CASE = 30, 34, 40
+"""Characters of a line of a bar's name, of the words below a panel, and of a case's name."""
 
 
 @style.styled
@@ -41,24 +45,29 @@ def draw(rows: Sequence[dict[str, Any]]) -> Figure:
     table = _of_a_day(table)
     blocks = [block for _, block in table.groupby(["model", "case"], sort=False)]
     panels = [panel for panel in _PANELS if panel[0] in set(table["quantity"])]
-    num_parts = sum(len(block[block["quantity"] == "step_time_s"]) for block in blocks)
-    height_in = _HEAD_IN + _PART_IN * num_parts + 0.5 * len(blocks)
+    times = [block[block["quantity"] == "step_time_s"] for block in blocks]
+    num_lines = sum(label.count("\n") + 1 for rows in times for label in _labels(rows))
+    cases = [textwrap.fill(block["case"].iloc[0], _CASE) for block in blocks]
+    num_words = sum(case.count("\n") for case in cases)
+    height_in = _HEAD_IN + _PART_IN * (num_lines + num_words) + 0.5 * len(blocks)
     if height_in > style.TALLEST:
         raise UserError(f"whatif: {len(blocks)} points do not fit on one page; draw fewer, such as one as FILE:ID")
+    title = "\n".join(headline(_records(rows)) for rows in times)
     prices = table["prices"].iloc[0]
     note = _NOTE.format(
         parts="Parts add up to the difference. " if is_difference else "", prices=f"Prices: {prices}." if prices else ""
     )
     page = style.new_page(
-        _title(blocks, is_difference), _made_by(table), len(blocks), len(panels), style.PAGE, height_in, note,
+        title, _made_by(table), len(blocks), len(panels), style.PAGE, height_in, note,
         sharey="row",
     )  # fmt: skip
-    for axes, block in zip(page.axes, blocks, strict=True):
+    for axes, block, case in zip(page.axes, blocks, cases, strict=True):
         for panel, (name, words, colour, scale) in zip(axes, panels, strict=True):
             own = block[block["quantity"] == name]
             _draw_parts(panel, own, colour, scale)
-            panel.set_xlabel(f"change of {words.format(unit=own['unit'].iloc[0])}")
-        axes[0].set_title(block["case"].iloc[0], loc="left")
+            unit = textwrap.shorten(str(own["unit"].iloc[0]), _PANEL // 2, placeholder="...")
+            panel.set_xlabel(textwrap.fill(f"change of {words.format(unit=unit)}", _PANEL))
+        axes[0].set_title(case, loc="left", fontsize=style.TEXT_PT, fontweight="normal")
     return page.finish()
 
 
@@ -72,23 +81,6 @@ def _of_a_day(table: DataFrame) -> DataFrame:
     return table
 
 
-def _title(blocks: Sequence[DataFrame], is_difference: bool) -> str:
-    """Return what the largest factor does to each point, or makes of each difference."""
-    return "\n".join(_said(block[block["quantity"] == "step_time_s"], is_difference) for block in blocks)
-
-
-def _said(rows: DataFrame, is_difference: bool) -> str:
-    factors = rows[rows["part"] == "factor"]
-    largest = factors.iloc[int(factors["effect"].abs().to_numpy().argmax())]
-    whole = rows[rows["part"] == "whole"].iloc[0]
-    of = "The largest part of the difference is" if is_difference else "The largest change of step time is by"
-    return f"{of} {largest['label']}: {_percent(largest)}; all together {_percent(whole)}"
-
-
-def _percent(row: "Series[Any]") -> str:
-    return f"{100 * row['share']:+.1f} % [{100 * row['share_lo']:+.1f}, {100 * row['share_hi']:+.1f}]"
-
-
 def _draw_parts(axes: Axes, rows: DataFrame, colour: str, scale: float) -> None:
     """Draw a bar with its interval for each part, the first on top."""
     for at, (_, row) in enumerate(rows.iterrows()):
@@ -96,14 +88,23 @@ def _draw_parts(axes: Axes, rows: DataFrame, colour: str, scale: float) -> None:
         axes.barh(at, scale * row["effect"], 0.66, color=face, linewidth=0)
         ends = [scale * row["effect_lo"], scale * row["effect_hi"]]
         axes.plot(ends, [at, at], color=marks.BLACK, linewidth=0.8, marker="|", markersize=3, markeredgewidth=0.8)
-    named = zip(rows["label"], rows["value"], strict=True)
-    axes.set_yticks(range(len(rows)), [label if value is None else f"{label}: {value}" for label, value in named])
+    axes.set_yticks(range(len(rows)), _labels(rows))
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.axvline(0, color=marks.BLACK, linewidth=0.5)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     axes.grid(visible=True, axis="x")
     axes.locator_params(axis="x", nbins=4)
+
+
+def _records(rows: DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
+
+
+def _labels(rows: DataFrame) -> list[str]:
+    """Return the names of bars, in lines that leave room for them."""
+    named = zip(rows["label"], rows["value"], strict=True)
+    return [textwrap.fill(label if value is None else f"{label}: {value}", _LABEL) for label, value in named]
 
 
 def _made_by(table: DataFrame) -> DataFrame:

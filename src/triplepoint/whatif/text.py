@@ -26,6 +26,33 @@ def render(rows: Sequence[Row]) -> str:
     return "\n\n".join("\n".join(_block(block)) for block in blocks)
 
 
+def headline(rows: Sequence[Row]) -> str:
+    """Return what matters most to a point, or makes most of a difference, in one line.
+
+    Args:
+        rows: Of the step time of one point or difference.
+    """
+    is_difference = rows[0]["side"] == "difference"
+    parts = [row for row in rows if row["part"] == "factor" or (is_difference and row["part"] == "rest")]
+    largest = max(parts, key=lambda row: abs(row["effect"]))
+    whole = next(row for row in rows if row["part"] == "whole")
+    to = f" ({largest['value']})" if largest["part"] == "factor" and largest["value"] else ""
+    if is_difference:
+        return f"The largest part of the difference is {largest['label']}: {_percent(largest)} of {_percent(whole)}"
+    return f"Step time changes most by {largest['label']}{to}: {_percent(largest)}; all together {_percent(whole)}"
+
+
+def _percent(row: Row) -> str:
+    return f"{100 * row['share']:+.1f} % [{100 * row['share_lo']:+.1f}, {100 * row['share_hi']:+.1f}]"
+
+
+def headlines(rows: Sequence[Row]) -> list[str]:
+    """Return the answer to each point and difference, in one line each."""
+    times = [row for row in rows if row["quantity"] == "step_time_s"]
+    blocks = groupby(times, key=lambda row: (row["case"], row["side"]))
+    return [f"{case}: {headline(list(block))}" for (case, _), block in blocks]
+
+
 def render_measured(rows: Sequence[Row], measured: Mapping[str, float]) -> Iterator[str]:
     """Yield how far the simulated step of each measured run is from its median measured one.
 
@@ -46,7 +73,7 @@ def _block(rows: Sequence[Row]) -> Iterator[str]:
     parts = _by_part(rows)
     first = {row["quantity"]: row for row in rows if row["part"] == "whole"}
     is_difference = rows[0]["side"] == "difference"
-    yield rows[0]["case"]
+    yield f"{rows[0]['case']}: {headline([row for row in rows if row['quantity'] == names[0]])}"
     ends = ", ".join(f"{_HEADINGS[name].replace(' K', ' degC')} {_ends(first[name])}" for name in names)
     yield f"  {'from one to the other' if is_difference else 'as it is, and all together'}: {ends}"
     money = list(_money(rows))

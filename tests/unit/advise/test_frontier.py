@@ -82,6 +82,26 @@ def test_step_as_it_is_takes_as_long_as_predicted(held: FrontierAnswer) -> None:
     assert 0.97 * predicted.step_time_s < held.present.step_s <= predicted.step_time_s
 
 
+def test_steps_are_never_longer_than_asked(free: FrontierAnswer, held: FrontierAnswer) -> None:
+    for answer in (free, held):
+        assert answer.verified.step_s <= 1.0001 * (1.0 + answer.slowdown) * answer.present.step_s
+    as_long = advise("free", *job_of(FREE), CONFIG, slowdown=0.0)
+    assert as_long.verified.step_s <= 1.0001 * free.present.step_s
+    with pytest.raises(UserError, match="longer at the highest steady clocks under the power limit; use --slowdown"):
+        advise("held", *job_of(HELD), CONFIG, slowdown=0.0)
+
+
+def test_finer_clocks_never_save_less(free: FrontierAnswer, held: FrontierAnswer) -> None:
+    for answer in (free, held):
+        energies = [plan.gpu_energy_j for plan in answer.chosen.values()]
+        assert energies == sorted(energies, reverse=True)
+
+
+def test_one_clock_for_all_is_taken_where_its_simulated_step_saves_more(free: FrontierAnswer) -> None:
+    assert free.plan.sharing == "job"
+    assert free.verified.gpu_energy_j < 0.74 * free.present.gpu_energy_j  # a clock for each stage: 0.735
+
+
 def test_longer_steps_of_the_frontier_take_less_energy(held: FrontierAnswer) -> None:
     for sharing in ("stage", "direction", "pass"):
         points = [plan for plan in held.points if plan.sharing == sharing]

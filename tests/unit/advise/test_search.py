@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ import yaml
 from triplepoint.advise.search import Found, Limits, gpu_hours_of, search
 from triplepoint.advise.search_answer import headline, render, rows, study_of
 from triplepoint.advise.search_evaluate import Candidate
-from triplepoint.advise.search_space import Question, rows_of
+from triplepoint.advise.search_space import Question, groups_of
 from triplepoint.cli import main
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import UserError
 from triplepoint.plan import select
 from triplepoint.predictions import predict
+from triplepoint.prices import Prices
 
 CONFIG = Path("config")
 VALUES: dict[str, Any] = {
@@ -48,7 +50,7 @@ def of_small() -> Found:
 
 @cache
 def exhaustive() -> Any:
-    return predict(rows_of(QUESTION, Catalogue(CONFIG)), CONFIG)
+    return predict([row for group in groups_of(QUESTION, Catalogue(CONFIG)) for row in group], CONFIG)
 
 
 def test_first_choice_is_that_of_predicting_all() -> None:
@@ -161,11 +163,58 @@ def test_energy_has_a_first_of_its_own() -> None:
 
 def test_a_setting_that_is_not_known_is_refused() -> None:
     with pytest.raises(UserError, match="micro_batch"):
-        rows_of(Question("llama3-8b", "h200x32", 64, {"micro_batch": [1]}), Catalogue(CONFIG))
+        groups_of(Question("llama3-8b", "h200x32", 64, {"micro_batch": [1]}), Catalogue(CONFIG))
     with pytest.raises(UserError, match="tp: found 'x', expected whole numbers"):
-        rows_of(Question("llama3-8b", "h200x32", 64, {"tp": ["x"]}), Catalogue(CONFIG))
-    with pytest.raises(UserError, match="none of|no degrees"):
-        search(Question("llama3-8b", "h200x32", 7, {"tp": [3], "num_gpus": [8]}), CONFIG)
+        groups_of(Question("llama3-8b", "h200x32", 64, {"tp": ["x"]}), Catalogue(CONFIG))
+
+
+def test_degrees_that_leave_nothing_are_counted_by_reason() -> None:
+    values = {"tp": [3, 4], "pp": [1], "vp": [1], "micro_batch_size": [1], "num_gpus": [8]}
+    told = r"of 2 combinations 1: tp\*pp\*cp does not divide num_gpus, 8; 1: micro_batch_size\*dp does not .* --batch 7"
+    with pytest.raises(UserError, match=told):
+        search(Question("llama3-8b", "h200x32", 7, values), CONFIG)
+
+
+def test_power_that_nothing_keeps_to_is_tried_at_few_places_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("triplepoint.advise.search._PROBED", 2)
+    none = search(SMALL, CONFIG, limits=Limits(power_kw=0.1, temp_c=200.0), within=0.0)
+    assert none.broken_by_all == ["power_kw"] and not none.chosen
+    number = none.counts["not followed"]
+    assert 0 < number < none.counts["ok"] - 2
+    assert headline(none).startswith(f"none keeps to --max-power, {number} of the slower ones not tried; nearest: ")
+
+
+def test_cost_is_that_of_energy_and_gpu_hours() -> None:
+    answer = search(SMALL, CONFIG, objective="cost", within=FAR, prices=Prices(0.2, 3.0, "EUR", 1.5))
+    costs = [row["cost_per_mtoken"] for row in rows(answer)]
+    assert costs == sorted(costs)
+    first = rows(answer)[0]
+    energy_kwh = first["node_power_w"] * 1e6 / first["tokens_per_s"] / 3.6e6
+    gpu_h = 8 * 1e6 / first["tokens_per_s"] / 3600
+    assert costs[0] == pytest.approx(0.2 * 1.5 * energy_kwh + 3.0 * gpu_h)
+    assert "EUR per M tokens at 0.2 EUR/kWh, PUE 1.5" in headline(answer)
+    with pytest.raises(UserError, match="cost has no prices"):
+        search(SMALL, CONFIG, objective="cost")
+
+
+def test_racks_have_a_budget_where_the_cluster_names_them(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="h200x32 has no nodes_per_rack"):
+        search(SMALL, CONFIG, limits=Limits(rack_power_kw=10.0))
+    shutil.copytree(CONFIG, tmp_path / "config")
+    cluster = tmp_path / "config" / "clusters" / "h200x32.yaml"
+    cluster.write_text(cluster.read_text() + "nodes_per_rack: 2\n")
+    one_rack = replace(SMALL, values=SMALL.values | {"num_gpus": [16], "tp": [4], "recompute": ["none"]})
+    answer = search(one_rack, tmp_path / "config", limits=Limits(rack_power_kw=100.0))
+    for row in rows(answer):
+        assert row["nodes_followed"] == "all"
+        assert row["rack_power_peak_w"] == pytest.approx(row["job_power_peak_w"])
+
+
+def test_first_line_has_the_probability_of_fitting_and_what_was_made_small() -> None:
+    first = of_small().chosen[0].candidate
+    assert f"fits with probability {first.fits_probability:.2f}, " in headline(of_small())
+    energy = headline(search(SMALL, CONFIG, objective="energy", within=FAR))
+    assert " J/token of GPUs; " in energy
 
 
 def test_json_has_every_row_and_the_study_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,6 +44,8 @@ _WARMING_PERIODS = 64
 """Control periods of a step while a machine under a brake is followed through time."""
 _SETTLED_K, _MOST_LEAPS = 0.2, 24
 """A machine is warm once a leap changes no temperature by more; sensors show whole degrees."""
+_AS_LONG = 0.01
+"""Share of the step by which the followed one may differ from the timeline: power differs by less."""
 _LIKE_FLOW = 0.005
 """Share of the full flow by which fans may differ from what the mean power asks for: 0.1 K behind the first row."""
 _HELD_S = 10.0
@@ -167,6 +169,8 @@ def warm_up(
             limits[rank] = clock_limit_mhz.get(load.place(rank)[0], limits[rank])
         machine = replace(machine, clock_limit_mhz=limits.reshape(shape))
         last = _locked(_turn(last.load, machine, last.factor, followed), reload)
+    elif not machine.braked.any():
+        last = _as_long_as_timeline(last)
     steps_s = last.found.number * last.load.length_s
     loop_s = last.found.trace.period_s * len(last.found.trace.rate) / last.found.number
     trace = replace(last.found.trace, period_s=steps_s / len(last.found.trace.rate))
@@ -266,6 +270,20 @@ def _locked(last: _Turn[AnyLoad], reload: Callable[[dict[int, float]], AnyLoad])
             break
         last = _turn(reload(factor), last.machine, factor, last.followed)
     return last
+
+
+def _as_long_as_timeline(last: _Turn[AnyLoad]) -> _Turn[AnyLoad]:
+    """Return a job whose followed step lasts as long as its timeline: the same work in other time draws other power.
+
+    The loop shortens a step by what clocks do to computation alone; hosts and links that others wait for do not follow.
+    """
+    longer = last.load.length_s / (last.found.trace.period_s * len(last.found.trace.rate))
+    if abs(longer - 1.0) < _AS_LONG:
+        return last
+    high = last.ready.high
+    high = Profile(high.duration_s * longer, high.activity.at_rate(1.0 / longer), high.kind)
+    found = _follow(last.ready.machine, high, last.found.trace.power_w.mean(axis=0), last.load.length_s)
+    return replace(last, ready=last.ready._replace(high=high), found=found)
 
 
 def warm_up_anywhere(load: AnyLoad, config: Path) -> Warm[AnyLoad]:
