@@ -71,7 +71,9 @@ def serve(path: Path, prepare: Callable[[str], None], do: Callable[[list[str]], 
         prepare: Called with the command of every job before it is forked: it imports what is not imported yet.
         do: Does a command, and returns its status.
     """
+    # A signal to the whole group ends Snakemake, whose end then ends this, which leaves no folder behind.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     with socket.socket(socket.AF_UNIX) as listening, selectors.DefaultSelector() as waiting:
         listening.bind(str(path))
@@ -133,6 +135,7 @@ def _be_job(connection: socket.socket, streams: Sequence[int], work: Callable[[]
     status = 1
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for number, stream in enumerate(streams):
             os.dup2(stream, number)

@@ -99,16 +99,31 @@ def test_jobs_of_another_group_without_server_or_with_one_that_fails_do_their_wo
 
 
 def test_servers_of_snakemake_do_jobs_until_it_ends() -> None:
+    status, folder, messages = _served("")
+    assert status == "2" and "no such run" in messages
+    assert not folder.exists()
+
+
+def test_snakemake_that_is_killed_takes_its_servers_with_it() -> None:
+    status, folder, _ = _served("import signal; sys.stdout.flush(); os.kill(os.getpid(), signal.SIGKILL)")
+    assert status == "2"
+    deadline = time.monotonic() + 60
+    while folder.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not folder.exists()
+
+
+def _served(end: str) -> tuple[str, Path, str]:
+    """Have the servers of Snakemake do a job, then end as told; return its status, their folder, and what it said."""
     code = (
         "import os, sys, time; from triplepoint.workflow_site import SERVER, serve_jobs; serve_jobs();"
         "from triplepoint.forks import ask; from pathlib import Path;"
         "folder = Path(os.environ[SERVER].partition(':')[2]);"
         "\nwhile len(list(folder.iterdir())) < 2: time.sleep(0.02)\n"
-        "print(ask(os.environ[SERVER], 'lean', ['telemetry', 'no-such-run']), folder)"
+        f"print(ask(os.environ[SERVER], 'lean', ['telemetry', 'no-such-run']), folder); {end}"
     )
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PATH": path}, timeout=120)
     status, folder = done.stdout.split()
-    assert status == "2" and "no such run" in done.stderr
-    assert not Path(folder).exists()
+    return status, Path(folder), done.stderr
