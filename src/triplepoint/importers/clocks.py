@@ -73,8 +73,11 @@ def find_lag(first: Sequence[Part], other: Sequence[Part]) -> float | None:
 
     Unit: s.
     """
-    start = min(span_of(first)[0], span_of(other)[0])
-    end = max(span_of(first)[1], span_of(other)[1])
+    ours, theirs = span_of(first), span_of(other)
+    # What lies farther from the time in common than clocks are looked for is compared with nothing: a damaged time.
+    reach_ns = round(_FARTHEST_S * NS_PER_S)
+    start = max(min(ours[0], theirs[0]), max(ours[0], theirs[0]) - reach_ns)
+    end = min(max(ours[1], theirs[1]), min(ours[1], theirs[1]) + reach_ns)
     grid_ns = start + np.arange(0, end - start, round(_STEP_S * NS_PER_S))
     if len(grid_ns) < 30:
         return None

@@ -66,6 +66,11 @@ def test_find_lag_of_hosts_that_work_together() -> None:
     assert find_lag(load(), load(2)) is None, "less than sampling tells"
 
 
+def test_find_lag_with_a_damaged_time_looks_only_around_the_time_in_common() -> None:
+    damaged = Part("gpu1", np.array([0]), np.zeros(1, int), ("gpu_power_w",), np.array([[90.0]]))
+    assert find_lag(load(), [damaged, *load(182)]) == 182
+
+
 def test_find_lag_of_hosts_with_unlike_work_says_nothing() -> None:
     assert find_lag(load(seed=1), load(seed=2)) is None
     steady = [
