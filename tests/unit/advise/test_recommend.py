@@ -118,7 +118,8 @@ def test_a_run_that_is_not_there_is_refused_in_one_line(tmp_path: Path, capsys: 
 def test_where_nothing_is_recommended_the_answer_comes_without_a_study(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [f"--set={word}" for word in ("model=llama3-8b", "global_batch_size=16", "num_gpus=16", "tp=8", "pp=2")]
+    settings = ("model=llama3-8b", "global_batch_size=16", "micro_batch_size=2", "num_gpus=16", "tp=8", "pp=2")
+    words = [f"--set={word}" for word in settings]
     study = tmp_path / "again.yaml"
     assert main(["recommend", "h200x32", *words, "--study", str(study), "--config", str(CONFIG)]) == 0
     told = capsys.readouterr()
