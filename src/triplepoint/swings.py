@@ -200,9 +200,10 @@ def in_band(power_w: npt.ArrayLike, period_s: float, low_hz: float, high_hz: flo
 
 
 def coherence(nodes_w: npt.ArrayLike, period_s: float, frequency_hz: float) -> float:
-    """Return how much in step nodes are at a frequency: the length of the mean of their phases, 0 to 1.
+    """Return how much in step nodes are at a frequency: the job's amplitude over the sum of the nodes', 0 to 1.
 
-    Nodes in step give 1, N nodes at random 1/sqrt(N); the amplitude of the job is about N times it.
+    Nodes in step give 1, N alike at random 1/sqrt(N); of nodes that swing alike it is the length of the mean of their
+    phases. A node that does not swing there adds nothing.
 
     Args:
         nodes_w: Samples of every node at the same times; shape (num_samples, num_nodes). Unit: W.
@@ -219,8 +220,7 @@ def coherence(nodes_w: npt.ArrayLike, period_s: float, frequency_hz: float) -> f
     if frequency_hz > highest_hz(period_s):
         raise ValueError(f"{frequency_hz:g} Hz is beyond the {highest_hz(period_s):g} Hz that the meter shows")
     found = _phasors(nodes, period_s, frequency_hz)
-    # A node that does not swing there has no phase, and adds nothing.
-    return float(np.abs(np.mean(found / np.maximum(np.abs(found), np.finfo(float).tiny))))
+    return float(np.abs(found.sum()) / max(np.abs(found).sum(), np.finfo(float).tiny))
 
 
 def amplitude_at(power_w: npt.ArrayLike, period_s: float, frequency_hz: float) -> float:
@@ -242,7 +242,10 @@ def _phasors(power_w: Float, period_s: float, frequency_hz: float) -> npt.NDArra
 
 
 def correlation(nodes_w: npt.ArrayLike) -> float:
-    """Return the mean correlation coefficient over all pairs of nodes; samples of shape (num_samples, num_nodes).
+    """Return the mean correlation coefficient over all pairs of nodes whose power varies; NaN without such a pair.
+
+    Args:
+        nodes_w: Samples of every node at the same times; shape (num_samples, num_nodes). Unit: W.
 
     Raises:
         ValueError: If there are fewer than two nodes.
@@ -250,8 +253,10 @@ def correlation(nodes_w: npt.ArrayLike) -> float:
     nodes = _checked(nodes_w, 2)
     if nodes.ndim != 2 or nodes.shape[1] < 2:
         raise ValueError(f"samples of shape {nodes.shape}, expected those of two nodes or more")
-    between = np.atleast_2d(np.corrcoef(nodes.T))
-    return float(between[np.triu_indices(nodes.shape[1], 1)].mean())
+    varying = nodes[:, np.ptp(nodes, axis=0) > 0]
+    if varying.shape[1] < 2:
+        return np.nan
+    return float(np.corrcoef(varying.T)[np.triu_indices(varying.shape[1], 1)].mean())
 
 
 def _check_band(lasts_s: float, low_hz: float, high_hz: float, most_hz: float) -> None:

@@ -59,6 +59,15 @@ def test_coherence_is_one_in_step_and_falls_as_the_root_at_random() -> None:
     assert swings.coherence(apart, PERIOD_S, FREQUENCY_HZ) == pytest.approx(expected, abs=0.01)
 
 
+def test_coherence_makes_the_amplitude_of_the_job_whatever_single_nodes_do() -> None:
+    t_s = PERIOD_S * np.arange(200)
+    swing_w = np.sin(2 * np.pi * FREQUENCY_HZ * t_s)
+    nodes_w = np.stack([5000 + 900 * swing_w, 5000 - 100 * swing_w, np.full(200, 5000.0)], axis=1)
+    assert swings.coherence(nodes_w, PERIOD_S, FREQUENCY_HZ) == pytest.approx(800 / 1000)
+    assert swings.correlation(nodes_w) == pytest.approx(-1.0), "a constant node correlates with nothing"
+    assert np.isnan(swings.correlation(nodes_w[:, 1:]))
+
+
 def test_coherence_refuses_what_the_meter_does_not_show() -> None:
     with pytest.raises(ValueError, match="beyond"):
         swings.coherence(np.ones((10, 2)), PERIOD_S, 0.3)

@@ -19,6 +19,7 @@ from triplepoint.calibrate.heat_search import BETWEEN, NOISE_K, search, values_o
 from triplepoint.config.base import Strict
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.plan import read_planned_run
 from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest, read_manifest
 from triplepoint.metrics import Z90
@@ -95,6 +96,8 @@ class Passport(Strict):
     """Usual standard deviation of the logarithm of contacts, of the GPU type."""
     slots: tuple[Slot, ...]
     """Every GPU of the run, by node and device."""
+    is_simulated: bool = False
+    """Whether the run was simulated: then its GPUs are made up."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +142,7 @@ def learn(folder: Path, config: Path) -> Learned:
         cluster=runs.cluster.name, run=manifest.run, started_at=manifest.started_at, shared=_shared(fit),
         contact_spread=start.heat.resistance_spread.value,
         slots=tuple(_slots(fit, runs.observed[0], manifest, _clocks(folder), _excess(folder))),
+        is_simulated=read_planned_run(folder / "point.json").point.engine == "simulated",
     )  # fmt: skip
     return Learned(passport, runs, manifest)
 

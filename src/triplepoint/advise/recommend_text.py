@@ -196,7 +196,8 @@ def _answer(advice: Advice, restart_minutes: float) -> list[str]:
 
 
 def _shared(passport: Passport) -> list[str]:
-    lines = [f"learned of {passport.cluster} by run {passport.run}, {len(passport.slots)} GPUs:"]
+    made_up = ", simulated: no real GPU was seen" if passport.is_simulated else ""
+    lines = [f"learned of {passport.cluster} by run {passport.run}, {len(passport.slots)} GPUs{made_up}:"]
     for name, one in passport.shared.items():
         unit = "of full flow" if name == "least_flow" else one.unit
         lines.append(f"  {_SHARED[name]} ({name}): {one.value:.3g} {unit}, 90 %: {one.lo:.3g} to {one.hi:.3g}")
@@ -235,7 +236,8 @@ def _drift(drift: Sequence[Drift]) -> list[str]:
 def _placement(advice: Advice) -> list[str]:
     step = f"predicted {advice.before.step_time_s:.2f} s"
     if (measured := measured_s(advice)) is not None:
-        step = f"measured {measured:.2f} s, {step}"
+        taken = "simulated run" if advice.site.point.engine == "simulated" else "measured"
+        step = f"{taken} {measured:.2f} s, {step}"
     lines = [f"step: {step}", *(f"  {line}" for line in advice.reasons)]
     if advice.gain is None or advice.proposed is None:
         return [*lines, "placement: leave it as it is"]

@@ -1,5 +1,6 @@
 """Swings of power in words: levels, verdicts and remedies."""
 
+import math
 from collections.abc import Iterator
 
 from triplepoint.advise.swings_answer import LevelSwing, SwingAnswer
@@ -43,7 +44,8 @@ def _lines(answer: SwingAnswer) -> Iterator[str]:
     if (one := answer.together) is not None:
         yield (
             f"at {answer.levels[-1].line_hz:.4f} Hz: {num_nodes} nodes x {one.node_line_w / KILO:.3g} kW x "
-            f"coherence {one.coherence:.2f} = {one.job_line_w / KILO:.3g} kW; correlation {one.correlation:.2f}"
+            f"coherence {one.coherence:.2f} = {one.job_line_w / KILO:.3g} kW"
+            + (f"; correlation {one.correlation:.2f}" if math.isfinite(one.correlation) else "")
         )
     if answer.spec:
         yield ""

@@ -145,10 +145,14 @@ def _write(arguments: argparse.Namespace, advice: "Advice") -> None:
         write_text(arguments.hosts, "\n".join(hosts_in_order(advice, placement)) + "\n")
         say(f"recommend: hosts in rank order in {arguments.hosts}")
     if arguments.caps and not advice.accepted_limits:
-        say(f"recommend: no power limit is recommended, so there is nothing to set: no {arguments.caps}")
+        say(f"recommend: no power limit is recommended, so there is nothing to set: {_not_written(arguments.caps)}")
     elif arguments.caps:
         write_text(arguments.caps, script(advice))
         say(f"recommend: power limits in {arguments.caps}; nothing was set")
+
+
+def _not_written(path: Path) -> str:
+    return f"{path} is from before, do not use it" if path.exists() else f"no {path}"
 
 
 def _promise(arguments: argparse.Namespace, advice: "Advice") -> dict[str, object] | None:
@@ -160,7 +164,7 @@ def _promise(arguments: argparse.Namespace, advice: "Advice") -> dict[str, objec
     chosen = follow_up.accepted(advice)
     if chosen is None:
         if path is not None:
-            say(f"recommend: nothing is recommended, so there is nothing to verify: no {path}")
+            say(f"recommend: nothing is recommended, so there is nothing to verify: {_not_written(path)}")
         return None
     study = follow_up.follow_up(advice, path.stem, arguments.config) if path is not None else None
     runs = {"first": study.first, "other": study.other} if study else {}

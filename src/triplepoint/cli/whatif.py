@@ -119,16 +119,19 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _measured(arguments: argparse.Namespace) -> dict[str, float]:
-    """Return the median measured step of every run that is named and has measured steps. Unit: s."""
+    """Return the median measured step of every run that is named and was measured, not simulated. Unit: s."""
     import numpy as np
 
     from triplepoint.advise.recommend import step_times_s
+    from triplepoint.config.plan import read_planned_run
     from triplepoint.errors import UserError
 
     found = {}
     for run in (text for text in (arguments.points, arguments.other) if text and not Path(text).exists()):
         folder = arguments.results / "runs" / run
         if (folder / "raw" / "steps.parquet").is_file():
+            if read_planned_run(folder / "point.json").point.engine == "simulated":
+                continue
             with contextlib.suppress(UserError):  # a recording may have no measured step
                 found[run] = float(np.median(step_times_s(folder)))
     return found
