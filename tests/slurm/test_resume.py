@@ -12,6 +12,9 @@ from tests.slurm.launches import Place
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 
+IS_OVER = "collecting what a launch left"
+"""On a busy machine the short job may be over before the second launcher looks at it."""
+
 
 def test_killed_launchers_job_is_gone_on_with(place: Place) -> None:
     folder = place.run(launches.SHORT)
@@ -23,7 +26,7 @@ def test_killed_launchers_job_is_gone_on_with(place: Place) -> None:
     launches.let_go(ranks)
     status, said = launches.finish(second)
     assert status == 0, said
-    assert f"going on with job {job_id}" in said
+    assert f"going on with job {job_id}" in said or IS_OVER in said
     assert [job for job, *_ in launches.jobs_of(folder)] == [job_id]
     assert launches.result(folder).status == "ok"
 
@@ -104,7 +107,7 @@ def test_launcher_ended_by_sigterm_leaves_its_job_to_the_next(place: Place) -> N
     launches.let_go(ranks)
     status, said = launches.finish(second)
     assert status == 0, said
-    assert f"going on with job {job_id}" in said
+    assert f"going on with job {job_id}" in said or IS_OVER in said
     assert [job for job, *_ in launches.jobs_of(folder)] == [job_id]
 
 
