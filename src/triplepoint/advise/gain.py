@@ -1,6 +1,7 @@
 """Search for a placement, and the gain of one with its interval."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from triplepoint.advise.passport import Learned
@@ -98,6 +99,37 @@ def find_placement(site: Site, before: Outcome) -> tuple[Placement | None, Outco
         if last.step_time_s < (after or before).step_time_s:
             best, after = nearest, last
     return best, after
+
+
+def surest(
+    site: Site, learned: Learned | None, before: Outcome, found: Sequence[tuple[Placement, Outcome]]
+) -> tuple[Placement, Outcome, Gain] | None:
+    """Return the placement that is surest to gain, its step and its gain: the one with the highest lower end.
+
+    Another micro-batch is known less well than another placement. What could not reach the best is not followed.
+
+    Args:
+        site: The job.
+        learned: What was learned of the slots; None where the cluster is taken as described.
+        before: The present step.
+        found: Placements and their steps.
+
+    Raises:
+        PointError: If GPUs cannot work under its conditions.
+    """
+    best: tuple[Placement, Outcome, Gain] | None = None
+    highest = [(_without_contacts(site, before, *one).lo, *one) for one in found]
+    for most, placement, after in sorted(highest, key=lambda one: -one[0]):
+        if best is None or most > best[2].lo:
+            gain = gain_of(site, learned, before, placement, after)
+            best = (placement, after, gain) if best is None or gain.lo > best[2].lo else best
+    return best
+
+
+def _without_contacts(site: Site, before: Outcome, proposed: Placement, after: Outcome) -> Gain:
+    """Return a gain as if contacts were known: no interval is narrower."""
+    share = 1.0 - after.step_time_s / before.step_time_s
+    return gain_within(share, share, share, _layout_width(site, proposed))
 
 
 def gain_of(site: Site, learned: Learned | None, before: Outcome, proposed: Placement, after: Outcome) -> Gain:

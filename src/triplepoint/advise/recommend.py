@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from triplepoint.advise.caps import GOALS, Caps, find_caps, with_leakage
-from triplepoint.advise.gain import Gain, find, gain_of, gain_within, judged
+from triplepoint.advise.gain import Gain, find, gain_within, judged, surest
 from triplepoint.advise.hardware import Outlier, find_outliers
 from triplepoint.advise.moving import Outlook, foresee
 from triplepoint.advise.passport import Learned, Passport, learn, of_passport
@@ -156,10 +156,7 @@ def _advice(name: str, site: Site, learned: Learned | None, measured_s: Float, l
             if slowed.cluster.slow_gpus != site.cluster.slow_gpus:
                 site, before = slowed, slowed.step(slowed.present)
         found = [judged(site, layers)] if layers else find(site, before)
-        gains = [gain_of(site, learned, before, *one) for one in found]
-        # What is surest to gain: another micro-batch is known less well than another placement.
-        best = max(range(len(gains)), key=lambda place: gains[place].lo, default=None)
-        proposed, after, gain = (None,) * 3 if best is None else (*found[best], gains[best])
+        proposed, after, gain = surest(site, learned, before, found) or (None, None, None)
         chosen = proposed if proposed and gain and gain.is_accepted else site.present
         limits = find_limits(site, learned, chosen)
         outlook = foresee(site, learned) if learned and measured_s.size else None
