@@ -256,7 +256,8 @@ def correlation(nodes_w: npt.ArrayLike) -> float:
     varying = nodes[:, np.ptp(nodes, axis=0) > 0]
     if varying.shape[1] < 2:
         return np.nan
-    return float(np.corrcoef(varying.T)[np.triu_indices(varying.shape[1], 1)].mean())
+    between = np.atleast_2d(np.corrcoef(varying.T))
+    return float(between[np.triu_indices(varying.shape[1], 1)].mean())
 
 
 def _check_band(lasts_s: float, low_hz: float, high_hz: float, most_hz: float) -> None:

@@ -174,8 +174,8 @@ def read_file(path: Path) -> NodePower:
         is_known = rows & np.isfinite(power_w) & np.isfinite(all_times_s)
         if num_below := int((power_w[is_known] < 0).sum()):
             raise UserError(
-                f"{path}: column {name} has readings below 0 W ({num_below}), down to {power_w[is_known].min():g} W; mend "
-                "them or leave their cells empty"
+                f"{path}: column {name} has readings below 0 W ({num_below}), down to {power_w[is_known].min():g} W; "
+                "mend them or leave their cells empty"
             )
         t_s, first = np.unique(all_times_s[is_known], return_index=True)
         times_s.append(t_s)

@@ -17,6 +17,9 @@ from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.config.study import Study, expand
 
+pytestmark = pytest.mark.timeout(900)
+"""A fit or a search of a minute takes many beside other tests."""
+
 NUM_NODES = 2
 PAGE = Path(__file__).parents[3] / "docs" / "recommend.md"
 

@@ -11,6 +11,9 @@ from triplepoint.config.yaml_file import read_yaml
 from triplepoint.errors import UserError
 from triplepoint.simulate.collectives.links import load_link
 
+pytestmark = pytest.mark.timeout(900)
+"""A fit or a search of a minute takes many beside other tests."""
+
 HEADER = "fabric,kind,num_gpus,num_bytes,value,unit,read_error,source\n"
 
 

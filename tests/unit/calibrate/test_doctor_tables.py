@@ -19,6 +19,9 @@ from triplepoint.simulate.kernels.parameters import read_kernels
 from triplepoint.simulate.kernels.times import KernelModel
 from triplepoint.simulate.operations import Kernel
 
+pytestmark = pytest.mark.timeout(900)
+"""A fit or a search of a minute takes many beside other tests."""
+
 CATALOGUE = Catalogue(Path("config"))
 H200X32 = CATALOGUE.cluster("h200x32").model_copy(update={"network_link": None})
 H200 = CATALOGUE.gpu("h200")
