@@ -1,11 +1,14 @@
 """`--json` of every command: one object with command, version and the keys that its help names."""
 
+import argparse
+import importlib
 import json
 import math
 import shutil
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -70,7 +73,9 @@ def test_plan_answers_points_before_and_after_they_are_written(here: Path, capsy
     assert written["summary"] == ["2 points, 2 runs to have"]
 
 
-def test_stages_of_a_run_answer_what_they_wrote(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stages_of_a_run_answer_what_they_wrote(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = answer(capsys, "plan", "--write")["points"][0]["run"]
     assert answer(capsys, "simulate", run)["status"] == "ok"
     assert Path(answer(capsys, "telemetry", run)["file"]).is_file()
@@ -78,7 +83,12 @@ def test_stages_of_a_run_answer_what_they_wrote(here: Path, capsys: pytest.Captu
     found = answer(capsys, "whatif", run, "-f", "network", "--no-shapley")
     row = found["rows"][0]
     assert row["factor"] == "network" and math.isfinite(row["effect"])
-    assert found["measured"] == {run: pytest.approx(row["base"], rel=0.05)}
+    assert found["measured"] == {}, "a simulated run is not measured"
+    launched = SimpleNamespace(point=SimpleNamespace(engine="native"))
+    monkeypatch.setattr("triplepoint.config.plan.read_planned_run", lambda path: launched)
+    asked = argparse.Namespace(points=run, other=None, results=Path("results"))
+    whatif = importlib.import_module("triplepoint.cli.whatif")
+    assert whatif._measured(asked) == {run: pytest.approx(row["base"], rel=0.05)}
 
 
 def test_results_answer_files_and_rows(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
