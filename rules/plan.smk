@@ -3,4 +3,4 @@
 onstart:
     STUDY.check_budget(workflow_site.runs_to_launch(workflow))
     STUDY.write_plan()
-    workflow_site.serve_jobs()
+    workflow_site.serve_jobs(workflow_site.families_to_serve(workflow))

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -37,6 +37,8 @@ _REPORT = re.compile(r"report(?:-[^/]+)?\.html")
 ROOM = "gang_nodes"
 """Resource of Snakemake that launches use up: nodes."""
 
+_LEAST_SERVED = 4
+"""Jobs of a family from which a server of forks pays: alone, it costs one figure 2 s of CPU more."""
 _OF_A_JOB = re.compile(r"\b(wildcards|input|attempt|threads)\b")
 """What makes the expression of a default resource differ from job to job."""
 
@@ -103,14 +105,22 @@ def runs_to_launch(workflow: Any) -> list[str]:
     return [str(job.wildcards.run) for job in workflow.dag.needrun_jobs() if job.rule.name == "launch"]
 
 
-def serve_jobs() -> None:
+def families_to_serve(workflow: Any) -> list[str]:
+    """Return the families of jobs of which there are enough that a server of forks pays: it costs as much as two."""
+    jobs = [job.rule.name for job in workflow.dag.needrun_jobs()]
+    return [family for family, rules in SERVED.items() if sum(name in rules for name in jobs) >= _LEAST_SERVED]
+
+
+def serve_jobs(families: Collection[str]) -> None:
     """Start the servers that jobs of cheap stages are forked from, until this Snakemake ends, however it ends.
 
     Without room for a socket there are none, and every job is a process of its own.
     """
+    if not families:
+        return
     with contextlib.suppress(OSError):
         folder = Path(tempfile.mkdtemp(prefix="triplepoint-"))
-        for family in SERVED:
+        for family in families:
             server = subprocess.Popen(["triplepoint", "serve", folder / family], stdin=subprocess.PIPE)
             atexit.register(server.communicate)
         os.environ[SERVER] = f"{os.getpgrp()}:{folder}"
