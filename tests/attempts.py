@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +59,3 @@ def _step(rank: int, step: int, kind: str) -> dict[str, Any]:
         "rank": rank, "step": step, "kind": kind, "t_start_ns": start_ns, "t_end_ns": start_ns + 5 * 10**8,
         "loss": 5.5, "num_tokens": 128, "peak_memory_bytes": None, "reserved_memory_bytes": None,
     }  # fmt: skip
-
-
-def wait_until(holds: Any, what: str, timeout_s: float = 60) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while not (found := holds()):
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.05)
-    return found

@@ -1,37 +1,32 @@
 """Subcommands called in processes forked from one that has imported them, since importing takes a second or two.
 
-`python -m tests.commands SOCKET` listens; whoever connects sends folder, arguments and variables as JSON, with standard
-input, output and error, and gets the exit status. The package is that of this repository.
+`python -m tests.commands SOCKET` is a server of `triplepoint.forks`; the package is that of this repository.
 """
 
 import atexit
-import contextlib
 import importlib
-import json
-import os
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 from triplepoint.cli import COMMANDS, main
+from triplepoint.forks import serve
 
 _LIBRARIES = ("pandas", "pyarrow.csv", "pyarrow.parquet", "scipy.optimize", "seaborn", "yaml")
 _SUBPACKAGES = ("aggregate", "plan", "report", "simulate.artefacts.simulate_run", "trace.parsing", "verdicts.judge")
+ROOT = Path(__file__).parents[1]
 
-CLIENT = """\
-import json, os, socket, sys
-with socket.socket(socket.AF_UNIX) as server:
-    server.connect(sys.argv[1])
-    call = json.dumps([os.getcwd(), sys.argv[2:], dict(os.environ)]).encode()
-    socket.send_fds(server, [call], [0, 1, 2])
-    server.shutdown(socket.SHUT_WR)
-    sys.exit(int(server.recv(8) or 1))
+CLIENT = f"""\
+import os, sys
+sys.path.insert(0, "{ROOT}/src")
+from triplepoint.forks import ask
+folder, _, name = sys.argv[1].rpartition("/")
+status = ask(str(os.getpgrp()) + ":" + folder, name, sys.argv[2:])
+sys.exit("no server" if status is None else status)
 """
 
 
@@ -53,69 +48,22 @@ def shell_function() -> dict[str, str]:
 @cache
 def address() -> str:
     """Start the process that imports subcommands, and return its socket."""
-    place = tempfile.TemporaryDirectory()
-    path = Path(place.name, "socket")
-    server = subprocess.Popen([sys.executable, "-m", __name__, str(path)], cwd=Path(__file__).parents[1])
-    atexit.register(place.cleanup)
-    atexit.register(server.wait)
-    atexit.register(server.terminate)
+    path = Path(tempfile.mkdtemp(), "socket")
+    # It ends with its standard input, however the tests end, and removes its folder.
+    server = subprocess.Popen([sys.executable, "-m", __name__, path], cwd=ROOT, stdin=subprocess.PIPE)
+    atexit.register(server.communicate)
     while not path.exists():
         assert server.poll() is None, "it ended"
         time.sleep(0.05)
     return str(path)
 
 
-def _serve(path: str) -> None:
-    for name in (*_LIBRARIES, *(f"triplepoint.{name}" for name in _SUBPACKAGES)):
+def _serve(path: Path) -> None:
+    commands = (f"triplepoint.cli.{command}" for command in COMMANDS)
+    for name in (*_LIBRARIES, *(f"triplepoint.{name}" for name in _SUBPACKAGES), *commands):
         importlib.import_module(name)
-    for command in COMMANDS:
-        importlib.import_module(f"triplepoint.cli.{command}")
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(path + ".new")
-        server.listen(64)
-        server.settimeout(5)
-        Path(path + ".new").rename(path)
-        parent = os.getppid()
-        while os.getppid() == parent:  # else the tests were killed
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-            try:
-                client, _ = server.accept()
-            except TimeoutError:
-                continue
-            if os.fork() == 0:
-                server.close()
-                status = _call(client)
-                client.send(str(status).encode())
-                os._exit(status)
-            client.close()
-
-
-def _call(client: socket.socket) -> int:
-    text, files, *_ = socket.recv_fds(client, 1 << 20, 3)
-    while more := client.recv(1 << 20):
-        text += more
-    for number, file in enumerate(files):
-        os.dup2(file, number)
-        os.close(file)
-    folder, words, variables = json.loads(text)
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(variables)
-    sys.argv = ["triplepoint", *words]
-    try:
-        status = main(words)
-    except SystemExit as end:  # argparse, of words that it does not know
-        status = end.code if isinstance(end.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
-        status = 1
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return status
+    serve(path, lambda command: None, main)
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1])
+    _serve(Path(sys.argv[1]))

@@ -13,6 +13,7 @@ import psutil
 
 from triplepoint.config.point import Steps
 
+WAIT_S = 150.0
 LONG = Steps(warmup=1, measured=10_000, profiled=0)
 STUB_ENGINE = str(Path(__file__).with_name("stub_engine"))
 """First in PYTHONPATH it has ranks keep step and write steps, without training."""
@@ -48,12 +49,14 @@ def environment(trains: bool, variables: Mapping[str, str] | None = None) -> dic
     return changed | {"PYTHONPATH": os.pathsep.join(path)} if path else dict(changed)
 
 
-def finish(launch: subprocess.Popen[str], timeout_s: float = 90) -> tuple[int, str]:
-    _, said = launch.communicate(timeout=timeout_s)
-    return launch.returncode, said
+def finish(launcher: subprocess.Popen[str], timeout_s: float = WAIT_S) -> tuple[int, str]:
+    """Wait for a launcher; return its exit status and what it said."""
+    _, said = launcher.communicate(timeout=timeout_s)
+    return launcher.returncode, said
 
 
-def wait_until(holds: Callable[[], Any], what: str, timeout_s: float = 60) -> Any:
+def wait_until(holds: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
+    """Return what `holds` returns once that is true."""
     deadline = time.monotonic() + timeout_s
     while not (found := holds()):
         assert time.monotonic() < deadline, f"never: {what}"
@@ -62,13 +65,36 @@ def wait_until(holds: Callable[[], Any], what: str, timeout_s: float = 60) -> An
 
 
 def rank_processes(folder: Path) -> dict[int, psutil.Process]:
-    """Return the running ranks of a run, by rank."""
-    found = {}
-    for process in psutil.process_iter(["cmdline"]):
+    """Return the running ranks of a run or of one of its attempts, by rank."""
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter(["cmdline", "environ", "ppid"]):
         words = process.info["cmdline"] or []
-        if "triplepoint.launch.rank" in words and str(folder) in words[-1]:
-            found[int(process.environ()["RANK"])] = process
+        if "triplepoint.launch.rank" in words and Path(words[-1]).is_relative_to(folder):
+            rank = int((process.info["environ"] or {}).get("RANK", -1))
+            # Before it becomes another program, a child of a rank has its parent's words.
+            if rank not in found or found[rank].info["ppid"] == process.pid:
+                found[rank] = process
     return found
+
+
+def held(folder: Path, num_ranks: int = 2) -> list[psutil.Process]:
+    """Have ranks of the stub engine stop before their first step; return them once all did."""
+    hold = folder / "hold"
+
+    def ranks() -> list[psutil.Process]:
+        found = [rank for rank in rank_processes(folder).values() if rank.status() == psutil.STATUS_STOPPED]
+        return found if len(found) == num_ranks else []
+
+    hold.touch()
+    found: list[psutil.Process] = wait_until(ranks, "ranks stop")
+    hold.unlink()
+    return found
+
+
+def let_go(ranks: list[psutil.Process]) -> None:
+    """Let stopped ranks go on."""
+    for process in ranks:
+        process.resume()
 
 
 def training(folder: Path) -> dict[int, psutil.Process]:

@@ -76,8 +76,10 @@ def serve(path: Path, prepare: Callable[[str], None], do: Callable[[list[str]], 
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     with socket.socket(socket.AF_UNIX) as listening, selectors.DefaultSelector() as waiting:
-        listening.bind(str(path))
+        ready_path = path.with_name(f"{path.name}.new")
+        listening.bind(str(ready_path))
         listening.listen(64)
+        ready_path.rename(path)  # there once somebody listens
         waiting.register(listening, selectors.EVENT_READ)
         waiting.register(0, selectors.EVENT_READ)
         is_over = False

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -13,14 +12,13 @@ from typing import Any
 
 import psutil
 
-from tests.launchers import environment
+from tests.launchers import environment, rank_processes, wait_until
 from tests.points import planned, tiny_point, write_run
 from triplepoint.config.point import Layout, PointCluster, Steps
 from triplepoint.manifest import Manifest, read_manifest
 
 SHORT = Steps(warmup=1, measured=2, profiled=1)
 ENDLESS = Steps(warmup=1, measured=100_000, profiled=0)
-WAIT_S = 150.0
 
 
 @dataclass
@@ -79,19 +77,15 @@ def _hear_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def finish(launcher: subprocess.Popen[str], timeout_s: float = WAIT_S) -> tuple[int, str]:
-    """Wait for a launcher; return its exit status and what it said."""
-    _, said = launcher.communicate(timeout=timeout_s)
-    return launcher.returncode, said
-
-
-def wait_until(holds: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
-    """Return what `holds` returns once that is true."""
-    deadline = time.monotonic() + timeout_s
-    while not (found := holds()):
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.1)
-    return found
+def hear(launcher: subprocess.Popen[str], words: str) -> None:
+    """Wait until a launcher says some words; `finish` returns what it says afterwards."""
+    assert launcher.stderr is not None
+    said = ""
+    for line in launcher.stderr:
+        said += line
+        if words in line:
+            return
+    raise AssertionError(f"never said: {words}; it said: {said}")
 
 
 def training(folder: Path, num_ranks: int = 2, attempt: int = 0) -> dict[int, psutil.Process]:
@@ -104,44 +98,15 @@ def training(folder: Path, num_ranks: int = 2, attempt: int = 0) -> dict[int, ps
         raw = attempts[attempt]
         steps = list(raw.glob("steps/rank*.jsonl"))
         stepping = len(steps) == num_ranks and all(file.read_bytes().count(b"\n") >= 2 for file in steps)
-        return _processes(raw) if stepping else {}
+        return rank_processes(raw) if stepping else {}
 
     found: dict[int, psutil.Process] = wait_until(ranks, f"attempt {attempt} trains")
     return found
 
 
-def held(folder: Path, num_ranks: int = 2) -> list[psutil.Process]:
-    """Wait for the ranks of the first attempt and stop them at once, however fast the machine; return them."""
-
-    def ranks() -> list[psutil.Process]:
-        found = [process for raw in folder.glob("attempts/*") for process in _processes(raw).values()]
-        return found if len(found) == num_ranks else []
-
-    found: list[psutil.Process] = wait_until(ranks, "ranks start")
-    for process in found:
-        process.suspend()
-    return found
-
-
-def let_go(ranks: list[psutil.Process]) -> None:
-    """Let stopped ranks go on."""
-    for process in ranks:
-        process.resume()
-
-
-def _processes(raw: Path) -> dict[int, psutil.Process]:
-    found = {}
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if "triplepoint.launch.rank" in words and words[-1] == str(raw):
-            found[int(process.environ()["RANK"])] = process
-    return found
-
-
 def no_ranks(folder: Path) -> bool:
     """Return whether no rank of a run is left."""
-    lines = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-    return not any("triplepoint.launch.rank" in words and str(folder) in words[-1] for words in lines)
+    return not rank_processes(folder)
 
 
 def job_of(folder: Path, attempt: int = -1) -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import psutil
 
+from tests.launchers import finish, wait_until
 from tests.slurm.cluster import Cluster
-from tests.slurm.launches import SHORT, Place, finish, jobs_of, never_two_at_once, no_ranks, result, wait_until
+from tests.slurm.launches import SHORT, Place, jobs_of, never_two_at_once, no_ranks, result
 
 LATEST_S = 12.0
 """Faults come between the start of the launcher and so long after it: before the job, in its start, in training."""

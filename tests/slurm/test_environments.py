@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.launchers import finish, rank_processes, wait_until
 from tests.slurm import launches
 from tests.slurm.launches import Place
 
@@ -27,11 +28,9 @@ APPTAINER_CONTAINER=$image exec {python} "$@"
 
 
 def environments(folder: Path) -> list[dict[str, str]]:
-    """Return the environment of each rank of a run that trains, and let it finish."""
-    ranks = launches.held(folder)
-    found = [rank.environ() for rank in ranks]
-    launches.let_go(ranks)
-    return found
+    """Return the environment of each rank of a run that trains."""
+    ranks = wait_until(lambda: len(found := rank_processes(folder)) == 2 and found, "ranks start")
+    return [rank.info["environ"] for rank in ranks.values()]
 
 
 def test_set_up_lines_of_a_site_reach_every_rank(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,14 +43,14 @@ def test_set_up_lines_of_a_site_reach_every_rank(place: Place, tmp_path: Path, m
     launcher = place.launch(folder, trains=True)
     found = [(env["LOADEDMODULES"], env["NCCL_IB_HCA"]) for env in environments(folder)]
     assert found == [("cuda/12.8:nccl/2.27", "mlx5_0,mlx5_1")] * 2
-    status, said = launches.finish(launcher)
+    status, said = finish(launcher)
     assert status == 0, said
 
 
 def test_set_up_that_fails_is_told_and_not_taken_for_a_lost_node(place: Place) -> None:
     place.with_site(setup=["module load no-such-module || exit 3"])
     folder = place.run(launches.SHORT)
-    status, said = launches.finish(place.launch(folder, trains=True))
+    status, said = finish(place.launch(folder, trains=True))
     assert status == 1, said
     (manifest,) = launches.failed(folder)
     assert manifest.status == "crashed"
@@ -73,7 +72,7 @@ def test_ranks_of_a_rocm_cluster_run_in_its_container(
     folder = place.run(launches.SHORT, cluster="mi250x32")
     launcher = place.launch(folder, trains=True)
     assert [env["APPTAINER_CONTAINER"] for env in environments(folder)] == ["image.sif"] * 2
-    status, said = launches.finish(launcher)
+    status, said = finish(launcher)
     assert status == 0, said
     assert [node.host for node in launches.result(folder).nodes] == ["mi250-1", "mi250-2"]
     calls = sorted(line.split(" -", 1)[0] for line in log.read_text().splitlines())

@@ -7,22 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.launchers import finish, held, let_go, wait_until
 from tests.slurm.cluster import Cluster
 from tests.slurm.launches import (
     ENDLESS,
     SHORT,
     Place,
     failed,
-    finish,
-    held,
     job_of,
     jobs_of,
-    let_go,
     never_two_at_once,
     no_ranks,
     result,
     training,
-    wait_until,
 )
 from triplepoint.launch.slurm import usable_nodes
 

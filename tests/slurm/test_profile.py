@@ -9,8 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.launchers import wait_until
 from tests.slurm.conftest import SITE
-from tests.slurm.launches import jobs_of, never_two_at_once, no_ranks, wait_until
+from tests.slurm.launches import jobs_of, never_two_at_once, no_ranks
 from tests.workflow.conftest import Outcome, Project, make_project
 from triplepoint.manifest import read_manifest
 

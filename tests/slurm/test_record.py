@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attempts import wait_until
+from tests.launchers import wait_until
 from tests.slurm.cluster import Cluster
 from triplepoint.manifest import Manifest, read_manifest
 from triplepoint.recorded.studies import read_recorded

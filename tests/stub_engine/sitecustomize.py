@@ -7,6 +7,8 @@ import sys
 
 if "triplepoint.launch.rank" in sys.orig_argv:
     import gzip
+    import os
+    import signal
     import time
     from types import ModuleType
     from typing import Any
@@ -14,7 +16,12 @@ if "triplepoint.launch.rank" in sys.orig_argv:
     STEP_S = 0.05
 
     def train(point: Any, context: Any, recorder: Any) -> dict[str, Any]:
-        """Write the steps of `point`, each when all ranks have written the one before, and empty traces."""
+        """Write the steps of `point`, each when all ranks have written the one before, and empty traces.
+
+        Stop first where the run's folder has a file `hold`, until somebody lets the process go on.
+        """
+        if (context.raw.parents[1] / "hold").exists():
+            os.kill(os.getpid(), signal.SIGSTOP)
         steps = [context.raw / "steps" / f"rank{rank}.jsonl" for rank in range(context.world_size)]
         for step, kind in enumerate(point.steps.kinds):
             recorder.begin(step, kind)

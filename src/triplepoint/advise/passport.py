@@ -19,7 +19,6 @@ from triplepoint.calibrate.heat_search import BETWEEN, NOISE_K, search, values_o
 from triplepoint.config.base import Strict
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
-from triplepoint.config.plan import read_planned_run
 from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest, read_manifest
 from triplepoint.metrics import Z90
@@ -142,7 +141,7 @@ def learn(folder: Path, config: Path) -> Learned:
         cluster=runs.cluster.name, run=manifest.run, started_at=manifest.started_at, shared=_shared(fit),
         contact_spread=start.heat.resistance_spread.value,
         slots=tuple(_slots(fit, runs.observed[0], manifest, _clocks(folder), _excess(folder))),
-        is_simulated=read_planned_run(folder / "point.json").point.engine == "simulated",
+        is_simulated=manifest.origin == "simulated",
     )  # fmt: skip
     return Learned(passport, runs, manifest)
 

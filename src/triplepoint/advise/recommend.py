@@ -26,6 +26,7 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import read_planned_run
 from triplepoint.config.study import Settings
 from triplepoint.errors import PointError, UserError
+from triplepoint.manifest import read_manifest
 from triplepoint.predictions import request_of
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.power.gpu import Float
@@ -249,6 +250,18 @@ def _limit(site: Site, placement: Placement, outcome: Outcome, hosts: Mapping[in
     layers = f" with {placement.layers[stage]} layers" if placement.layers else ""
     text = f"{stage}{layers} is busy longest, {outcome.busy_s.max():.2f} s of {outcome.step_time_s:.2f} s"
     return text if factor <= 1.01 else f"{text}; gpu{device} of {hosts[node]} takes {factor:.2f} of a sound one's time"
+
+
+def measured_step_s(folder: Path) -> float | None:
+    """Return the median measured step of a run; None where there is no run or it was simulated. Unit: s.
+
+    Raises:
+        UserError: If it has no measured step, as a recording may.
+    """
+    manifest = folder / "raw" / "manifest.json"
+    if not manifest.is_file() or read_manifest(manifest).origin != "measured":
+        return None
+    return float(np.median(step_times_s(folder)))
 
 
 def step_times_s(folder: Path) -> Float:

@@ -236,7 +236,7 @@ def _drift(drift: Sequence[Drift]) -> list[str]:
 def _placement(advice: Advice) -> list[str]:
     step = f"predicted {advice.before.step_time_s:.2f} s"
     if (measured := measured_s(advice)) is not None:
-        taken = "simulated run" if advice.site.point.engine == "simulated" else "measured"
+        taken = "simulated run" if advice.passport and advice.passport.is_simulated else "measured"
         step = f"{taken} {measured:.2f} s, {step}"
     lines = [f"step: {step}", *(f"  {line}" for line in advice.reasons)]
     if advice.gain is None or advice.proposed is None:

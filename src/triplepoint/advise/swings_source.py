@@ -106,9 +106,8 @@ def read_run(folder: Path, config: Path) -> NodePower:
     start_ns = min(int(each[0]) for each in times_ns)
     power_w, period_s = swings.at_even_times([(each - start_ns) / NS_PER_S for each in times_ns], powers_w)
     nodes_w = np.stack([power_w[:, np.array(nodes) == node].sum(axis=1) for node in dict.fromkeys(nodes)], axis=1)
-    origin = "simulated" if planned.point.engine == "simulated" else "measured"
     per_rack = _nodes_per_rack(planned.point.cluster.name, config)
-    return _long_enough(NodePower(folder.name, origin, nodes_w, period_s, window_s, per_rack, tuple(notes)))
+    return _long_enough(NodePower(folder.name, manifest.origin, nodes_w, period_s, window_s, per_rack, tuple(notes)))
 
 
 def _nodes_per_rack(cluster: str, config: Path) -> int | None:

@@ -4,7 +4,6 @@ import argparse
 import math
 import re
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from triplepoint.cli.answer import Answer
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from triplepoint.advise.project import Question
     from triplepoint.advise.project_failures import Failures
     from triplepoint.advise.project_network import Network
-    from triplepoint.predictions import Request
 
 _ABOUT = """\
 SOURCE is one of
@@ -192,6 +190,7 @@ def _question(arguments: argparse.Namespace) -> "Question":
     from triplepoint.advise.project import Question
     from triplepoint.advise.project_file import is_projection, read_question
     from triplepoint.advise.project_network import Network
+    from triplepoint.advise.recommend import measured_step_s
     from triplepoint.cli.named_points import named_points
 
     path = Path(arguments.point)
@@ -203,21 +202,10 @@ def _question(arguments: argparse.Namespace) -> "Question":
         return read_question(path, arguments.config)
     (request,) = named_points(arguments.point, arguments, 1)
     networks, failures = _networks(arguments), _failures(arguments)
-    measured_s = _measured_s(request, arguments.results) if networks == (Network(),) else None
+    folder = arguments.results / "runs" / request.id
+    starts_as_run = request.where == folder and networks == (Network(),)
+    measured_s = measured_step_s(folder) if starts_as_run else None
     return Question(request, arguments.gpus, networks, arguments.batch, arguments.draws, failures, measured_s)
-
-
-def _measured_s(request: "Request", results: Path) -> float | None:
-    """Return the median measured step of the run that was named; None of a file, and of a simulated run. Unit: s."""
-    from triplepoint.advise.recommend import step_times_s
-    from triplepoint.manifest import read_manifest
-
-    folder = results / "runs" / request.id
-    if request.where != folder or not (folder / "raw" / "manifest.json").is_file():
-        return None
-    if read_manifest(folder / "raw" / "manifest.json").origin != "measured":
-        return None
-    return float(median(step_times_s(folder).tolist()))
 
 
 def _write(rows: list[dict[str, Any]], out: Path | None, figure: Path | None) -> None:

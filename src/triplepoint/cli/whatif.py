@@ -120,20 +120,14 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 def _measured(arguments: argparse.Namespace) -> dict[str, float]:
     """Return the median measured step of every run that is named and was measured, not simulated. Unit: s."""
-    import numpy as np
-
-    from triplepoint.advise.recommend import step_times_s
-    from triplepoint.config.plan import read_planned_run
+    from triplepoint.advise.recommend import measured_step_s
     from triplepoint.errors import UserError
 
     found = {}
     for run in (text for text in (arguments.points, arguments.other) if text and not Path(text).exists()):
-        folder = arguments.results / "runs" / run
-        if (folder / "raw" / "steps.parquet").is_file():
-            if read_planned_run(folder / "point.json").point.engine == "simulated":
-                continue
-            with contextlib.suppress(UserError):  # a recording may have no measured step
-                found[run] = float(np.median(step_times_s(folder)))
+        with contextlib.suppress(UserError):  # a recording may have no measured step
+            if (measured_s := measured_step_s(arguments.results / "runs" / run)) is not None:
+                found[run] = measured_s
     return found
 
 

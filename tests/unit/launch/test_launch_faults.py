@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import triplepoint
-from tests.launchers import STUB_ENGINE, finish, rank_processes, sampler_process, start, wait_until
+from tests.launchers import STUB_ENGINE, finish, held, let_go, sampler_process, start, wait_until
 from tests.points import planned, tiny_point, write_run
 from triplepoint.config.point import Steps
 from triplepoint.manifest import read_manifest
@@ -71,16 +71,13 @@ def test_launch_log_holds_what_was_said(tmp_path: Path) -> None:
 def test_launch_sampler_killed_is_started_again_and_said(tmp_path: Path) -> None:
     folder = write_run(tmp_path, planned(tiny_point(steps=Steps(warmup=1, measured=3, profiled=0))))
     launcher = start(folder)
-    ranks = wait_until(lambda: len(found := rank_processes(folder)) == 2 and found, "ranks start")
-    for rank in ranks.values():
-        rank.suspend()
+    ranks = held(folder)
     first = sampler_process(folder)
     assert first is not None
     wait_until(lambda: _has_samples(folder, "node0.arrow"), "samples")
     first.kill()
     wait_until(lambda: _has_samples(folder, "node0.again.arrow"), "samples of a second one")
-    for rank in ranks.values():
-        rank.resume()
+    let_go(ranks)
     status, said = finish(launcher)
     assert status == 0, said
     assert "SIGKILL" in said

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attempts import wait_until
+from tests.launchers import wait_until
 from triplepoint.launch import watch
 from triplepoint.launch.watch import Sampler
 

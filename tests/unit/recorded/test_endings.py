@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tests.attempts import wait_until
+from tests.launchers import wait_until
 from tests.synthetic import CONFIG
 from tests.unit.recorded.test_run import through
 from triplepoint.aggregate.steps import explain

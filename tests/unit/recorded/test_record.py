@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.attempts import wait_until
 from tests.fakes.node import fake_node
 from tests.fakes.presets import hgx_h200
 from tests.fakes.wave import constant
+from tests.launchers import wait_until
 from tests.synthetic import CONFIG
 from triplepoint.aggregate import aggregate
 from triplepoint.cli import main

@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout, Point, PointCluster, Steps
 from triplepoint.launch.engines.native.model import FeedForward, Stage, TransformerLayer
 from triplepoint.launch.engines.native.parameters import materialise
+from triplepoint.processes import free_port
 
 LLAMA = ModelConfig(
     name="tiny-llama",
@@ -112,12 +112,9 @@ def train(
     (world_size,) = {point.num_gpus for point in points.values()}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "points.json").write_text(json.dumps({name: p.model_dump(mode="json") for name, p in points.items()}))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     scripts = [str(Path(__file__).with_name(name)) for name in ("forked_gang.py", gang)]
     with (folder / "gang.log").open("wb") as log:
-        command = [sys.executable, *scripts, str(folder), str(world_size), str(port)]
+        command = [sys.executable, *scripts, str(folder), str(world_size), str(free_port())]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         started = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
