@@ -15,7 +15,7 @@ COPYLEFT := $(COPYLEFT);GPL-2.0-only;GPL-2.0-or-later;GPL-3.0-only;GPL-3.0-or-la
 MIT := conda-inject $(addprefix snakemake-interface-,common logger-plugins report-plugins scheduler-plugins storage-plugins)
 AUDIT := .venv-audit
 
-.PHONY: all env test test-gangs test-workflow test-rest check format lint types docs audit clean help
+.PHONY: all env test test-slurm test-launch test-workflow test-rest check format lint types docs audit clean help
 
 help:
 	@echo "make all     make the environment, then every figure and report.html"
@@ -42,15 +42,18 @@ $(READY): pyproject.toml envs/constraints.txt $(NATIVE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c envs/constraints.txt -e '.[dev]'
 	@touch $(READY)
 
-# Gangs of ranks, on Slurm or here, have time limits, and go first where there are few processors.
+# Four lanes side by side. Gangs have time limits and wait for most of their time, so they go first.
 test: env
-	$(MAKE) --jobs=3 --keep-going --output-sync=target test-gangs test-workflow test-rest
+	$(MAKE) --jobs=4 --keep-going --output-sync=target test-slurm test-launch test-workflow test-rest
 
 # Byte code of the tests too, see env: compiling them takes as long as importing them.
-test-gangs test-workflow test-rest: export PYTHONDONTWRITEBYTECODE :=
+test-slurm test-launch test-workflow test-rest: export PYTHONDONTWRITEBYTECODE :=
 
-test-gangs: env
-	$(BIN)/python -m pytest -p no:cacheprovider tests/slurm tests/unit/launch
+test-slurm: env
+	$(BIN)/python -m pytest -p no:cacheprovider tests/slurm
+
+test-launch: env
+	$(BIN)/python -m pytest -p no:cacheprovider tests/unit/launch
 
 test-workflow: env
 	nice -n 5 $(BIN)/python -m pytest -p no:cacheprovider tests/workflow

@@ -2,7 +2,8 @@
 
 Prints a line for each seed. A command may work or refuse in one line with exit status 2; a traceback, a hang or many
 lines are counted, and the exit status is 1 if there was any. `--launches 5` kills processes of real launches too: the
-next launch has to end well, with no process of the first left.
+next launch has to end well, with no process of the first left. `--disks 5` fills the disk of launches or makes it
+read-only (`unshare -rm`, a small tmpfs): the launch has to end in one line, and the next one well.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.launchers import environment
 from tests.points import planned, tiny_point, write_run
 from triplepoint.cli import main as triplepoint
 from triplepoint.manifest import read_manifest
@@ -148,18 +150,70 @@ def kill_in_launch(seed: int) -> str | None:
     return problem
 
 
+FULL = "mount -t tmpfs -o size={size} tmpfs {results}"
+READ_ONLY = (
+    "mount -t tmpfs tmpfs {results}; (sleep {after_s}; until mount -o remount,ro {results}; do sleep 0.02; done) &"
+)
+"""A file system with files open for writing refuses; it is asked until it takes it."""
+TWICE = """\
+{fault}
+cp -a {prepared}/. {results}
+{launch} > {said} 2>&1
+echo $? > {said}.status
+kill $! 2> /dev/null
+mount -o remount,rw,size=64m {results} && exec {launch}
+"""
+
+
+def disk_in_launch(seed: int) -> str | None:
+    """Launch on a disk that is full or read-only from some moment on, then again; return what must not be."""
+    chance = random.Random(seed)
+    kind, size, after_s = chance.choice(("full", "read-only")), round(2 ** chance.uniform(14, 17)), chance.uniform(0, 8)
+    with tempfile.TemporaryDirectory() as scratch:
+        prepared, results, said = (Path(scratch, name) for name in ("prepared", "results", "said"))
+        results.mkdir()
+        folder = write_run(prepared, planned(tiny_point()))
+        script = TWICE.format(
+            fault=(FULL if kind == "full" else READ_ONLY).format(size=size, results=results, after_s=after_s),
+            launch=f"{sys.executable} -m triplepoint launch {folder.name} --results {results}",
+            prepared=prepared, results=results, said=said,
+        )  # fmt: skip
+        again = subprocess.run(
+            ["unshare", "-rm", "sh", "-c", script], env=environment(trains=False), capture_output=True, text=True
+        )
+        words, status = said.read_text(), said.with_name("said.status").read_text().strip()
+        problems = ["traceback"] if "Traceback" in words else []
+        problems += [f"exit status {status}: {words[-200:]}"] if status not in ["0", "1", "2"] else []
+        problems += (
+            [f"refused without a word: {words[-200:]}"] if status != "0" and "triplepoint: " not in words else []
+        )
+        problems += [f"again: exit status {again.returncode}: {again.stderr[-300:]}"] if again.returncode else []
+    problem = "; ".join(problems) or None
+    how = f"full at {size / 1024:.0f} KiB" if kind == "full" else f"read-only after {after_s:.1f} s"
+    print(f"seed {seed}: disk {how}: status {status}: {problem or 'whole, once'}", flush=True)
+    return problem
+
+
 def main() -> int:
     """Do the faults of consecutive seeds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--number", type=int, default=100, help="files damaged")
     parser.add_argument("--launches", type=int, default=0, help="launches with a process killed")
+    parser.add_argument("--disks", type=int, default=0, help="launches on a disk that is full or read-only")
     parser.add_argument("--first", type=int, default=1, help="first seed")
     arguments = parser.parse_args()
-    seeds = range(arguments.first, arguments.first + arguments.number)
-    bad = sum(read_damaged(seed) is not None for seed in seeds)
-    lost = sum(kill_in_launch(seed) is not None for seed in seeds[: arguments.launches])
-    print(f"{arguments.number} files damaged: {bad} ended wrongly; {arguments.launches} launches: {lost} ended wrongly")
-    return 1 if bad or lost else 0
+
+    def seeds_of(number: int) -> range:
+        return range(arguments.first, arguments.first + number)
+
+    bad = sum(read_damaged(seed) is not None for seed in seeds_of(arguments.number))
+    lost = sum(kill_in_launch(seed) is not None for seed in seeds_of(arguments.launches))
+    disks = sum(disk_in_launch(seed) is not None for seed in seeds_of(arguments.disks))
+    print(
+        f"ended wrongly: {bad} of {arguments.number} files damaged, {lost} of {arguments.launches} launches killed, "
+        f"{disks} of {arguments.disks} disks"
+    )
+    return 1 if bad or lost or disks else 0
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ SlurmdParameters=config_overrides
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 SchedulerType=sched/backfill
-SchedulerParameters=batch_sched_delay=0,sched_interval=5,bf_interval=5
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 PriorityType=priority/basic
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
@@ -79,7 +79,7 @@ TopologyPlugin=topology/tree
 # Faults are noticed in seconds, where a real cluster takes minutes.
 ReturnToService=2
 SlurmctldTimeout=10
-SlurmdTimeout=20
+SlurmdTimeout=12
 MessageTimeout=10
 KillWait=5
 InactiveLimit=30

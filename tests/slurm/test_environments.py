@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launchers import finish, rank_processes, wait_until
+from tests.launchers import finish, held, let_go
 from tests.slurm import launches
 from tests.slurm.launches import Place
 
@@ -28,9 +28,10 @@ APPTAINER_CONTAINER=$image exec {python} "$@"
 
 
 def environments(folder: Path) -> list[dict[str, str]]:
-    """Return the environment of each rank of a run that trains."""
-    ranks = wait_until(lambda: len(found := rank_processes(folder)) == 2 and found, "ranks start")
-    return [rank.info["environ"] for rank in ranks.values()]
+    """Return the environment of each rank of a run."""
+    ranks = held(folder)
+    let_go(ranks)
+    return [rank.info["environ"] for rank in ranks]
 
 
 def test_set_up_lines_of_a_site_reach_every_rank(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +41,7 @@ def test_set_up_lines_of_a_site_reach_every_rank(place: Place, tmp_path: Path, m
     variables.write_text("export NCCL_IB_HCA=mlx5_0,mlx5_1\n")
     place.with_site(setup=["module load cuda/12.8", "module load nccl/2.27", f"source {shlex.quote(str(variables))}"])
     folder = place.run(launches.SHORT)
-    launcher = place.launch(folder, trains=True)
+    launcher = place.launch(folder)
     found = [(env["LOADEDMODULES"], env["NCCL_IB_HCA"]) for env in environments(folder)]
     assert found == [("cuda/12.8:nccl/2.27", "mlx5_0,mlx5_1")] * 2
     status, said = finish(launcher)
@@ -50,7 +51,7 @@ def test_set_up_lines_of_a_site_reach_every_rank(place: Place, tmp_path: Path, m
 def test_set_up_that_fails_is_told_and_not_taken_for_a_lost_node(place: Place) -> None:
     place.with_site(setup=["module load no-such-module || exit 3"])
     folder = place.run(launches.SHORT)
-    status, said = finish(place.launch(folder, trains=True))
+    status, said = finish(place.launch(folder))
     assert status == 1, said
     (manifest,) = launches.failed(folder)
     assert manifest.status == "crashed"
@@ -70,7 +71,7 @@ def test_ranks_of_a_rocm_cluster_run_in_its_container(
     monkeypatch.setenv("PATH", str(script.parent), prepend=":")
     place.with_site("mi250x32", python="apptainer exec --rocm image.sif python")
     folder = place.run(launches.SHORT, cluster="mi250x32")
-    launcher = place.launch(folder, trains=True)
+    launcher = place.launch(folder)
     assert [env["APPTAINER_CONTAINER"] for env in environments(folder)] == ["image.sif"] * 2
     status, said = finish(launcher)
     assert status == 0, said

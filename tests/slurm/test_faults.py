@@ -14,6 +14,7 @@ from tests.slurm.launches import (
     SHORT,
     Place,
     failed,
+    hear,
     job_of,
     jobs_of,
     never_two_at_once,
@@ -65,7 +66,8 @@ def test_gang_compares_the_clocks_of_its_nodes(place: Place) -> None:
         assert node.clock is not None, node.clock_absent
         ends_ns = node.clock.offset_ns, node.clock.offset_ns + node.clock.drift_ppm * 1e-6 * node.clock.duration_s * 1e9
         assert max(map(abs, ends_ns)) <= node.clock.uncertainty_ns + 1000
-        assert node.clock.uncertainty_ns < 1_000_000
+        # A few milliseconds where others use the machine: a thread that answers waits for its turn.
+        assert node.clock.uncertainty_ns < 20_000_000
         assert node.clock.num_bursts >= 2
         assert node.clock.num_round_trips >= 64
 
@@ -79,7 +81,7 @@ def test_usable_nodes_are_those_that_take_jobs(cluster: Cluster) -> None:
 
 def test_gang_of_the_other_kind_of_node(place: Place) -> None:
     folder = place.run(SHORT, cluster="mi250x32")
-    status, said = finish(place.launch(folder, trains=True))
+    status, said = finish(place.launch(folder))
     assert status == 0, said
     assert [node.host for node in result(folder).nodes] == ["mi250-1", "mi250-2"]
 
@@ -174,7 +176,7 @@ def test_preempted_gang_is_submitted_again(place: Place) -> None:
     folder = place.run(SHORT)
     launcher = place.launch(folder)
     held(folder)
-    urgent = ["sbatch", "--parsable", "-p", "urgent", "-N4", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 5"]
+    urgent = ["sbatch", "--parsable", "-p", "urgent", "-N4", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1"]
     subprocess.run(urgent, check=True, capture_output=True)
     status, said = finish(launcher)
     assert status == 0, said
@@ -215,12 +217,10 @@ def test_submission_without_munge_is_tried_until_it_is_back(place: Place, cluste
     cluster.stop_munge()
     folder = place.run(SHORT)
     launcher = place.launch(folder)
-    time.sleep(12)
-    assert launcher.poll() is None
+    hear(launcher, "Slurm is out of reach")
     cluster.start_munge()
     status, said = finish(launcher)
     assert status == 0, said
-    assert "Slurm is out of reach" in said
     assert len(jobs_of(folder)) == 1
 
 
@@ -281,6 +281,6 @@ def test_memory_limit_of_the_job_is_no_result(place: Place) -> None:
     assert "raise `mem` of gangs: h200x32 in " in said
     assert not (folder / "raw").exists()
     place.with_site(mem="4G")
-    status, said = finish(place.launch(folder, trains=True))
+    status, said = finish(place.launch(folder))
     assert status == 0, said
     assert result(folder).status == "ok"

@@ -18,7 +18,8 @@ from triplepoint.manifest import read_manifest
 pytestmark = [pytest.mark.slurm, pytest.mark.workflow, pytest.mark.timeout(600)]
 
 STUDY = """\
-description: Two runs as gangs of four nodes.
+description: Two runs as gangs of two nodes, and one figure of them.
+figures: [microbatch_power]
 defaults:
   {cluster: h200x32, engine: native, model: test-llama, global_batch_size: 8, precision: fp32, telemetry_period_s: 0.05,
    steps: {warmup: 1, measured: 2, profiled: 1}}
@@ -29,7 +30,7 @@ sweeps:
 CLUSTER = """\
 name: h200x32
 device: cpu
-num_nodes: 4
+num_nodes: 2
 gpus_per_node: 1
 executor: slurm
 time_limit_s: 600
@@ -92,7 +93,7 @@ def test_everything_through_the_profile_survives_a_kill(project: Project) -> Non
     for run in runs:
         manifest = read_manifest(run / "raw/manifest.json")
         assert manifest.status == "ok"
-        assert len({node.host for node in manifest.nodes}) == 4
+        assert len({node.host for node in manifest.nodes}) == 2
         assert len(jobs_of(run)) == 1, "launched twice"
         assert never_two_at_once(run)
         assert not (run / "attempts").exists()

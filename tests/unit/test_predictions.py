@@ -65,11 +65,15 @@ def test_points_of_a_study_are_those_of_its_plan(study: str) -> None:
     assert len(points) == len(first) == len(repeats)
 
 
-def test_prediction_of_a_study_is_that_of_each_point() -> None:
-    source = CONFIG / "studies" / "parallelism.yaml"
+def test_prediction_of_a_study_is_that_of_each_point(tmp_path: Path) -> None:
+    source = tmp_path / "study.yaml"
+    sweeps = [{"axes": {"tp": [1, 3, 8], "micro_batch_size": [1, 2]}}]
+    source.write_text(
+        yaml.safe_dump({"description": "Six points.", "defaults": LLAMA | {"engine": "simulated"}, "sweeps": sweeps})
+    )
     found = predict_file(source, CONFIG, print)
     asked = read_points(source, CONFIG)
-    assert {one.status for _, _, one in found} >= {"ok", "invalid"}
+    assert len(found) == 6 and {one.status for _, _, one in found} >= {"ok", "invalid"}
     for (_, _, prediction), one in zip(found, asked, strict=True):
         if one.invalid_because:
             assert prediction == Prediction("invalid", one.invalid_because)

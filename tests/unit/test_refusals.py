@@ -57,7 +57,7 @@ def planned_because(point: Point) -> str | None:
 DEGREE = st.sampled_from([1, 1, 1, 2, 2, 4, 8, 16, 3])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     common=st.fixed_dictionaries(
         {

@@ -183,6 +183,17 @@ def test_lost_records_of_snakemake_run_all_stages_but_launches(project: Project)
     assert outcome.rules == {"telemetry", "parse", "trace", "aggregate", "claims", "figure", "report"}
 
 
+def test_results_may_be_a_link_to_another_disk(project: Project) -> None:
+    results, elsewhere = project.folder / "results", project.folder.with_name("elsewhere")
+    results.rename(elsewhere)
+    results.symlink_to(elsewhere)
+    assert project.snakemake("-n", "all").jobs == []
+    (elsewhere / "tables/mini/gpus.parquet").unlink()
+    outcome = project.snakemake("results/tables/mini/gpus.parquet")
+    assert (outcome.status, outcome.rules) == (0, {"aggregate"}), outcome.output
+    assert results.is_symlink() and (elsewhere / "tables/mini/gpus.parquet").is_file()
+
+
 def test_figure_of_the_catalogue_makes_the_runs_of_its_studies_alone() -> None:
     """On the repository itself: `inference_batch` starts no launch of the smoke study."""
     root = Project(Path(__file__).parents[2])

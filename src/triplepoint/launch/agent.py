@@ -8,6 +8,7 @@ import contextlib
 import errno
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
@@ -371,27 +373,32 @@ def _read_meeting(path: Path) -> dict[str, Any] | None:
     return meeting
 
 
-def _start_doctor(raw: Path, node: int, planned: PlannedRun, ranks: range) -> subprocess.Popen[bytes]:
-    """Start the short check of this node, which looks at GPUs before anything works on them."""
-    command = [
-        sys.executable,
-        "-m",
-        "triplepoint.doctor.check_node",
-        str(_checks(raw, node)),
-        planned.point.cluster.device,
-        json.dumps(limits_of(planned.point, ranks)),
-    ]
-    with (raw / "logs" / f"doctor{node}.log").open("wb") as log:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+def _start_doctor(raw: Path, node: int, planned: PlannedRun, ranks: range) -> ForkProcess:
+    """Start the short check of this node, which looks at GPUs before anything works on them.
+
+    Ranks wait for it, so it is a fork: almost all it imports is there, and a driver that hangs holds up only the check.
+    """
+    words = [str(_checks(raw, node)), planned.point.cluster.device, json.dumps(limits_of(planned.point, ranks))]
+    doctor = ForkProcess(target=_check, args=(words, raw / "logs" / f"doctor{node}.log"), daemon=True)
+    doctor.start()
+    return doctor
 
 
-def _hear_doctor(raw: Path, node: int, doctor: subprocess.Popen[bytes]) -> list[dict[str, str]] | None:
+def _check(words: list[str], log: Path) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with log.open("wb") as out:
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+    sys.argv[1:] = words
+    runpy.run_module("triplepoint.doctor.check_node", run_name="__main__")  # by name: the doctor stands on launches
+
+
+def _hear_doctor(raw: Path, node: int, doctor: ForkProcess) -> list[dict[str, str]] | None:
     """Return what the check found, None if it failed or took too long: a launch does not depend on it."""
-    try:
-        doctor.wait(DOCTOR_S)
-    except subprocess.TimeoutExpired:
+    doctor.join(DOCTOR_S)
+    if doctor.is_alive():
         doctor.kill()
-        doctor.wait()
+        doctor.join()
     try:
         found: list[dict[str, str]] = json.loads(_checks(raw, node).read_text())
     except (OSError, ValueError):

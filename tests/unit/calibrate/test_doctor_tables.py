@@ -26,7 +26,7 @@ CATALOGUE = Catalogue(Path("config"))
 H200X32 = CATALOGUE.cluster("h200x32").model_copy(update={"network_link": None})
 H200 = CATALOGUE.gpu("h200")
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
-SIZES = [1024 << (2 * power) for power in range(10)]
+SIZES = [1024 << (4 * power) for power in range(5)]
 TRUTH = {
     "nvlink4": {"launch_s": 6e-5, "efficiency": 0.5, "exchange_efficiency": 0.4},
     "infiniband": {"efficiency": 0.6},
@@ -51,7 +51,7 @@ def table(config: Path, tmp_path: Path) -> Path:
             level="node" if size <= 8 else "network", kind=kind, num_gpus=size, num_bytes=num_bytes,
             time_s=model.time_s(kind, num_bytes, Group(size, 1)), host="n0",
         )
-        for size in (2, 8, 16, 32)
+        for size in (8, 32)
         for kind in KINDS
         for num_bytes in SIZES
     ]  # fmt: skip

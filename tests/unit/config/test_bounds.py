@@ -55,6 +55,13 @@ def test_plan_takes_the_study_of_these_tests(config: Path, capsys: pytest.Captur
     assert main(["plan", "--config", str(config), "--results", str(config.parent)]) == 0
 
 
+def test_plan_study_without_points(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_study(config, axes="{micro_batch_size: []}")
+    assert "mine.yaml: sweeps.0.axes.micro_batch_size: List should have at least 1 item" in refused(config, capsys)
+    path.write_text(path.read_text().partition("sweeps:")[0] + "sweeps: []")
+    assert "mine.yaml: sweeps: List should have at least 1 item" in refused(config, capsys)
+
+
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.benchmarks.fault_campaign import disk_in_launch
 from tests.commands import triplepoint
 from tests.launchers import STUB_ENGINE, finish, held, let_go, sampler_process, start, wait_until
+from tests.mounts import needs_mounts
 from tests.points import planned, tiny_point, write_run
 from triplepoint.config.point import Steps
 from triplepoint.manifest import read_manifest
@@ -57,6 +59,11 @@ def test_launch_without_listener_and_log_goes_on(tmp_path: Path) -> None:
     launcher.stderr.close()
     assert launcher.wait(90) == 0
     assert read_manifest(folder / "raw" / "manifest.json").status == "ok"
+
+
+@needs_mounts
+def test_launch_on_a_disk_that_turns_read_only_ends_in_one_line_and_the_next_is_whole() -> None:
+    assert disk_in_launch(seed=7) is None
 
 
 def test_launch_log_holds_what_was_said(tmp_path: Path) -> None:
