@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.commands import triplepoint
-from tests.launchers import LONG, finish, rank_processes, start, training, wait_until
+from tests.launchers import LONG, environment, finish, rank_processes, start, training, wait_until
 from tests.mounts import needs_mounts
 from tests.points import TINY, planned, tiny_point, write_run
 from triplepoint.config.contents import Digests, with_contents
@@ -203,11 +203,13 @@ def test_launch_disk_full_is_one_line_and_leaves_nothing(tmp_path: Path) -> None
     small.mkdir()
     write_run(tmp_path / "kept", planned(tiny_point()))
     script = (
-        f"mount -t tmpfs -o size=64k tmpfs {small} && cp -r {tmp_path}/kept/. {small} && "
+        f"mount -t tmpfs -o size=40k tmpfs {small} && cp -r {tmp_path}/kept/. {small} && "
         f"{sys.executable} -m triplepoint launch tiny --results {small}; status=$?; "
         f"find {small} -name raw -o -path '*attempts/*'; exit $status"
     )
-    done = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True)
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script], env=environment(trains=False), capture_output=True, text=True
+    )
     assert done.returncode == 2, done.stderr
     assert "no space left on the device" in done.stderr
     assert "Traceback" not in done.stderr
