@@ -136,8 +136,16 @@ def _setup_of(arguments: argparse.Namespace) -> dict[str, Any]:
         settings=read_settings(arguments.set, "record"),
         name=arguments.name,
         warmup=arguments.warmup,
+        folder=_folder_of(arguments),
     )
     return setup | {"steps": "log" if arguments.step_pattern else arguments.steps}
+
+
+def _folder_of(arguments: argparse.Namespace) -> Path | None:
+    """Return the folder that the job runs in; None where only its nodes know it."""
+    if arguments.job is not None:
+        return None
+    return Path.cwd() if arguments.pid is None else Path(f"/proc/{arguments.pid}/cwd")
 
 
 def _command(arguments: argparse.Namespace) -> list[str]:

@@ -14,6 +14,7 @@ from triplepoint.errors import UserError
 from triplepoint.launch.collect import devices_of_ranks
 from triplepoint.launch.outcome import HOST_MEMORY, LOG_TAIL_LINES, classify, describe_exit, is_aftershock
 from triplepoint.manifest import NO_STEP, Evidence, Manifest
+from triplepoint.provenance import COLLECTIVE_SETTINGS
 from triplepoint.recorded.description import read_description
 from triplepoint.recorded.marks import RANGES, REQUEST, SOURCES
 from triplepoint.recorded.run import Ending, RecordedGpu, RecordedNode, write_run
@@ -31,6 +32,8 @@ _TOLD = {
     signal.SIGHUP: "told to end: its terminal was closed (SIGHUP)",
 }
 """What is said of a job that one of `ENDING_SIGNALS` told to end."""
+_PLACES = ("_DIR", "_HOME", "_FILE", "_PATH")
+"""How the names of variables end that name a place in the file system."""
 _ERROR = re.compile(r"\b\w*(Error|Exception)\b|\berror: |can't open file")
 """What a line of a log that says why a job failed has: of Python, of argparse, of Python about its script."""
 _OF_LAUNCHER = re.compile(r"ChildFailedError|CalledProcessError|^\s*raise |^\s*at |failed \(exitcode")
@@ -58,12 +61,14 @@ def finish(session: Session, results: Path, config: Path) -> str:
     }
     if not traces:
         rows = [row | {"kind": "warmup"} if row["kind"] == "profiled" else row for row in rows]
-    facts = {"steps_marked_by": _MARKED_BY[marked_by] if marked_by else "nothing"}
+    facts: dict[str, Any] = {"steps_marked_by": _MARKED_BY[marked_by] if marked_by else "nothing"}
     facts |= _not_profiled(session.folder, rows, len(traces))
     if setup.get("steps") == "log" and marked_by != "log":
         others = f"steps are marked by {_MARKED_BY[marked_by]}" if marked_by else "nothing else marked steps"
         facts["no_line_matched"] = f"fewer than two lines of the log matched --step-pattern; {others}"
-    versions: dict[str, str] = next((rank["versions"] for rank in session.ranks()), {})
+    ranks = session.ranks()
+    versions: dict[str, str] = next((rank["versions"] for rank in ranks), {})
+    facts |= _of_ranks(ranks) | {"job_commit": setup.get("commit")}
     run = write_run(
         results / "runs",
         described,
@@ -78,6 +83,29 @@ def finish(session: Session, results: Path, config: Path) -> str:
     shutil.copytree(session.folder / "logs", results / "runs" / run / "raw" / "logs", dirs_exist_ok=True)
     shutil.rmtree(session.folder, ignore_errors=True)
     return run
+
+
+def _of_ranks(ranks: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
+    """Return, as facts of the run, what its ranks say of their script, libraries and variables; empty without ranks."""
+    if not ranks:
+        return {}
+    values: dict[str, list[str]] = {}
+    for rank in ranks:
+        for name, value in rank.get("variables", {}).items():
+            values.setdefault(name, []).append(value)
+    # Caches and files are places, which change nothing.
+    settings = {name: "|".join(dict.fromkeys(values[name])) for name in sorted(values) if not name.endswith(_PLACES)}
+    collective = {name: value for name, value in settings.items() if name.startswith(COLLECTIVE_SETTINGS)}
+    others = {name: value for name, value in settings.items() if name not in collective}
+    return {
+        **ranks[0].get("facts", {}),
+        "collective_settings": _joined(collective) or "none: defaults of the library",
+        "environment": _joined(others) or "none",
+    }
+
+
+def _joined(settings: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in settings.items())
 
 
 def notes_of(manifest: Manifest) -> list[str]:
