@@ -235,7 +235,8 @@ def _watching(arguments: argparse.Namespace) -> "Watching":
 
 def _check_program(program: str) -> None:
     if shutil.which(program) is None:
-        raise UserError(f"record: no program {program!r}; expected a command after --, such as -- torchrun train.py")
+        found = "is not executable" if Path(program).is_file() else "no such program"
+        raise UserError(f"record: {program!r}: {found}; expected a command after --, such as -- python train.py")
 
 
 def _open_sessions(arguments: argparse.Namespace, named: str | None) -> "list[Session]":

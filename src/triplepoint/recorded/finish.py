@@ -16,6 +16,7 @@ from triplepoint.launch.outcome import HOST_MEMORY, LOG_TAIL_LINES, classify, de
 from triplepoint.manifest import NO_STEP, Evidence, Manifest
 from triplepoint.provenance import COLLECTIVE_SETTINGS
 from triplepoint.recorded.description import read_description
+from triplepoint.recorded.job import NothingRecordedError
 from triplepoint.recorded.marks import RANGES, REQUEST, SOURCES
 from triplepoint.recorded.run import Ending, RecordedGpu, RecordedNode, write_run
 from triplepoint.recorded.session import ENDING_SIGNALS, Session
@@ -34,8 +35,11 @@ _TOLD = {
 """What is said of a job that one of `ENDING_SIGNALS` told to end."""
 _PLACES = ("_DIR", "_HOME", "_FILE", "_PATH")
 """How the names of variables end that name a place in the file system."""
-_ERROR = re.compile(r"\b\w*(Error|Exception)\b|\berror: |can't open file")
-"""What a line of a log that says why a job failed has: of Python, of argparse, of Python about its script."""
+_ERROR = re.compile(
+    r"\b\w*(Error|Exception)\b|\berror: |can't open file|\b(fatal|FATAL|Fatal)\b|command not found"
+    r"|No such file or directory|Permission denied|terminate called|Segmentation fault|Bus error|\bAborted\b"
+)
+"""What a line of a log that says why a job failed has: of Python, argparse, the shell, compiled code."""
 _OF_LAUNCHER = re.compile(r"ChildFailedError|CalledProcessError|^\s*raise |^\s*at |failed \(exitcode")
 """Lines in which a launcher says that a rank failed, and source lines of a traceback: others say why."""
 
@@ -69,17 +73,23 @@ def finish(session: Session, results: Path, config: Path) -> str:
     ranks = session.ranks()
     versions: dict[str, str] = next((rank["versions"] for rank in ranks), {})
     facts |= _of_ranks(ranks) | {"job_commit": setup.get("commit")}
-    run = write_run(
-        results / "runs",
-        described,
-        nodes,
-        traces,
-        rows,
-        source=SOURCE,
-        catalogue=catalogue,
-        study=setup.get("study", RECORDED),
-        ending=_ending(_ends(session.folder), rows, facts, versions, setup),
-    )
+    ending = _ending(_ends(session.folder), rows, facts, versions, setup)
+    try:
+        run = write_run(
+            results / "runs",
+            described,
+            nodes,
+            traces,
+            rows,
+            source=SOURCE,
+            catalogue=catalogue,
+            study=setup.get("study", RECORDED),
+            ending=ending,
+        )
+    except NothingRecordedError:
+        how = _how_it_ended(ending.status, ending.facts)
+        early = "the job ended before its first sample and step, so no run is written"
+        raise NothingRecordedError(f"record: {how}; {early}" if how else f"record: {early}") from None
     shutil.copytree(session.folder / "logs", results / "runs" / run / "raw" / "logs", dirs_exist_ok=True)
     shutil.rmtree(session.folder, ignore_errors=True)
     return run
@@ -110,10 +120,21 @@ def _joined(settings: Mapping[str, str]) -> str:
 
 def notes_of(manifest: Manifest) -> list[str]:
     """Return what is said of a recorded run once it is written: how its job ended, steps and trace it lacks."""
-    ended = [f"{manifest.status.label}: {ending}"] if (ending := manifest.facts.get("ending")) else []
-    return ended + [
+    ended = _how_it_ended(manifest.status, manifest.facts)
+    return ([ended] if ended else []) + [
         str(manifest.facts[name]) for name in (NO_STEP, "no_line_matched", "not_profiled") if name in manifest.facts
     ]
+
+
+def _how_it_ended(status: Status, facts: Mapping[str, Any]) -> str:
+    """Return outcome, cause and exit status of a job that did not simply end; '' of one that did."""
+    if not (ending := facts.get("ending")):
+        return ""
+    exit_status = facts.get("exit_status")
+    is_told = (
+        exit_status and exit_status > 0 and status is not Status.CANCELLED and f"status {exit_status}" not in ending
+    )
+    return f"{status.label}: {ending}{f' (exit status {exit_status})' if is_told else ''}"
 
 
 def _not_profiled(folder: Path, rows: Sequence[Mapping[str, Any]], num_traces: int) -> dict[str, str]:
@@ -320,7 +341,10 @@ def _message(status: Status, end: Mapping[str, Any]) -> str:
     errors = [line.strip() for line in end["log_tail"] if _ERROR.search(line)]
     causes = [line for line in errors if not _OF_LAUNCHER.search(line)]
     first = [line for line in causes if not is_aftershock(line)]
-    return str((said or first[-1:] or causes[-1:] or errors[-1:] or [describe_exit(end["status"])])[0][:1000])
+    exited = describe_exit(end["status"])
+    if end["status"] > 0 and end["log_tail"]:
+        exited = f"exited with status {end['status']}; its last line is: {end['log_tail'][-1].strip()}"
+    return str((said or first[-1:] or causes[-1:] or errors[-1:] or [exited])[0][:1000])
 
 
 def next_common_step(folder: Path) -> int:

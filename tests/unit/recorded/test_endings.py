@@ -22,6 +22,7 @@ from triplepoint.recorded.in_loop import record
 from triplepoint.recorded.session import Session
 from triplepoint.recorded.setup import ask_for_window
 from triplepoint.recording import Part, Recorder
+from triplepoint.status import Status
 
 S = 1_000_000_000
 MEASURED = ("warmup", "measured", "measured", "measured")
@@ -106,7 +107,9 @@ def test_job_told_to_end_after_measured_steps_is_ok_and_says_so(
             "train.py: error: unrecognized arguments: --stesp 3",
         ),
         (["RuntimeError: Connection reset by peer"], "RuntimeError: Connection reset by peer"),
-        (["step 3"], "exited with status 1 without a word"),
+        (["train.sh: line 3: pyhton: command not found"], "train.sh: line 3: pyhton: command not found"),
+        (["step 3", "give a data set"], "exited with status 1; its last line is: give a data set"),
+        ([], "exited with status 1 without a word"),
     ],
 )
 def test_crash_is_said_by_the_rank_that_failed_and_not_by_its_launcher(
@@ -221,6 +224,20 @@ def test_job_too_short_for_a_sample_leaves_nothing(tmp_path: Path, capfd: pytest
     assert main(["record", "--finish", "--results", str(tmp_path), "--config", str(CONFIG)]) == 0
     assert "the job ended before its first sample and step" in capfd.readouterr().err
     assert not list(tmp_path.glob("recorded/open/*"))
+
+
+def test_job_that_fails_before_its_first_sample_says_why(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "triplepoint", "record", "--results", str(tmp_path), "--", sys.executable, "trian.py"],
+        capture_output=True, text=True, timeout=120, cwd=tmp_path,
+    )  # fmt: skip
+    own, ours = done.stderr.splitlines()
+    assert done.returncode == 2 and "can't open file" in own
+    assert ours == (
+        f"triplepoint: record: {Status.CRASHED.label}: {own} (exit status 2); the job ended before its first sample "
+        "and step, so no run is written"
+    )
+    assert not list(tmp_path.glob("runs/*")) and not list(tmp_path.glob("recorded/open/*"))
 
 
 def test_what_became_of_a_job_names_the_job_or_the_rank() -> None:

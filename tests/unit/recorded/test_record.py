@@ -196,7 +196,8 @@ def test_job_of_slurm_is_watched_on_its_nodes(tmp_path: Path, monkeypatch: pytes
     ("words", "expected"),
     [
         ([], "expected either -- COMMAND or one of"),
-        (["--", "nosuchprogram"], "no program 'nosuchprogram'"),
+        (["--", "nosuchprogram"], "'nosuchprogram': no such program"),
+        (["--", __file__], "is not executable"),
         (["--pid", "4194303"], "no such process on this node"),
         (["--job", "x1"], "expected the number of a job of Slurm"),
         (["--profile", "7:5", "--", "true"], "expected FIRST:LAST"),
