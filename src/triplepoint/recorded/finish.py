@@ -40,8 +40,22 @@ _ERROR = re.compile(
     r"|No such file or directory|Permission denied|terminate called|Segmentation fault|Bus error|\bAborted\b"
 )
 """What a line of a log that says why a job failed has: of Python, argparse, the shell, compiled code."""
-_OF_LAUNCHER = re.compile(r"ChildFailedError|CalledProcessError|^\s*raise |^\s*at |failed \(exitcode")
+_OF_LAUNCHER = re.compile(r"ChildFailedError|CalledProcessError|^\s*raise |^\s*at |failed \(exitcode|srun: error: ")
 """Lines in which a launcher says that a rank failed, and source lines of a traceback: others say why."""
+
+_RANK_ENDED = tuple(
+    re.compile(text)
+    for text in (
+        r"failed \(exitcode: (?P<status>-?\d+)\) local_rank: (?P<rank>\d+)",
+        r"'--local_rank=(?P<rank>\d+)'.* exits with return code = (?P<status>-?\d+)",
+        r"process rank (?P<rank>\d+) with .* exited on signal (?P<signal>\d+)",
+        r"srun: error: .*task (?P<rank>\d+): (Exited with exit code (?P<status>\d+)|(?P<words>[A-Z][\w ]+))",
+    )
+)
+"""How launchers say that a rank ended first: torchrun of torch 2.13, DeepSpeed 0.19, Open MPI 4.1, Slurm 22.05."""
+_BY_SIGNAL = {signal.strsignal(number): -number for number in signal.valid_signals()}
+_WORDLESS = (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS)
+"""Exit statuses of ranks that had no time for a word."""
 
 
 def finish(session: Session, results: Path, config: Path) -> str:
@@ -297,7 +311,10 @@ def _ending(
             facts["ending"] = _message(Status.CANCELLED, told[0])
         return Ending(facts=facts, versions=versions)
     judged = [(_status_of(end), end) for end in failed]
-    status, end = min(judged, key=lambda pair: (pair[0] is not Status.OOM, pair[0] is Status.CANCELLED))
+    status, end = min(
+        judged,
+        key=lambda pair: (pair[0] is not Status.OOM, pair[0] is Status.CANCELLED, is_aftershock(_message(*pair))),
+    )
     facts["ending"] = message = _message(status, end)
     is_measured = any(row["kind"] == "measured" for row in rows) or (setup.get("steps") == "none" and not rows)
     if status is Status.CANCELLED and is_measured:
@@ -313,7 +330,7 @@ def _ending(
 
 def _status_of(end: Mapping[str, Any]) -> Status:
     """Return what the exit status and the last words of a process stand for."""
-    if end["status"] in (-9, 137) and end["num_host_kills"] > 0:
+    if end["num_host_kills"] > 0 and _first_ended(end)[1] == -signal.SIGKILL:
         return Status.OOM
     said = classify("\n".join(end["log_tail"]))
     is_told = _signal_of(end["status"]) is not None or (_told_by(end) is not None and said is not Status.OOM)
@@ -335,16 +352,35 @@ def _message(status: Status, end: Mapping[str, Any]) -> str:
     told_by = _told_by(end)
     if status is Status.CANCELLED and told_by is not None:
         return _TOLD[told_by]
-    if status is Status.OOM and end["status"] in (-9, 137):
-        return f"{HOST_MEMORY}: the kernel ended it; {describe_exit(end['status'])}"
+    who, exit_status = _first_ended(end)
+    exited = f"{who}{describe_exit(exit_status)}"
+    if status is Status.OOM and exit_status == -signal.SIGKILL:
+        return f"{HOST_MEMORY}: the kernel ended it; {exited}"
     said = [line.strip() for line in end["log_tail"] if status is not Status.CRASHED and classify(line) is status]
     errors = [line.strip() for line in end["log_tail"] if _ERROR.search(line)]
     causes = [line for line in errors if not _OF_LAUNCHER.search(line)]
     first = [line for line in causes if not is_aftershock(line)]
-    exited = describe_exit(end["status"])
-    if end["status"] > 0 and end["log_tail"]:
-        exited = f"exited with status {end['status']}; its last line is: {end['log_tail'][-1].strip()}"
+    if not said and (exit_status in _WORDLESS or (who and exit_status != 1 and not first)):
+        return exited
+    if not who and exit_status > 0 and end["log_tail"]:
+        exited = f"exited with status {exit_status}; its last line is: {end['log_tail'][-1].strip()}"
     return str((said or first[-1:] or causes[-1:] or errors[-1:] or [exited])[0][:1000])
+
+
+def _first_ended(end: Mapping[str, Any]) -> tuple[str, int]:
+    """Return which rank ended first, by the words of its launcher, and its exit status, that of a signal negative.
+
+    Where no launcher says it, that is the process itself, unnamed.
+    """
+    for line in end["log_tail"]:
+        if found := next(filter(None, (pattern.search(line) for pattern in _RANK_ENDED)), None):
+            named = found.groupdict()
+            status = -int(named["signal"]) if named.get("signal") else _BY_SIGNAL.get(named.get("words"))
+            status = int(named["status"]) if status is None and named.get("status") else status
+            if status not in (None, -signal.SIGTERM):
+                return f"{'local ' if 'local_rank' in found.re.pattern else ''}rank {named['rank']} ", status
+    status = end["status"]
+    return "", 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
 
 
 def next_common_step(folder: Path) -> int:
