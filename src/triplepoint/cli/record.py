@@ -57,7 +57,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--log", type=Path, metavar="FILE", help="with --pid: log that --step-pattern is looked for in (default: none)"
     )
-    made.add_argument("--warmup", type=int, default=2, metavar="N", help="first marked steps that are not measured")
+    made.add_argument(
+        "--warmup",
+        type=whole_number(_MOST_STEPS, least=0),
+        default=2,
+        metavar="N",
+        help="first marked steps that are not measured",
+    )
     made.add_argument("--profile", metavar="FIRST:LAST", help="steps to profile, such as 20:22 (default: none)")
     made.add_argument("--device", choices=("cpu", "cuda", "rocm"), help="what it computes on (default: as found here)")
     made.add_argument("--period", type=seconds(0.001, 3600), default=0.1, metavar="S", help="seconds between samples")

@@ -311,6 +311,22 @@ def test_sides_without_anything_in_common_are_refused(
     assert "tables that 'triplepoint trace' made" in refusal(capsys, tmp_path / "tables", A100)
     (tmp_path / "rank0.json").write_text('{"traceEvents": []}')
     assert "no work in the traces" in refusal(capsys, tmp_path / "rank0.json", A100)
+    half = tmp_path / "rank1.json.gz"
+    half.write_bytes(MI300X.read_bytes()[: MI300X.stat().st_size // 2])
+    assert f"{half}: truncated, after" in refusal(capsys, A100, half)
+    assert main(["why", str(half)]) == 2 and "truncated, after" in capsys.readouterr().err
+
+
+def test_damaged_run_is_named_as_the_user_named_it(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    shutil.copytree(results / "runs" / TP8.run, tmp_path / "run")
+    for name in ("telemetry", "timeline"):
+        (tmp_path / "run" / f"{name}.parquet").unlink(missing_ok=True)
+    (tmp_path / "run" / "point.json").write_text("{")
+    assert main(["why", str(tmp_path / "run")]) == 2
+    line = capsys.readouterr().err
+    assert str(tmp_path / "run") in line and "triplepoint-compare-" not in line
 
 
 def test_options_that_do_not_belong_are_refused(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -208,7 +208,8 @@ def test_job_of_slurm_is_watched_on_its_nodes(tmp_path: Path, monkeypatch: pytes
         (["--set", "steps={}", "--", "true"], "steps cannot be described"),
         (["--log", "x", "--", "true"], "--log is read with --pid"),
         (["--study", "My Study", "--", "true"], "--study 'My Study'"),
-        (["--warmup", "-1", "--", "true"], "expected 0 or more steps"),
+        (["--warmup", "-1", "--", "true"], "expected a whole number from 0"),
+        (["--results", "/proc/nosuch", "--", "true"], "/proc/nosuch: no such file or folder"),
         (["--profile-now", "2"], "recordings under way: none"),
     ],
 )
