@@ -222,7 +222,10 @@ def _finish_one(arguments: argparse.Namespace) -> Any:
         folder = arguments.results / "runs" / run_name
         for note in notes_of(read_manifest(folder / "raw" / "manifest.json")):
             say(f"triplepoint: note: {note}")
-        say(f"triplepoint: recorded as {folder}; see it with \"snakemake report --config 'studies=[{study}]'\"")
+        see = f"see why it is slow with 'triplepoint why {folder}'"
+        if Path("Snakefile").is_file():
+            see += f", and its figures with \"snakemake report --config 'studies=[{study}]'\""
+        say(f"triplepoint: recorded as {folder}; {see}")
 
     return finish_session
 
