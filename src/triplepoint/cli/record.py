@@ -249,7 +249,8 @@ def _check_program(program: str) -> None:
 
 
 def _open_sessions(arguments: argparse.Namespace, named: str | None) -> "list[Session]":
-    from triplepoint.recorded.session import SETUP, Session, open_folder
+    from triplepoint.recorded.marks import SETUP
+    from triplepoint.recorded.session import Session, open_folder
 
     if named:
         if not (Path(named) / SETUP).is_file():
@@ -261,7 +262,7 @@ def _open_sessions(arguments: argparse.Namespace, named: str | None) -> "list[Se
 def _finish_all(arguments: argparse.Namespace) -> int:
     """Make runs of recordings whose processes have gone."""
     from triplepoint.files import write_json
-    from triplepoint.recorded.session import SETUP
+    from triplepoint.recorded.marks import SETUP
     from triplepoint.recorded.setup import describe_again
 
     settings = read_settings(arguments.set, "record")
