@@ -15,6 +15,7 @@ _FILE_ERRORS = {
     errno.ENOTDIR: "a part of this path is a file, not a folder; move the file away, or use another path",
     errno.EEXIST: "a file is where this folder belongs; move it away, or use another path",
     errno.EISDIR: "is a folder where a file belongs; name a file",
+    errno.ENOENT: "no such file or folder, and none can be made here; check the path, and that it still exists",
     errno.ELOOP: "links that lead to each other; remove them, or use another path",
     errno.ENAMETOOLONG: "the name is too long for this file system; use a shorter one",
 }

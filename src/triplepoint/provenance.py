@@ -11,6 +11,17 @@ PACKAGES = (
 )
 """Packages whose versions may change what is measured; those that are not installed are left out."""
 
+COLLECTIVE_SETTINGS = (
+    *("NCCL_", "RCCL_", "TORCH_NCCL_", "GLOO_", "HSA_", "UCX_"),
+    *("CUDA_DEVICE_MAX_CONNECTIONS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+)
+"""How the names of variables begin that change what collectives and the allocator do."""
+OTHER_SETTINGS = (
+    *("OMP_", "MKL_", "KMP_", "CUBLAS_", "CUDA_LAUNCH_BLOCKING", "NVIDIA_TF32_OVERRIDE", "NVTE_", "MIOPEN_", "XLA_"),
+    *("TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "PYTORCH_", "TRITON_", "ACCELERATE_", "FSDP_", "DS_", "FI_"),
+)
+"""The same of variables that change what computation, compilation and the network do."""
+
 
 def git_state(folder: Path) -> tuple[str | None, bool | None]:
     """Return the commit around `folder` and whether tracked files differ from it; None outside a repository."""

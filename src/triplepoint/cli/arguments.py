@@ -93,12 +93,12 @@ def make_parser(
     return made
 
 
-def whole_number(most: int = MOST_PROCESSES) -> Callable[[str], int]:
-    """Return the type of an argument that is a whole number from 1 to `most`."""
+def whole_number(most: int = MOST_PROCESSES, *, least: int = 1) -> Callable[[str], int]:
+    """Return the type of an argument that is a whole number from `least` to `most`."""
 
     def read(text: str) -> int:
-        if not re.fullmatch(r"\d{1,12}", text) or not 1 <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected a whole number from 1 to {most}")
+        if not re.fullmatch(r"\d{1,12}", text) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected a whole number from {least} to {most}")
         return int(text)
 
     return read

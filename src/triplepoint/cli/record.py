@@ -57,7 +57,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--log", type=Path, metavar="FILE", help="with --pid: log that --step-pattern is looked for in (default: none)"
     )
-    made.add_argument("--warmup", type=int, default=2, metavar="N", help="first marked steps that are not measured")
+    made.add_argument(
+        "--warmup",
+        type=whole_number(_MOST_STEPS, least=0),
+        default=2,
+        metavar="N",
+        help="first marked steps that are not measured",
+    )
     made.add_argument("--profile", metavar="FIRST:LAST", help="steps to profile, such as 20:22 (default: none)")
     made.add_argument("--device", choices=("cpu", "cuda", "rocm"), help="what it computes on (default: as found here)")
     made.add_argument("--period", type=seconds(0.001, 3600), default=0.1, metavar="S", help="seconds between samples")
@@ -136,8 +142,16 @@ def _setup_of(arguments: argparse.Namespace) -> dict[str, Any]:
         settings=read_settings(arguments.set, "record"),
         name=arguments.name,
         warmup=arguments.warmup,
+        folder=_folder_of(arguments),
     )
     return setup | {"steps": "log" if arguments.step_pattern else arguments.steps}
+
+
+def _folder_of(arguments: argparse.Namespace) -> Path | None:
+    """Return the folder that the job runs in; None where only its nodes know it."""
+    if arguments.job is not None:
+        return None
+    return Path.cwd() if arguments.pid is None else Path(f"/proc/{arguments.pid}/cwd")
 
 
 def _command(arguments: argparse.Namespace) -> list[str]:
@@ -208,7 +222,10 @@ def _finish_one(arguments: argparse.Namespace) -> Any:
         folder = arguments.results / "runs" / run_name
         for note in notes_of(read_manifest(folder / "raw" / "manifest.json")):
             say(f"triplepoint: note: {note}")
-        say(f"triplepoint: recorded as {folder}; see it with \"snakemake report --config 'studies=[{study}]'\"")
+        see = f"see why it is slow with 'triplepoint why {folder}'"
+        if Path("Snakefile").is_file():
+            see += f", and its figures with \"snakemake report --config 'studies=[{study}]'\""
+        say(f"triplepoint: recorded as {folder}; {see}")
 
     return finish_session
 
@@ -227,11 +244,13 @@ def _watching(arguments: argparse.Namespace) -> "Watching":
 
 def _check_program(program: str) -> None:
     if shutil.which(program) is None:
-        raise UserError(f"record: no program {program!r}; expected a command after --, such as -- torchrun train.py")
+        found = "is not executable" if Path(program).is_file() else "no such program"
+        raise UserError(f"record: {program!r}: {found}; expected a command after --, such as -- python train.py")
 
 
 def _open_sessions(arguments: argparse.Namespace, named: str | None) -> "list[Session]":
-    from triplepoint.recorded.session import SETUP, Session, open_folder
+    from triplepoint.recorded.marks import SETUP
+    from triplepoint.recorded.session import Session, open_folder
 
     if named:
         if not (Path(named) / SETUP).is_file():
@@ -243,7 +262,7 @@ def _open_sessions(arguments: argparse.Namespace, named: str | None) -> "list[Se
 def _finish_all(arguments: argparse.Namespace) -> int:
     """Make runs of recordings whose processes have gone."""
     from triplepoint.files import write_json
-    from triplepoint.recorded.session import SETUP
+    from triplepoint.recorded.marks import SETUP
     from triplepoint.recorded.setup import describe_again
 
     settings = read_settings(arguments.set, "record")

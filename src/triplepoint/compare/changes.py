@@ -1,8 +1,9 @@
 """What changed from one side to the other: settings, how it was measured, software, hardware."""
 
+import difflib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from triplepoint.compare.sides import Run, Side
 from triplepoint.compare.subjects import setting_text
@@ -10,7 +11,7 @@ from triplepoint.config.point import SETTINGS, Point, settings_of
 from triplepoint.manifest import Manifest, Node
 from triplepoint.units import GIB
 
-Area = Literal["settings", "measurement", "software", "hardware"]
+Area = Literal["settings", "job", "measurement", "software", "hardware"]
 
 _OF_MEASUREMENT = ("seed", "corpus", "tokenizer", "steps", "telemetry_period_s", "weights")
 """Settings that say how a run was measured rather than what was trained."""
@@ -19,8 +20,16 @@ _FACTS = {
     "collective_settings": "collective settings", "flops_formula": "formula of model FLOPs",
 }  # fmt: skip
 """What an engine says of its software, with what it is called."""
+_JOB = {
+    "command": "command", "script": "script", "job_commit": "commit of the job", "environment": "environment",
+    "steps_marked_by": "steps marked by",
+}  # fmt: skip
+"""What is recorded of a job that something else started, with what it is called."""
+_OF_WORDS = (_JOB["command"], _JOB["environment"], _FACTS["collective_settings"])
+"""What consists of many words, of which those that differ are said."""
 _IDENTITY = "devices by identity"
 _UNKNOWN = "not known"
+_NOT_IMPORTED = "not imported"
 _MOST_HOSTS = 4
 
 
@@ -37,14 +46,38 @@ def find_changes(first: Side, other: Side) -> list[Change]:
     """Return what differs; of loose traces their devices, number of GPUs and collective library alone are known."""
     both = (_facts(first), _facts(other))
     names = {key: None for facts in both for key in facts}
+    # Ranks of recorded jobs say all that they had imported; a launched run has what is installed.
+    absent = _NOT_IMPORTED if all(_says_imports(side) for side in (first, other)) else None
+    imported = {name for side in (first, other) for run in side.runs for name in run.manifest.versions}
     found = []
     for area, name in names:
-        one, two = (facts.get((area, name)) for facts in both)
+        one, two = (facts.get((area, name), absent if name in imported else None) for facts in both)
         # What one side cannot know is no change.
-        if one is not None and two is not None and one != two:
-            found.append(_by_number(one, two) if name == _IDENTITY else Change(area, name, one, two))
-    order = ("settings", "measurement", "software", "hardware")
+        if one is None or two is None or one == two:
+            continue
+        if name == _IDENTITY:
+            found.append(_by_number(one, two))
+        else:
+            found.append(Change(area, name, *(_words_apart(one, two) if name in _OF_WORDS else (one, two))))
+    order = get_args(Area)
     return sorted(found, key=lambda change: order.index(change.area))
+
+
+def _says_imports(side: Side) -> bool:
+    return bool(side.runs) and all("script" in run.manifest.facts for run in side.runs)
+
+
+def _words_apart(first: str, other: str) -> tuple[str, str]:
+    """Return the words in which two lines differ, each with the option that it is the value of."""
+    lines = first.split(), other.split()
+    apart: tuple[list[str], list[str]] = [], []
+    for what, *ends in difflib.SequenceMatcher(None, *lines, autojunk=False).get_opcodes():
+        if what == "equal":
+            continue
+        for words, line, begin, end in zip(apart, lines, ends[::2], ends[1::2], strict=True):
+            is_value = 0 < begin < end and line[begin - 1].startswith("-") and not line[begin].startswith("-")
+            words += line[begin - is_value : end]
+    return " ".join(apart[0]) or "none", " ".join(apart[1]) or "none"
 
 
 def _by_number(first: str, other: str) -> Change:
@@ -61,6 +94,7 @@ def _facts(side: Side) -> dict[tuple[Area, str], str]:
     point = side.runs[0].planned.point
     return {
         **{("settings", name): value for name, value in _settings(point)},
+        **{("job", name): value for name, value in _job([run.manifest for run in side.runs])},
         **{("measurement", name): value for name, value in _measurement(point, side.runs)},
         **{("software", name): value for name, value in _software([run.manifest for run in side.runs])},
         **{("hardware", name): value for name, value in _hardware([run.manifest for run in side.runs], point)},
@@ -101,10 +135,18 @@ def _measurement(point: Point, runs: Sequence[Run]) -> Iterator[tuple[str, str]]
     yield "power from", _joined(run.row["gpu_power_source"] for run in runs)
 
 
+def _job(manifests: Sequence[Manifest]) -> Iterator[tuple[str, str]]:
+    for name, called in _JOB.items():
+        if any(manifest.facts.get(name) for manifest in manifests):
+            yield called, _joined(manifest.facts.get(name) for manifest in manifests)
+
+
 def _software(manifests: Sequence[Manifest]) -> Iterator[tuple[str, str]]:
     for name in dict.fromkeys(name for manifest in manifests for name in manifest.versions):
         yield name, _joined(manifest.versions.get(name) for manifest in manifests)
     for name, called in _FACTS.items():
+        if all("recorded_by" in manifest.facts and name not in manifest.facts for manifest in manifests):
+            continue
         yield called, _joined(manifest.facts.get(name) for manifest in manifests)
     yield "commit of triplepoint", _joined(manifest.git_commit and manifest.git_commit[:12] for manifest in manifests)
 

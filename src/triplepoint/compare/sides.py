@@ -22,7 +22,7 @@ from triplepoint.tables import CATEGORIES, INTERVALS, KERNELS, TELEMETRY, TIMELI
 from triplepoint.telemetry.align import align_run
 from triplepoint.trace.join import join_ranks, trace_run
 from triplepoint.trace.lanes import Job, RankSummary
-from triplepoint.trace.parsing import TraceFile, check_ranks, find_traces, parse_traces
+from triplepoint.trace.parsing import TraceFile, check_ranks, check_whole, find_traces, parse_traces
 from triplepoint.trace.pipes import spooled
 from triplepoint.trace.taxonomy import Scheme
 
@@ -144,6 +144,7 @@ def parsed_traces(subject: Subject, context: Context) -> Iterator[tuple[Path, Se
         folders = [scratch / str(index) for index in range(len(files))]
         summaries = parse_traces(files, folders, context.scheme, context.progress, steps=context.steps)
         check_ranks((one.path, one.rank) for one in summaries)
+        check_whole(summaries, is_finished=True, progress=context.progress)
         tables = scratch / "tables"
         join_ranks(folders, tables)
         yield tables, summaries
@@ -207,13 +208,13 @@ def parsed_run(folder: Path, has_traces: bool, context: Context) -> Iterator[Pat
         scratch = Path(text)
         for name in ("point.json", "raw"):
             (scratch / name).symlink_to((folder / name).resolve())
-        align_run(folder / "raw", scratch / "telemetry.parquet")
-        if has_traces:
-            try:
+        try:
+            align_run(folder / "raw", scratch / "telemetry.parquet")
+            if has_traces:
                 trace_run(scratch, context.scheme, context.progress)
-            except UserError as error:
-                raise UserError(str(error).replace(text, str(folder))) from None
-        yield scratch
+            yield scratch
+        except UserError as error:
+            raise UserError(str(error).replace(text, str(folder))) from None
 
 
 def _conditions(path: Path) -> dict[str, float]:

@@ -77,7 +77,10 @@ def read_description(path: Path | None, options: dict[str, Any], catalogue: Cata
     if catalogue is None:
         for kind in ("model", "cluster"):
             if getattr(described, kind):
-                raise UserError(f"{where}: {kind} {getattr(described, kind)!r} needs the folder of the configuration")
+                raise UserError(
+                    f"{where}: {kind} {getattr(described, kind)!r} needs Triplepoint's folder 'config', which is not "
+                    "here; name it with --config FOLDER"
+                )
         return described
     if described.model:
         catalogue.model(described.model, where)

@@ -14,7 +14,9 @@ from triplepoint.errors import UserError
 from triplepoint.launch.collect import devices_of_ranks
 from triplepoint.launch.outcome import HOST_MEMORY, LOG_TAIL_LINES, classify, describe_exit, is_aftershock
 from triplepoint.manifest import NO_STEP, Evidence, Manifest
+from triplepoint.provenance import COLLECTIVE_SETTINGS
 from triplepoint.recorded.description import read_description
+from triplepoint.recorded.job import NothingRecordedError
 from triplepoint.recorded.marks import RANGES, REQUEST, SOURCES
 from triplepoint.recorded.run import Ending, RecordedGpu, RecordedNode, write_run
 from triplepoint.recorded.session import ENDING_SIGNALS, Session
@@ -31,10 +33,29 @@ _TOLD = {
     signal.SIGHUP: "told to end: its terminal was closed (SIGHUP)",
 }
 """What is said of a job that one of `ENDING_SIGNALS` told to end."""
-_ERROR = re.compile(r"\b\w*(Error|Exception)\b|\berror: |can't open file")
-"""What a line of a log that says why a job failed has: of Python, of argparse, of Python about its script."""
-_OF_LAUNCHER = re.compile(r"ChildFailedError|CalledProcessError|^\s*raise |^\s*at |failed \(exitcode")
+_PLACES = ("_DIR", "_HOME", "_FILE", "_PATH")
+"""How the names of variables end that name a place in the file system."""
+_ERROR = re.compile(
+    r"\b\w*(Error|Exception)\b|\berror: |can't open file|\b(fatal|FATAL|Fatal)\b|command not found"
+    r"|No such file or directory|Permission denied|terminate called|Segmentation fault|Bus error|\bAborted\b"
+)
+"""What a line of a log that says why a job failed has: of Python, argparse, the shell, compiled code."""
+_OF_LAUNCHER = re.compile(r"ChildFailedError|CalledProcessError|^\s*raise |^\s*at |failed \(exitcode|srun: error: ")
 """Lines in which a launcher says that a rank failed, and source lines of a traceback: others say why."""
+
+_RANK_ENDED = tuple(
+    re.compile(text)
+    for text in (
+        r"failed \(exitcode: (?P<status>-?\d+)\) local_rank: (?P<rank>\d+)",
+        r"'--local_rank=(?P<rank>\d+)'.* exits with return code = (?P<status>-?\d+)",
+        r"process rank (?P<rank>\d+) with .* exited on signal (?P<signal>\d+)",
+        r"srun: error: .*task (?P<rank>\d+): (Exited with exit code (?P<status>\d+)|(?P<words>[A-Z][\w ]+))",
+    )
+)
+"""How launchers say that a rank ended first: torchrun of torch 2.13, DeepSpeed 0.19, Open MPI 4.1, Slurm 22.05."""
+_BY_SIGNAL = {signal.strsignal(number): -number for number in signal.valid_signals()}
+_WORDLESS = (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS)
+"""Exit statuses of ranks that had no time for a word."""
 
 
 def finish(session: Session, results: Path, config: Path) -> str:
@@ -58,34 +79,76 @@ def finish(session: Session, results: Path, config: Path) -> str:
     }
     if not traces:
         rows = [row | {"kind": "warmup"} if row["kind"] == "profiled" else row for row in rows]
-    facts = {"steps_marked_by": _MARKED_BY[marked_by] if marked_by else "nothing"}
+    facts: dict[str, Any] = {"steps_marked_by": _MARKED_BY[marked_by] if marked_by else "nothing"}
     facts |= _not_profiled(session.folder, rows, len(traces))
     if setup.get("steps") == "log" and marked_by != "log":
         others = f"steps are marked by {_MARKED_BY[marked_by]}" if marked_by else "nothing else marked steps"
         facts["no_line_matched"] = f"fewer than two lines of the log matched --step-pattern; {others}"
-    versions: dict[str, str] = next((rank["versions"] for rank in session.ranks()), {})
-    run = write_run(
-        results / "runs",
-        described,
-        nodes,
-        traces,
-        rows,
-        source=SOURCE,
-        catalogue=catalogue,
-        study=setup.get("study", RECORDED),
-        ending=_ending(_ends(session.folder), rows, facts, versions, setup),
-    )
+    ranks = session.ranks()
+    versions: dict[str, str] = next((rank["versions"] for rank in ranks), {})
+    facts |= _of_ranks(ranks) | {"job_commit": setup.get("commit")}
+    ending = _ending(_ends(session.folder), rows, facts, versions, setup)
+    try:
+        run = write_run(
+            results / "runs",
+            described,
+            nodes,
+            traces,
+            rows,
+            source=SOURCE,
+            catalogue=catalogue,
+            study=setup.get("study", RECORDED),
+            ending=ending,
+        )
+    except NothingRecordedError:
+        how = _how_it_ended(ending.status, ending.facts)
+        early = "the job ended before its first sample and step, so no run is written"
+        raise NothingRecordedError(f"record: {how}; {early}" if how else f"record: {early}") from None
     shutil.copytree(session.folder / "logs", results / "runs" / run / "raw" / "logs", dirs_exist_ok=True)
     shutil.rmtree(session.folder, ignore_errors=True)
     return run
 
 
+def _of_ranks(ranks: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
+    """Return, as facts of the run, what its ranks say of their script, libraries and variables; empty without ranks."""
+    if not ranks:
+        return {}
+    values: dict[str, list[str]] = {}
+    for rank in ranks:
+        for name, value in rank.get("variables", {}).items():
+            values.setdefault(name, []).append(value)
+    # Caches and files are places, which change nothing.
+    settings = {name: "|".join(dict.fromkeys(values[name])) for name in sorted(values) if not name.endswith(_PLACES)}
+    collective = {name: value for name, value in settings.items() if name.startswith(COLLECTIVE_SETTINGS)}
+    others = {name: value for name, value in settings.items() if name not in collective}
+    return {
+        **ranks[0].get("facts", {}),
+        "collective_settings": _joined(collective) or "none: defaults of the library",
+        "environment": _joined(others) or "none",
+    }
+
+
+def _joined(settings: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in settings.items())
+
+
 def notes_of(manifest: Manifest) -> list[str]:
     """Return what is said of a recorded run once it is written: how its job ended, steps and trace it lacks."""
-    ended = [f"{manifest.status.label}: {ending}"] if (ending := manifest.facts.get("ending")) else []
-    return ended + [
+    ended = _how_it_ended(manifest.status, manifest.facts)
+    return ([ended] if ended else []) + [
         str(manifest.facts[name]) for name in (NO_STEP, "no_line_matched", "not_profiled") if name in manifest.facts
     ]
+
+
+def _how_it_ended(status: Status, facts: Mapping[str, Any]) -> str:
+    """Return outcome, cause and exit status of a job that did not simply end; '' of one that did."""
+    if not (ending := facts.get("ending")):
+        return ""
+    exit_status = facts.get("exit_status")
+    is_told = (
+        exit_status and exit_status > 0 and status is not Status.CANCELLED and f"status {exit_status}" not in ending
+    )
+    return f"{status.label}: {ending}{f' (exit status {exit_status})' if is_told else ''}"
 
 
 def _not_profiled(folder: Path, rows: Sequence[Mapping[str, Any]], num_traces: int) -> dict[str, str]:
@@ -248,7 +311,10 @@ def _ending(
             facts["ending"] = _message(Status.CANCELLED, told[0])
         return Ending(facts=facts, versions=versions)
     judged = [(_status_of(end), end) for end in failed]
-    status, end = min(judged, key=lambda pair: (pair[0] is not Status.OOM, pair[0] is Status.CANCELLED))
+    status, end = min(
+        judged,
+        key=lambda pair: (pair[0] is not Status.OOM, pair[0] is Status.CANCELLED, is_aftershock(_message(*pair))),
+    )
     facts["ending"] = message = _message(status, end)
     is_measured = any(row["kind"] == "measured" for row in rows) or (setup.get("steps") == "none" and not rows)
     if status is Status.CANCELLED and is_measured:
@@ -264,7 +330,7 @@ def _ending(
 
 def _status_of(end: Mapping[str, Any]) -> Status:
     """Return what the exit status and the last words of a process stand for."""
-    if end["status"] in (-9, 137) and end["num_host_kills"] > 0:
+    if end["num_host_kills"] > 0 and _first_ended(end)[1] == -signal.SIGKILL:
         return Status.OOM
     said = classify("\n".join(end["log_tail"]))
     is_told = _signal_of(end["status"]) is not None or (_told_by(end) is not None and said is not Status.OOM)
@@ -286,13 +352,35 @@ def _message(status: Status, end: Mapping[str, Any]) -> str:
     told_by = _told_by(end)
     if status is Status.CANCELLED and told_by is not None:
         return _TOLD[told_by]
-    if status is Status.OOM and end["status"] in (-9, 137):
-        return f"{HOST_MEMORY}: the kernel ended it; {describe_exit(end['status'])}"
+    who, exit_status = _first_ended(end)
+    exited = f"{who}{describe_exit(exit_status)}"
+    if status is Status.OOM and exit_status == -signal.SIGKILL:
+        return f"{HOST_MEMORY}: the kernel ended it; {exited}"
     said = [line.strip() for line in end["log_tail"] if status is not Status.CRASHED and classify(line) is status]
     errors = [line.strip() for line in end["log_tail"] if _ERROR.search(line)]
     causes = [line for line in errors if not _OF_LAUNCHER.search(line)]
     first = [line for line in causes if not is_aftershock(line)]
-    return str((said or first[-1:] or causes[-1:] or errors[-1:] or [describe_exit(end["status"])])[0][:1000])
+    if not said and (exit_status in _WORDLESS or (who and exit_status != 1 and not first)):
+        return exited
+    if not who and exit_status > 0 and end["log_tail"]:
+        exited = f"exited with status {exit_status}; its last line is: {end['log_tail'][-1].strip()}"
+    return str((said or first[-1:] or causes[-1:] or errors[-1:] or [exited])[0][:1000])
+
+
+def _first_ended(end: Mapping[str, Any]) -> tuple[str, int]:
+    """Return which rank ended first, by the words of its launcher, and its exit status, that of a signal negative.
+
+    Where no launcher says it, that is the process itself, unnamed.
+    """
+    for line in end["log_tail"]:
+        if found := next(filter(None, (pattern.search(line) for pattern in _RANK_ENDED)), None):
+            named = found.groupdict()
+            status = -int(named["signal"]) if named.get("signal") else _BY_SIGNAL.get(named.get("words"))
+            status = int(named["status"]) if status is None and named.get("status") else status
+            if status not in (None, -signal.SIGTERM):
+                return f"{'local ' if 'local_rank' in found.re.pattern else ''}rank {named['rank']} ", status
+    status = end["status"]
+    return "", 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
 
 
 def next_common_step(folder: Path) -> int:

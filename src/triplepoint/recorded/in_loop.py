@@ -122,5 +122,6 @@ def record(
         settings=settings,
         name=name,
         warmup=warmup,
+        folder=Path.cwd(),
     )
     return LoopRecorder(Path(results), Path(config), setup, None if profile is None else read_window(profile))

@@ -199,7 +199,7 @@ def _windows(job: Job, rows: Sequence[Row]) -> list[Row]:
     number = max((row["step"] for row in rows), default=-1) + 1
     found = []
     if not rows and not any(job.window_ns(node) for node in range(len(job.nodes))):
-        raise NothingRecordedError(f"{job.source}: the job ended before its first sample and step; nothing to write")
+        raise NothingRecordedError(f"{job.source}: neither a sample nor a step; expected one of them to make a run of")
     for seat in job.seats:
         marked = [row[name] for row in rows if row["rank"] == seat.device.rank for name in ("t_start_ns", "t_end_ns")]
         window = job.window_ns(seat.node) or ((min(marked), max(marked)) if marked else None)

@@ -6,10 +6,12 @@ back by the device once a step, so marks are a step apart; single steps may be o
 
 import atexit
 import gzip
+import hashlib
 import importlib.abc
 import importlib.util
 import json
 import os
+import platform
 import shutil
 import socket
 import sys
@@ -23,6 +25,8 @@ SESSION = "TRIPLEPOINT_RECORD"
 """Environment variable with the folder of the recording that a process belongs to."""
 STEPS_BY = "TRIPLEPOINT_STEPS"
 """Environment variable with what may mark steps: a key of `SOURCES`, `auto` or `none`."""
+SETUP = "session.json"
+"""File of a recording with what it was told, `variables` among it: how names begin of variables that ranks note."""
 REQUEST = "profile.json"
 """File of a recording that asks for a profiled window: `{"first": STEP, "num": STEPS, "ranks": [..] or null}`."""
 RANGES = "ranges"
@@ -48,6 +52,8 @@ _SOFTWARE = (
     "lightning",
     "pytorch_lightning",
     "torchtitan",
+    "torchtune",
+    "mpi4py",
 )
 """Modules whose versions are noted where a rank has imported them."""
 
@@ -148,7 +154,7 @@ class Marks:
             # Buffered by line: each is handed to the operating system as it ends.
             self._file = (self._session / "steps" / f"{self._writer}{self._rank}.jsonl").open("a", buffering=1)
             rank = self._find_rank()
-            (self._session / "ranks" / f"rank{rank}.json").write_text(json.dumps(_this_rank(rank)))
+            (self._session / "ranks" / f"rank{rank}.json").write_text(json.dumps(_this_rank(rank, self._session)))
         try:
             self._file.write(json.dumps(line) + "\n")
         except OSError:  # a full disk, or a folder that was removed: the training goes on
@@ -254,8 +260,8 @@ class _Window:
         self._profiler = self._span = None
 
 
-def _this_rank(rank: int) -> dict[str, Any]:
-    """Return what tells the device of this process, and its software."""
+def _this_rank(rank: int, session: Path) -> dict[str, Any]:
+    """Return what tells the device of this process, its script, its software and the variables that change them."""
     found: dict[str, Any] = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "device": None}
     found["local_rank"] = local_rank_of()
     group = _process_group()
@@ -265,15 +271,36 @@ def _this_rank(rank: int) -> dict[str, Any]:
         (os.environ[name] for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if os.environ.get(name)), None
     )
     modules = {name: sys.modules.get(name) for name in _SOFTWARE}
-    found["versions"] = {
-        name: str(getattr(module, "__version__", ""))
+    found["versions"] = {"python": platform.python_version()} | {
+        name.replace(".", "-").replace("_", "-"): str(getattr(module, "__version__", None) or "version not known")
         for name, module in modules.items()
-        if getattr(module, "__version__", None)
+        if module is not None
     }
     torch = modules["torch"]
+    found["facts"] = {"script": _script()}
+    if torch is not None:
+        found["facts"] |= {"cuda": torch.version.cuda, "rocm": torch.version.hip}
+    if group is not None:
+        found["facts"]["backend"] = str(group.get_backend())
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         found["device"] = int(torch.cuda.current_device())
+        if group is not None and group.is_nccl_available():
+            found["facts"]["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    try:
+        begins = tuple(json.loads((session / SETUP).read_text()).get("variables", ()))
+    except (OSError, ValueError):
+        begins = ()
+    found["variables"] = {name: value for name, value in os.environ.items() if name.startswith(begins)}
     return found
+
+
+def _script() -> str | None:
+    """Return the name of the script that runs, with the beginning of the SHA-256 of what it holds."""
+    try:
+        path = Path(sys.modules["__main__"].__file__ or "")
+        return f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
+    except (AttributeError, KeyError, OSError):
+        return None
 
 
 def install(session: Path) -> None:

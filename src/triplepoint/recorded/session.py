@@ -18,10 +18,9 @@ from triplepoint.errors import UserError
 from triplepoint.files import write_json
 from triplepoint.launch.slurm import placement
 from triplepoint.processes import has_ended, start_ticks
-from triplepoint.recorded.marks import rank_of
+from triplepoint.recorded.marks import SETUP, rank_of
 from triplepoint.recorded.studies import RECORDED
 
-SETUP = "session.json"
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What tells a job to end: Ctrl-C, a scheduler or `kill`, a terminal that was closed."""
 _JOB_VARIABLES = (

@@ -9,6 +9,7 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.yaml_file import read_yaml
 from triplepoint.errors import UserError
 from triplepoint.files import write_json
+from triplepoint.provenance import COLLECTIVE_SETTINGS, OTHER_SETTINGS, git_state
 from triplepoint.recorded.description import read_description
 from triplepoint.recorded.marks import REQUEST
 from triplepoint.recorded.studies import check_study
@@ -23,6 +24,7 @@ def make_setup(
     settings: Mapping[str, Any],
     name: str | None,
     warmup: int,
+    folder: Path | None = None,
 ) -> dict[str, Any]:
     """Return what stands in `session.json`.
 
@@ -34,6 +36,7 @@ def make_setup(
         settings: The same as single settings, which go before the file's.
         name: What the job is called; None: as its script.
         warmup: First marked steps that are not measured.
+        folder: Folder the job runs in, of which the commit is noted; None where it is not known.
 
     Raises:
         UserError: If one of them is wrong.
@@ -44,7 +47,15 @@ def make_setup(
     content = (read_yaml(describe) if describe else {}) | dict(settings)
     content["name"] = name or content.get("name") or name_of(command)
     read_description(describe, content, Catalogue(config) if config.is_dir() else None)
-    return {"study": study, "describe": content, "warmup": warmup, "command": list(command)}
+    commit, has_changed = git_state(folder) if folder else (None, None)
+    return {
+        "study": study,
+        "describe": content,
+        "warmup": warmup,
+        "command": list(command),
+        "commit": commit and f"{commit[:12]}{' with changes' if has_changed else ''}",
+        "variables": [*COLLECTIVE_SETTINGS, *OTHER_SETTINGS],
+    }
 
 
 def describe_again(

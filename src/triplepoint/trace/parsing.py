@@ -295,7 +295,7 @@ def parse_part(
     try:
         folders = [out / f"rank{file.rank}" for file in files]
         found = parse_traces(files, folders, scheme, progress, num_jobs, is_whole_job=False)
-        _check_whole(found, is_finished, note or progress)
+        check_whole(found, is_finished, note or progress)
     except BaseException:
         shutil.rmtree(out, ignore_errors=True)
         raise
@@ -311,7 +311,7 @@ def _check_complete(run: Path, ranks: range, found: Sequence[int | None]) -> Non
         )
 
 
-def _check_whole(found: Sequence[RankSummary], is_finished: bool, progress: Progress) -> None:
+def check_whole(found: Sequence[RankSummary], is_finished: bool, progress: Progress) -> None:
     """Refuse what is cut off, since steps would look shorter than they were; tell of single damaged events."""
     for one in found:
         if one.is_truncated and is_finished:

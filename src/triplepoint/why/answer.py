@@ -198,7 +198,7 @@ def _operations(
     try:
         return traced_operations(run, place_of, per_node), "traces", ()
     except UserError as error:
-        return steps, "step times", (f"traces are not used: {error}",)
+        return steps, "step times", (f"traces are not used: {str(error).replace(f'{run}/', '')}",)
 
 
 def answer_of(

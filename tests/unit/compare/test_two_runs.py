@@ -17,7 +17,7 @@ from triplepoint.compare.sides import Context
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.plan import select
 from triplepoint.recorded.description import Description
-from triplepoint.recorded.run import RecordedGpu, RecordedNode, write_run
+from triplepoint.recorded.run import Ending, RecordedGpu, RecordedNode, write_run
 from triplepoint.recording import Part
 from triplepoint.simulate.artefacts.simulate_run import simulate_run
 from triplepoint.telemetry.align import align_run
@@ -311,6 +311,22 @@ def test_sides_without_anything_in_common_are_refused(
     assert "tables that 'triplepoint trace' made" in refusal(capsys, tmp_path / "tables", A100)
     (tmp_path / "rank0.json").write_text('{"traceEvents": []}')
     assert "no work in the traces" in refusal(capsys, tmp_path / "rank0.json", A100)
+    half = tmp_path / "rank1.json.gz"
+    half.write_bytes(MI300X.read_bytes()[: MI300X.stat().st_size // 2])
+    assert f"{half}: truncated, after" in refusal(capsys, A100, half)
+    assert main(["why", str(half)]) == 2 and "truncated, after" in capsys.readouterr().err
+
+
+def test_damaged_run_is_named_as_the_user_named_it(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    shutil.copytree(results / "runs" / TP8.run, tmp_path / "run")
+    for name in ("telemetry", "timeline"):
+        (tmp_path / "run" / f"{name}.parquet").unlink(missing_ok=True)
+    (tmp_path / "run" / "point.json").write_text("{")
+    assert main(["why", str(tmp_path / "run")]) == 2
+    line = capsys.readouterr().err
+    assert str(tmp_path / "run") in line and "triplepoint-compare-" not in line
 
 
 def test_options_that_do_not_belong_are_refused(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -324,7 +340,9 @@ def test_options_that_do_not_belong_are_refused(results: Path, tmp_path: Path, c
     assert "a table is compared alone" in refusal(capsys, TP8.run, table, "--results", results)
 
 
-def record(results: Path, host: str, power_w: float, step_s: float | None, name: str = "recorded") -> str:
+def record(
+    results: Path, host: str, power_w: float, step_s: float | None, name: str = "recorded", ending: Ending | None = None
+) -> str:
     """Write a recorded run of eight GPUs sampled for 120 s, of which nothing but its steps is known."""
     t_ns = 1_790_000_000_000_000_000 + np.arange(120) * NS_PER_S
     values = np.column_stack([np.full(120, power_w), np.full(120, 40 + power_w / 20)])
@@ -340,7 +358,9 @@ def record(results: Path, host: str, power_w: float, step_s: float | None, name:
     node = RecordedNode(host, gpus, parts, period_s=1.0)
     marks = rows if step_s else []
     described = Description(name=name)
-    return write_run(results / "runs", described, [node], {}, marks, source="test", catalogue=Catalogue(CONFIG))
+    return write_run(
+        results / "runs", described, [node], {}, marks, source="test", catalogue=Catalogue(CONFIG), ending=ending
+    )
 
 
 def test_recorded_runs_have_what_is_known_of_them(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -360,6 +380,33 @@ def test_recorded_runs_have_what_is_known_of_them(tmp_path: Path, capsys: pytest
     assert {change.area for change in found.changes} == {"hardware"}
     assert command(*runs, "--results", tmp_path) == 0
     assert "A has no traces" in capsys.readouterr().out
+
+
+def test_recorded_jobs_differ_in_command_script_software_and_variables(tmp_path: Path) -> None:
+    defaults = "none: defaults of the library"
+    endings = [
+        Ending(
+            facts={"command": "torchrun train.py --lr 1 --wd 1", "script": "train.py 0a04", "job_commit": None}
+            | {"environment": "DS_ACCELERATOR=cpu OMP_NUM_THREADS=1", "collective_settings": defaults, "nccl": None},
+            versions={"torch": "2.13.0", "transformers": "5.23.0"},
+        ),
+        Ending(
+            facts={"command": "torchrun train.py --lr 2 --wd 1 -v", "script": "train.py 77ff", "job_commit": "abc"}
+            | {"environment": "DS_ACCELERATOR=cpu", "collective_settings": defaults, "nccl": "2.28.3"},
+            versions={"torch": "2.13.0", "lightning": "2.6.6"},
+        ),
+    ]
+    runs = [record(tmp_path, "a", 500.0 + i, 2.0, ending=ending) for i, ending in enumerate(endings)]
+    assert [tuple(change) for change in compare(*runs, tmp_path).changes] == [
+        ("job", "command", "--lr 1", "--lr 2 -v"),
+        ("job", "script", "train.py 0a04", "train.py 77ff"),
+        ("job", "environment", "OMP_NUM_THREADS=1", "none"),
+        ("software", "transformers", "5.23.0", "not imported"),
+        ("software", "NCCL", "none", "2.28.3"),
+        ("software", "lightning", "not imported", "2.6.6"),
+    ]
+    # Of a recording whose ranks said nothing of their software nothing is said to have changed.
+    assert not compare(runs[0], record(tmp_path, "a", 510.0, 2.0), tmp_path).changes
 
 
 def test_models_that_nobody_knows_do_not_differ(tmp_path: Path) -> None:

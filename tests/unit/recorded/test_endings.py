@@ -22,8 +22,11 @@ from triplepoint.recorded.in_loop import record
 from triplepoint.recorded.session import Session
 from triplepoint.recorded.setup import ask_for_window
 from triplepoint.recording import Part, Recorder
+from triplepoint.status import Status
 
 S = 1_000_000_000
+LOST_PEER = "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer."
+KILLED = "killed by signal 9 (SIGKILL); the kernel's out-of-memory killer, or a person, ended it"
 MEASURED = ("warmup", "measured", "measured", "measured")
 
 
@@ -106,7 +109,27 @@ def test_job_told_to_end_after_measured_steps_is_ok_and_says_so(
             "train.py: error: unrecognized arguments: --stesp 3",
         ),
         (["RuntimeError: Connection reset by peer"], "RuntimeError: Connection reset by peer"),
-        (["step 3"], "exited with status 1 without a word"),
+        # torchrun, DeepSpeed 0.19, Open MPI 4.1 and srun 22.05 around a rank that SIGKILL ended; one that left with 5.
+        (
+            [LOST_PEER, "E1123 api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 29893) of binary: /bin/python"],
+            f"local rank 1 {KILLED}",
+        ),
+        (
+            [LOST_PEER, "[ERROR] ['python', '-u', 'train.py', '--local_rank=1', '--lr'] exits with return code = -9"],
+            f"local rank 1 {KILLED}",
+        ),
+        (
+            [LOST_PEER, "mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 9 (Killed)."],
+            f"rank 1 {KILLED}",
+        ),
+        ([LOST_PEER, "srun: error: n1: task 1: Killed"], f"rank 1 {KILLED}"),
+        (
+            [LOST_PEER, "srun: error: n1: task 3: Exited with exit code 5"],
+            "rank 3 exited with status 5 without a word",
+        ),
+        (["train.sh: line 3: pyhton: command not found"], "train.sh: line 3: pyhton: command not found"),
+        (["step 3", "give a data set"], "exited with status 1; its last line is: give a data set"),
+        ([], "exited with status 1 without a word"),
     ],
 )
 def test_crash_is_said_by_the_rank_that_failed_and_not_by_its_launcher(
@@ -115,6 +138,29 @@ def test_crash_is_said_by_the_rank_that_failed_and_not_by_its_launcher(
     left(tmp_path).leave_end(1, ["torchrun"], said)
     manifest, line = finished(tmp_path, capfd)
     assert manifest.facts["ending"] == expected and expected in line
+
+
+def test_rank_that_the_kernel_ended_for_want_of_memory_is_out_of_memory(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = [LOST_PEER, "E1123 api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 29893) of binary: /bin/python"]
+    left(tmp_path).leave_end(1, ["torchrun"], said, num_host_kills=1)
+    manifest, line = finished(tmp_path, capfd)
+    assert manifest.status == "oom"
+    assert str(manifest.facts["ending"]).startswith("host memory: the kernel ended it; local rank 1 killed")
+
+
+def test_rank_that_was_killed_is_the_cause_and_not_the_one_that_lost_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under srun, where each rank has a watcher of its own."""
+    session = left(tmp_path)
+    session.leave_end(1, ["train"], [LOST_PEER])
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    monkeypatch.setenv("RANK", "1")
+    session.leave_end(-9, ["train"], [])
+    manifest, _ = finished(tmp_path, capfd)
+    assert manifest.facts["ending"] == KILLED and manifest.evidence is not None and manifest.evidence.rank == 1
 
 
 def test_pattern_that_no_line_matched_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -221,6 +267,20 @@ def test_job_too_short_for_a_sample_leaves_nothing(tmp_path: Path, capfd: pytest
     assert main(["record", "--finish", "--results", str(tmp_path), "--config", str(CONFIG)]) == 0
     assert "the job ended before its first sample and step" in capfd.readouterr().err
     assert not list(tmp_path.glob("recorded/open/*"))
+
+
+def test_job_that_fails_before_its_first_sample_says_why(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "triplepoint", "record", "--results", str(tmp_path), "--", sys.executable, "trian.py"],
+        capture_output=True, text=True, timeout=120, cwd=tmp_path,
+    )  # fmt: skip
+    own, ours = done.stderr.splitlines()
+    assert done.returncode == 2 and "can't open file" in own
+    assert ours == (
+        f"triplepoint: record: {Status.CRASHED.label}: {own} (exit status 2); the job ended before its first sample "
+        "and step, so no run is written"
+    )
+    assert not list(tmp_path.glob("runs/*")) and not list(tmp_path.glob("recorded/open/*"))
 
 
 def test_what_became_of_a_job_names_the_job_or_the_rank() -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,10 @@ def test_command_under_torchrun_becomes_a_run_with_steps_telemetry_and_traces(tm
     assert "iteration       30/      30" in done.stdout
     folder, manifest, steps = recorded(tmp_path)
     assert manifest.facts["steps_marked_by"] == "steps of the optimizer"
+    digest = sha256((LOOPS / "plain.py").read_bytes()).hexdigest()
+    assert manifest.facts["script"] == f"plain.py {digest[:12]}" and manifest.facts["backend"] == "gloo"
+    assert "OMP_NUM_THREADS=1" in str(manifest.facts["environment"]).split()
+    assert {"python", "torch"} <= set(manifest.versions)
     assert Counter((row["rank"], row["kind"]) for row in steps) == {
         (rank, kind): num for rank in (0, 1) for kind, num in (("warmup", 3), ("measured", 24), ("profiled", 2))
     }
@@ -191,7 +196,8 @@ def test_job_of_slurm_is_watched_on_its_nodes(tmp_path: Path, monkeypatch: pytes
     ("words", "expected"),
     [
         ([], "expected either -- COMMAND or one of"),
-        (["--", "nosuchprogram"], "no program 'nosuchprogram'"),
+        (["--", "nosuchprogram"], "'nosuchprogram': no such program"),
+        (["--", __file__], "is not executable"),
         (["--pid", "4194303"], "no such process on this node"),
         (["--job", "x1"], "expected the number of a job of Slurm"),
         (["--profile", "7:5", "--", "true"], "expected FIRST:LAST"),
@@ -202,7 +208,8 @@ def test_job_of_slurm_is_watched_on_its_nodes(tmp_path: Path, monkeypatch: pytes
         (["--set", "steps={}", "--", "true"], "steps cannot be described"),
         (["--log", "x", "--", "true"], "--log is read with --pid"),
         (["--study", "My Study", "--", "true"], "--study 'My Study'"),
-        (["--warmup", "-1", "--", "true"], "expected 0 or more steps"),
+        (["--warmup", "-1", "--", "true"], "expected a whole number from 0"),
+        (["--results", "/proc/nosuch", "--", "true"], "/proc/nosuch: no such file or folder"),
         (["--profile-now", "2"], "recordings under way: none"),
     ],
 )

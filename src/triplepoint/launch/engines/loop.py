@@ -26,14 +26,9 @@ from triplepoint.errors import UserError
 from triplepoint.flops import FORMULAS, model_flops_per_token
 from triplepoint.launch.engines import RankContext, StepRecorder
 from triplepoint.launch.engines.data import Batcher
-from triplepoint.provenance import processor
+from triplepoint.provenance import COLLECTIVE_SETTINGS, processor
 from triplepoint.units import KIB
 
-_SETTINGS = (
-    *("NCCL_", "RCCL_", "TORCH_NCCL_", "GLOO_", "HSA_", "UCX_"),
-    *("CUDA_DEVICE_MAX_CONNECTIONS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
-)
-"""How the names of variables begin that change what collectives and the allocator do."""
 LOOPBACK = "127.0.0.1"
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "rocm": "nccl"}
 """Collective library by `cluster.device`; on ROCm torch's nccl is RCCL."""
@@ -92,7 +87,7 @@ def device_name(device: torch.device) -> str:
 
 def run_facts(point: Point) -> dict[str, Any]:
     """Return facts of a run that every engine has."""
-    settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(_SETTINGS))
+    settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(COLLECTIVE_SETTINGS))
     return {
         "flops_per_token": model_flops_per_token(point),
         "flops_formula": FORMULAS[point.task],
