@@ -74,8 +74,8 @@ def answer(rows: DataFrame) -> str:
         lines.append(f"With {networks} steps of {first['num_gpus']:,} GPUs are {said}{tie}")
     efficiency, goodput = (_percent(first, name) for name in ("efficiency", "goodput"))
     lines.append(
-        f"{first['model']} on {first['num_gpus']:,} GPUs with {first['network']} keeps {efficiency} of the speed per GPU "
-        f"of {first['start_gpus']:,}; failures leave {goodput} of that"
+        f"{first['model']} on {first['num_gpus']:,} GPUs with {first['network']} keeps {efficiency} of the speed per "
+        f"GPU of {first['start_gpus']:,}; failures leave {goodput} of that"
     )
     return "\n".join(lines)
 
