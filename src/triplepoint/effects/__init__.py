@@ -272,7 +272,8 @@ def _by_rank(rows: "DataFrame", column: str) -> dict[int, float]:
     """Return the mean of a quantity over repeats, by rank; nothing of a quantity that is not there."""
     if column not in rows:
         return {}
-    return {int(rank): float(value) for rank, value in rows.groupby("rank")[column].mean().dropna().items()}
+    means = rows.groupby("rank")[column].mean().dropna()
+    return dict(zip(means.index.tolist(), means.tolist(), strict=True))
 
 
 def _sigma(row: "Series[Any]", column: str, is_relative: bool, are_both_simulated: bool) -> float:

@@ -7,8 +7,8 @@ from pandas import DataFrame, concat
 
 from triplepoint.effects import links
 from triplepoint.figures import labels, style
-from triplepoint.figures.microbatch_power import draw_panel, legend_of_layouts, swept, write_statuses
-from triplepoint.figures.parallelism_sweep import Quantity, leave_out_far, share_y
+from triplepoint.figures.microbatch_power import draw_panel, legend_of_layouts, swept, without_far, write_statuses
+from triplepoint.figures.parallelism_sweep import Quantity, share_y
 
 NOTE = (
     "Use of the busier direction, of its capacity, mean over measured steps: of all GPUs, for InfiniBand of all nodes. "
@@ -47,12 +47,9 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 def _draw(points: DataFrame, numbers: DataFrame, quantities: list[Quantity]) -> Figure:
     groups = [DataFrame(found) for _, found in numbers.groupby("group", sort=False)]
     rows = max(len(quantities), 1)
-    at_smallest = points[points["micro_batch_size"] == points["micro_batch_size"].min()]
-    trainings = [DataFrame(found) for _, found in at_smallest.groupby("group", sort=False)]
-    compared, about_far = leave_out_far(trainings, [str(found["model"].iloc[0]) for found in trainings])
-    answer = links.answer(points.merge(concat(compared)[["group", "layout"]].drop_duplicates()))
+    compared, about_far = without_far(points)
     page = style.new_page(
-        answer, points, rows, len(groups), style.PAGE if len(groups) > 1 else style.COLUMN,
+        links.answer(compared), points, rows, len(groups), style.PAGE if len(groups) > 1 else style.COLUMN,
         2.2 + 1.25 * rows, NOTE + about_far, sharex="col",
     )  # fmt: skip
     for col, group in enumerate(groups):

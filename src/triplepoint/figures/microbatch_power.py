@@ -13,7 +13,7 @@ from pandas import DataFrame, concat
 from triplepoint import effects
 from triplepoint.effects import titles
 from triplepoint.figures import labels, marks, style
-from triplepoint.figures.parallelism_sweep import Quantity, published_of, share_y
+from triplepoint.figures.parallelism_sweep import Quantity, leave_out_far, published_of, share_y
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 
@@ -75,9 +75,11 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     quantities = [one for number, one in enumerate(found) if not number or chosen[one.column].notna().any()]
     numbers = _numbers(chosen, tables.get("published"), quantities)
     groups = [DataFrame(found) for _, found in numbers.groupby("group", sort=False)]
+    compared, about_far = without_far(chosen)
     page = style.new_page(
-        answer(chosen), chosen, len(quantities), len(groups), style.PAGE if len(groups) > 1 else style.COLUMN,
-        min(style.TALLEST, 2.0 + 1.05 * len(quantities)), NOTE.format(bands=_bands(chosen)), sharex="col",
+        answer(compared), chosen, len(quantities), len(groups), style.PAGE if len(groups) > 1 else style.COLUMN,
+        min(style.TALLEST, 2.0 + 1.05 * len(quantities)), NOTE.format(bands=_bands(chosen)) + about_far,
+        sharex="col",
     )  # fmt: skip
     handles: list[Artist] = []
     for col, group in enumerate(groups):
@@ -100,6 +102,17 @@ def swept(points: DataFrame) -> DataFrame:
     """Return the layouts that were tried at several micro-batch sizes; all of them if none was."""
     is_swept = points.groupby(["group", "layout"])["micro_batch_size"].transform("nunique") > 1
     return points[is_swept].reset_index(drop=True) if is_swept.any() else points
+
+
+def without_far(points: DataFrame) -> tuple[DataFrame, str]:
+    """Return points without layouts far slower than others at the smallest micro-batch, and a sentence on those."""
+    at_smallest = points[points["micro_batch_size"] == points["micro_batch_size"].min()]
+    trainings = [DataFrame(found) for _, found in at_smallest.groupby("group", sort=False)]
+    compared, about_far = leave_out_far(trainings, [str(found["model"].iloc[0]) for found in trainings])
+    is_far = ~concat(trainings).index.isin(concat(compared).index)
+    far = set(concat(trainings).loc[is_far, ["group", "layout"]].itertuples(index=False, name=None))
+    keys = points[["group", "layout"]].itertuples(index=False, name=None)
+    return points[[key not in far for key in keys]], about_far
 
 
 def answer(points: DataFrame) -> str:

@@ -111,7 +111,7 @@ def _numbers(points: DataFrame, gpus: DataFrame, changes: Sequence[Change]) -> t
     for (group, layout, switched), found in points.groupby(["group", "layout", "switched"], sort=False):
         alike = points[(points["group"] == group) & (points["layout"] == layout)]
         row = found.iloc[0]
-        for changed, before in (_CHANGES[switched] or {"": ""}).items():
+        for changed, before in (_CHANGES[str(switched)] or {"": ""}).items():
             numbers = {
                 "group": group,
                 "layout": layout,
@@ -177,7 +177,7 @@ def _effects_of(numbers: DataFrame, column: str) -> dict[tuple[Hashable, ...], e
     known = numbers[numbers[ends[0]].notna()]
     return {
         key: effects.over_pairs(
-            [effects.Effect(*pair, "ranks", 1) for pair in found[ends].div(100).itertuples(index=False)]
+            [effects.Effect(value, low, high, "ranks", 1) for value, low, high in (found[ends] / 100).to_numpy(float)]
         )
         for key, found in known.groupby(["group", "layout"], sort=False)
     }

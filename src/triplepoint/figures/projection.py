@@ -67,7 +67,8 @@ def answer(rows: DataFrame) -> str:
     first = sized.iloc[0]
     lines = []
     for _, row in sized.iloc[1:].iterrows():
-        change = Effect(*(row[f"step_time_over_first{end}"] - 1 for end in ("", "_lo", "_hi")), "model", 1)
+        value, low, high = (row[f"step_time_over_first{end}"] - 1 for end in ("", "_lo", "_hi"))
+        change = Effect(value, low, high, "model", 1)
         said = f"{change.text} longer" if change.value > 0 else f"{change.opposite.text} shorter"
         tie = ", a tie" * change.is_tie
         networks = f"{row['network']} instead of {first['network']}"
