@@ -260,7 +260,8 @@ def _draw_memory(axes: Axes, found: DataFrame, is_first: bool) -> None:
 
 
 def _legend(numbers: DataFrame) -> list[Artist]:
-    pairs = [pair for pair in _PAIRS if (numbers[["switched", "changed"]] == pair).all(axis=1).any()]
+    drawn = set(zip(numbers["switched"], numbers["changed"], strict=True))
+    pairs = [pair for pair in _PAIRS if pair in drawn]
     shown = [_mark_of(*pair) for pair in pairs]
     shown += [
         marks.OPTIMIZATIONS[name]._replace(name=f"memory with {marks.OPTIMIZATIONS[name].name}")
