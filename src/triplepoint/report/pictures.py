@@ -78,8 +78,9 @@ def _cut_answer(root: ET.Element) -> None:
     """Take the title and its height off a figure: the page has it above."""
     for parent in root.iter():
         for found in [child for child in parent if child.get("id") == ANSWER]:
-            lines = [text.get("transform", "") for text in found.iter(f"{_SVG}text")]
-            baselines = [float(y) for line in lines for y in _BASELINE.findall(line)]
+            # A single line has its place in y, several theirs in transform.
+            lines = [(text.get("transform", ""), text.get("y")) for text in found.iter(f"{_SVG}text")]
+            baselines = [float(y) for moved, own in lines for y in ([own] if own else _BASELINE.findall(moved))]
             left, top, width, height = map(float, root.get("viewBox", "").split())
             cut = max(baselines) + _DESCENT_PT - top
             root.set("viewBox", f"{left:g} {top + cut:g} {width:g} {height - cut:g}")
