@@ -104,19 +104,25 @@ def whole_number(most: int = MOST_PROCESSES) -> Callable[[str], int]:
     return read
 
 
-def seconds(least: float, most: float) -> Callable[[str], float]:
-    """Return the type of an argument that is a time from `least` to `most`. Unit: s."""
+def number(least: float, most: float, unit: str = "a number", is_least_allowed: bool = True) -> Callable[[str], float]:
+    """Return the type of an argument that is a number from `least`, or above it, to `most`; `unit` says what it is."""
+    ends = f"from {least:g} to {most:g}" if is_least_allowed else f"above {least:g}, at most {most:g}"
 
     def read(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not least <= value <= most:  # NaN is not either
-            raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected seconds from {least:g} to {most:g}")
+        if not least <= value <= most or (value == least and not is_least_allowed):  # NaN is not either
+            raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected {unit} {ends}")
         return value
 
     return read
+
+
+def seconds(least: float, most: float) -> Callable[[str], float]:
+    """Return the type of an argument that is a time from `least` to `most`. Unit: s."""
+    return number(least, most, "seconds")
 
 
 def out_file(text: str) -> Path:
@@ -221,13 +227,18 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 def add_prices(parser: argparse.ArgumentParser) -> None:
     """Add the prices of energy and of GPU hours; `read_prices` returns them."""
-    parser.add_argument("--price-kwh", type=_price, metavar="PRICE", help="of a kWh (default: energy costs nothing)")
     parser.add_argument(
-        "--price-gpu-hour", type=_price, metavar="PRICE", help="of a GPU for an hour, same currency (default: nothing)"
+        "--price-kwh", type=number(0, 1e6), metavar="PRICE", help="of a kWh (default: energy costs nothing)"
+    )
+    parser.add_argument(
+        "--price-gpu-hour",
+        type=number(0, 1e6),
+        metavar="PRICE",
+        help="of a GPU for an hour, same currency (default: nothing)",
     )
     parser.add_argument("--currency", type=_currency, default="currency", metavar="NAME", help="what prices are in")
     parser.add_argument(
-        "--pue", type=_pue, default=1.0, metavar="FACTOR",
+        "--pue", type=number(1, 10), default=1.0, metavar="FACTOR",
         help="power usage effectiveness of the hall, times which energy is paid (default: 1, what nodes take alone)",
     )  # fmt: skip
 
@@ -237,24 +248,6 @@ def read_prices(arguments: argparse.Namespace) -> "Prices":
     from triplepoint.prices import Prices
 
     return Prices(arguments.price_kwh, arguments.price_gpu_hour, arguments.currency, arguments.pue)
-
-
-def _price(text: str) -> float:
-    return _between(text, 0.0, 1e6)
-
-
-def _pue(text: str) -> float:
-    return _between(text, 1.0, 10.0)
-
-
-def _between(text: str, least: float, most: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not least <= value <= most:  # NaN is not either
-        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected a number from {least:g} to {most:g}")
-    return value
 
 
 def _currency(text: str) -> str:

@@ -1,18 +1,9 @@
 """`triplepoint frontier RUN|POINT`."""
 
 import argparse
-import math
-from collections.abc import Callable
 
 from triplepoint.cli.answer import Answer
-from triplepoint.cli.arguments import (
-    add_config,
-    add_results,
-    make_parser,
-    out_figure,
-    out_file,
-    say,
-)
+from triplepoint.cli.arguments import add_config, add_results, make_parser, number, out_figure, out_file, say
 from triplepoint.errors import PointError
 
 _ABOUT = """\
@@ -55,24 +46,24 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("source", metavar="SOURCE", help="run or point, see below")
     made.add_argument(
-        "--slowdown", type=_number("percent", 0, 100), metavar="PERCENT",
+        "--slowdown", type=number(0, 100, "percent"), metavar="PERCENT",
         help="by how much a step may take longer (default: 1; with a budget as little as it asks)",
     )  # fmt: skip
     made.add_argument(
-        "--node-power", type=_number("watts", 1, 1e6), metavar="W", help="budget of a node (default: none)"
+        "--node-power", type=number(1, 1e6, "watts"), metavar="W", help="budget of a node (default: none)"
     )
     made.add_argument(
-        "--rack-power", type=_number("watts", 1, 1e7), metavar="W",
+        "--rack-power", type=number(1, 1e7, "watts"), metavar="W",
         help="budget of a rack, of a cluster with nodes_per_rack (default: none)",
     )  # fmt: skip
     made.add_argument(
         "--hall-power",
-        type=_number("watts", 1, 1e9),
+        type=number(1, 1e9, "watts"),
         metavar="W",
         help="budget of all nodes of the job (default: none)",
     )
     made.add_argument(
-        "--gpu-temp", type=_number("degC", 1, 150), metavar="C", help="highest temperature of a die (default: none)"
+        "--gpu-temp", type=number(1, 150, "degC"), metavar="C", help="highest temperature of a die (default: none)"
     )
     made.add_argument("--figure", type=out_figure, metavar="OUT", help=".pdf, .png or .svg to write (default: none)")
     made.add_argument(
@@ -81,19 +72,6 @@ def parser() -> argparse.ArgumentParser:
     add_results(made)
     add_config(made)
     return made
-
-
-def _number(unit: str, least: float, most: float) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not least <= value <= most:  # NaN is not either
-            raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected {unit} from {least:g} to {most:g}")
-        return value
-
-    return read
 
 
 def run(arguments: argparse.Namespace) -> Answer:

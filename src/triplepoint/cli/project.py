@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triplepoint.cli.answer import Answer
-from triplepoint.cli.arguments import add_config, add_results, make_parser, out_figure, out_file, say, whole_number
+from triplepoint.cli.arguments import (
+    add_config,
+    add_results,
+    make_parser,
+    number,
+    out_figure,
+    out_file,
+    say,
+    whole_number,
+)
 from triplepoint.errors import UserError
 
 if TYPE_CHECKING:
@@ -93,7 +102,7 @@ def _add_network(made: argparse.ArgumentParser) -> None:
         "--topology", choices=("fat_tree", "rail_optimised", "dragonfly"), help="switches (default: the cluster's)"
     )
     made.add_argument(
-        "--oversubscription", type=_number(1, 64), metavar="RATIO",
+        "--oversubscription", type=number(1, 64), metavar="RATIO",
         help="bandwidth into a leaf switch or group over that out of it (default: the cluster's)",
     )  # fmt: skip
     made.add_argument(
@@ -114,10 +123,10 @@ def _add_failures(made: argparse.ArgumentParser) -> None:
         help="failures per 1,000 node-days of 8 GPUs, or LOW:RATE:HIGH with its interval (default: published curve)",
     )  # fmt: skip
     made.add_argument(
-        "--checkpoint", type=_number(1e-3, 86400), metavar="S", help="time a checkpoint stops the job (default: 33)"
+        "--checkpoint", type=number(1e-3, 86400), metavar="S", help="time a checkpoint stops the job (default: 33)"
     )
     made.add_argument(
-        "--restart", type=_number(0, 86400), metavar="S", help="from a failure until the job goes on (default: 300)"
+        "--restart", type=number(0, 86400), metavar="S", help="from a failure until the job goes on (default: 300)"
     )
 
 
@@ -125,16 +134,6 @@ def _sizes(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"[1-9]\d{0,6}(,[1-9]\d{0,6}){0,31}", text):
         raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected whole numbers, such as 1024,8192")
     return tuple(int(word) for word in text.split(","))
-
-
-def _number(least: float, most: float) -> Any:
-    def read(text: str) -> float:
-        value = _float(text)
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected a number from {least:g} to {most:g}")
-        return value
-
-    return read
 
 
 def _float(text: str) -> float:

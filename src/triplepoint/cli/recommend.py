@@ -1,12 +1,20 @@
 """`triplepoint recommend RUN` and `triplepoint recommend CLUSTER`."""
 
 import argparse
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triplepoint.cli.answer import Answer
-from triplepoint.cli.arguments import add_config, add_results, make_parser, out_file, read_settings, run_folder, say
+from triplepoint.cli.arguments import (
+    add_config,
+    add_results,
+    make_parser,
+    number,
+    out_file,
+    read_settings,
+    run_folder,
+    say,
+)
 from triplepoint.errors import UserError
 
 if TYPE_CHECKING:
@@ -73,7 +81,11 @@ def parser() -> argparse.ArgumentParser:
         help="judge these layers of stages, in place of a search (default: search)",
     )  # fmt: skip
     made.add_argument(
-        "--restart-minutes", type=_minutes, default=15.0, metavar="MIN", help="what an interruption of the job costs"
+        "--restart-minutes",
+        type=number(0, _MOST_MINUTES, "minutes", is_least_allowed=False),
+        default=15.0,
+        metavar="MIN",
+        help="what an interruption of the job costs",
     )
     made.add_argument(
         "--hosts", type=out_file, metavar="FILE", help="write the hosts in rank order, one a line (default: none)"
@@ -190,16 +202,6 @@ def _ledger(arguments: argparse.Namespace) -> Answer:
         ledger.add_pair(arguments.results, arguments.run, *arguments.found)
     rows = ledger.content(arguments.results)
     return Answer({"ledger": rows}, ledger.render(rows))
-
-
-def _minutes(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= _MOST_MINUTES:
-        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected minutes above 0, up to {_MOST_MINUTES}")
-    return value
 
 
 def _of_sensors(arguments: argparse.Namespace) -> Answer | None:

@@ -10,6 +10,7 @@ from triplepoint.cli.arguments import (
     add_config,
     add_prices,
     make_parser,
+    number,
     out_figure,
     out_file,
     read_prices,
@@ -87,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
     _add_limits(made)
     add_prices(made)
     made.add_argument(
-        "--within", type=_share, default=0.25, metavar="SHARE",
+        "--within", type=number(0, 1), default=0.25, metavar="SHARE",
         help="power and heat of those that are up to so much slower than the fastest (default: 0.25)",
     )  # fmt: skip
     made.add_argument(
@@ -109,34 +110,14 @@ def _add_limits(made: argparse.ArgumentParser) -> None:
         "temp": ("DEGC", "of the hottest GPU"),
         "memory": ("GIB", "on the fullest GPU"),
     }
+    limit = number(0, 1e15, is_least_allowed=False)
     for name, (unit, what) in limits.items():
         made.add_argument(
-            f"--max-{name}", type=_positive, default=math.inf, metavar=unit, help=f"{what} (default: no limit)"
+            f"--max-{name}", type=limit, default=math.inf, metavar=unit, help=f"{what} (default: no limit)"
         )
     made.add_argument(
-        "--fits", type=_share, default=0.5, metavar="SHARE", help="least probability of fitting in memory"
+        "--fits", type=number(0, 1), default=0.5, metavar="SHARE", help="least probability of fitting in memory"
     )
-
-
-def _positive(text: str) -> float:
-    value = _read(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected a number above 0")
-    return value
-
-
-def _share(text: str) -> float:
-    value = _read(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected a number from 0 to 1")
-    return value
-
-
-def _read(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 def run(arguments: argparse.Namespace) -> Answer:

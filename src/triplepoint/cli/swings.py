@@ -13,6 +13,7 @@ from triplepoint.cli.arguments import (
     add_results,
     in_file,
     make_parser,
+    number,
     out_figure,
     run_folder,
     say,
@@ -95,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
         help="of a point, evaluations: steps between them, sequences of each (default: none)",
     )  # fmt: skip
     made.add_argument(
-        "--cap", action="append", default=[], type=_watts, metavar="W",
+        "--cap", action="append", default=[], type=number(0, 1e5, "watts", is_least_allowed=False), metavar="W",
         help="of a point, power limit of GPUs to try, repeatable (default: 90, 80, 70 %% where limits are exceeded)",
     )  # fmt: skip
     made.add_argument("--figure", type=out_figure, metavar="OUT", help=".pdf, .png or .svg to write (default: none)")
@@ -120,16 +121,6 @@ def _evaluations(text: str) -> tuple[int, int]:
         raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected EVERY:SEQUENCES, such as 12:5659")
     every, sequences = text.split(":")
     return int(every), int(sequences)
-
-
-def _watts(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= 1e5:
-        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected watts from 0 to 1e5")
-    return value
 
 
 def run(arguments: argparse.Namespace) -> Answer:

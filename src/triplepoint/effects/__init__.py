@@ -202,13 +202,22 @@ def pair_points(
         other: Its value afterwards.
         ranks: Values by rank, as `compare` takes them.
     """
-    done = points[(points["status"] == Status.OK) & points[column].notna()]
+    is_meant = (points["status"] == Status.OK) & points[column].notna() & points[setting].isin([first, other])
+    # Of two hundred columns a few: to take rows of all, group by group, takes most of a figure's own time.
+    compared = [name for name in _compared(column) if name in points]
+    done = points.loc[is_meant, list(dict.fromkeys([*by, setting, *compared]))]
     effects: dict[tuple[Hashable, ...], Effect] = {}
     for key, members in done.groupby(list(by), sort=False, dropna=False):
         before, after = (members[members[setting] == value] for value in (first, other))
         if len(before) and len(after):
             effects[tuple(key) if isinstance(key, tuple) else (key,)] = compare(before, after, column, ranks=ranks)
     return effects
+
+
+def _compared(column: str) -> list[str]:
+    """Return the columns of `points` that `compare` reads for a quantity."""
+    ends = [column_of(column, end) for end in ("lo", "hi", "p10", "p90")]
+    return [column, *ends, "repeat", "origin", "num_measured_steps", "step_time_layout_sigma"]
 
 
 def on_as_many_gpus(points: "DataFrame") -> "DataFrame":
