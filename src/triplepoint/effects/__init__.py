@@ -217,7 +217,7 @@ def pair_points(
 def _compared(column: str) -> list[str]:
     """Return the columns of `points` that `compare` reads for a quantity."""
     ends = [column_of(column, end) for end in ("lo", "hi", "p10", "p90")]
-    return [column, *ends, "repeat", "origin", "num_measured_steps", "step_time_layout_sigma"]
+    return [column, *ends, "run", "repeat", "origin", "num_measured_steps", "step_time_layout_sigma"]
 
 
 def on_as_many_gpus(points: "DataFrame") -> "DataFrame":

@@ -145,6 +145,10 @@ def test_pairs_differ_in_the_setting_alone() -> None:
         simulated("b", 1.2).assign(recompute="full", status="oom"),
         simulated("c", 1.0).assign(recompute="none"),
     ]
+    by_rank = ranks(x=[1, 2], y=[1, 2]).assign(step_time_s=[1.0, 1.0, 1.3, 1.3])
+    runs = pd.concat(parts).assign(run=["x", "y", "u", "v", "w"])
+    paired = effects.pair_points(runs, "step_time_s", ["layout"], "recompute", "none", "full", by_rank)
+    assert paired["a",].basis == "ranks"
     found = effects.pair_points(pd.concat(parts), "step_time_s", ["layout"], "recompute", "none", "full")
     assert list(found) == [("a",)]
     assert found["a",].value == pytest.approx(0.3)
