@@ -14,7 +14,7 @@ from triplepoint.tables.schema import column_of
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-Basis = Literal["repeats", "steps", "model", "mixed", "settings", "none"]
+Basis = Literal["repeats", "steps", "ranks", "model", "mixed", "settings", "none"]
 
 COVERAGE = 0.9
 """Of every interval here."""
@@ -30,6 +30,7 @@ _BY_STEP_TIME = frozenset({"step_time_s", "tokens_per_s", "tokens_per_s_per_gpu"
 ABOUT: Mapping[Basis, str] = {
     "repeats": "paired over repeats",
     "steps": "over the steps of one launch each, which do not show how launches differ",
+    "ranks": "over the GPUs of simulated runs, paired, without the error of the model",
     "model": "of the model, without the error that both share, as far as known",
     "mixed": "over the steps of the measured side and of the model on the simulated one",
     "settings": "of the mean over them",
@@ -107,7 +108,13 @@ class Effect:
         return Effect(value, low, high, self.basis, self.num)
 
 
-def compare(first: "DataFrame", other: "DataFrame", column: str, is_relative: bool | None = None) -> Effect:
+def compare(
+    first: "DataFrame",
+    other: "DataFrame",
+    column: str,
+    is_relative: bool | None = None,
+    ranks: "DataFrame | None" = None,
+) -> Effect:
     """Return by how much a quantity of `other` differs from that of `first`.
 
     Args:
@@ -115,6 +122,8 @@ def compare(first: "DataFrame", other: "DataFrame", column: str, is_relative: bo
         other: Repeats of another.
         column: A column of `points`.
         is_relative: Whether to take the ratio, else the difference; None for that of temperatures (`_c`) alone.
+        ranks: Values by rank, columns `run`, `rank` and the quantity, of points that differ in one setting alone: the
+            interval of simulated ones is then over their ranks, paired, and unknown of a quantity that is not there.
 
     Raises:
         ValueError: If a value is missing, or one of a ratio is not positive.
@@ -127,6 +136,8 @@ def compare(first: "DataFrame", other: "DataFrame", column: str, is_relative: bo
     origins = {*first["origin"], *other["origin"]}
     if len(shared) > 1 and origins == {"measured"}:
         return _over([two[repeat] - one[repeat] for repeat in shared], "repeats", is_relative)
+    if ranks is not None and origins == {"simulated"}:
+        return _over_ranks(first, other, column, middle[1] - middle[0], is_relative, ranks)
     sigmas = [_sigma(rows.iloc[0], column, is_relative, origins == {"simulated"}) for rows in (first, other)]
     sigma = math.hypot(*sigmas)
     basis: Basis = "mixed" if len(origins) > 1 else "model" if origins == {"simulated"} else "steps"
@@ -155,8 +166,30 @@ def over_settings(effects: Sequence[Effect]) -> Effect:
     return _over(changes, "settings", is_relative)
 
 
+def over_pairs(effects: Sequence[Effect]) -> Effect:
+    """Return the mean effect of one change over pairs of points, with the interval that those of the pairs leave it.
+
+    How pairs differ is not in it: see `over_settings`.
+
+    Raises:
+        ValueError: If there is no effect, or they are of different kinds.
+    """
+    mean = over_settings(effects)
+    is_relative, num = mean.is_relative, len(effects)
+    ends = [(math.log1p(one.low), math.log1p(one.high)) if is_relative else (one.low, one.high) for one in effects]
+    half = math.hypot(*((high - low) / 2 for low, high in ends)) / num
+    basis: Basis = "none" if math.isnan(half) else effects[0].basis
+    return _effect(math.log1p(mean.value) if is_relative else mean.value, half, basis, num, is_relative)
+
+
 def pair_points(
-    points: "DataFrame", column: str, by: Sequence[str], setting: str, first: Hashable, other: Hashable
+    points: "DataFrame",
+    column: str,
+    by: Sequence[str],
+    setting: str,
+    first: Hashable,
+    other: Hashable,
+    ranks: "DataFrame | None" = None,
 ) -> dict[tuple[Hashable, ...], Effect]:
     """Return the effect on a quantity of changing one setting, for each combination of the others that ran with both.
 
@@ -167,6 +200,7 @@ def pair_points(
         setting: The column that changes.
         first: Its value before.
         other: Its value afterwards.
+        ranks: Values by rank, as `compare` takes them.
     """
     is_meant = (points["status"] == Status.OK) & points[column].notna() & points[setting].isin([first, other])
     # Of two hundred columns a few: to take rows of all, group by group, takes most of a figure's own time.
@@ -176,14 +210,14 @@ def pair_points(
     for key, members in done.groupby(list(by), sort=False, dropna=False):
         before, after = (members[members[setting] == value] for value in (first, other))
         if len(before) and len(after):
-            effects[tuple(key) if isinstance(key, tuple) else (key,)] = compare(before, after, column)
+            effects[tuple(key) if isinstance(key, tuple) else (key,)] = compare(before, after, column, ranks=ranks)
     return effects
 
 
 def _compared(column: str) -> list[str]:
     """Return the columns of `points` that `compare` reads for a quantity."""
     ends = [column_of(column, end) for end in ("lo", "hi", "p10", "p90")]
-    return [column, *ends, "repeat", "origin", "num_measured_steps", "step_time_layout_sigma"]
+    return [column, *ends, "run", "repeat", "origin", "num_measured_steps", "step_time_layout_sigma"]
 
 
 def on_as_many_gpus(points: "DataFrame") -> "DataFrame":
@@ -216,6 +250,39 @@ def _values(rows: "DataFrame", column: str, is_relative: bool) -> dict[Hashable,
     if not values or not all(math.isfinite(value) and (value > 0 or not is_relative) for value in values.values()):
         raise ValueError(f"{column} of {list(values.values())}: numbers{' above zero' * is_relative} are expected")
     return {key: math.log(value) if is_relative else value for key, value in values.items()}
+
+
+def _over_ranks(
+    first: "DataFrame", other: "DataFrame", column: str, change: float, is_relative: bool, ranks: "DataFrame"
+) -> Effect:
+    """Return a change with the t interval that its spread over ranks gives: of ratios that of a ratio of two means.
+
+    Args:
+        first: Repeats of one point.
+        other: Repeats of another.
+        column: The quantity.
+        change: How much it changes, of ratios in log.
+        is_relative: Whether it is a ratio.
+        ranks: Values by rank.
+    """
+    value = math.expm1(change) if is_relative else change
+    one, two = (_by_rank(ranks[ranks["run"].isin(rows["run"])], column) for rows in (first, other))
+    shared = sorted(set(one) & set(two))
+    if len(shared) < 2:
+        return Effect(value, math.nan, math.nan, "none", 1, is_relative)
+    mean = statistics.fmean(one[rank] for rank in shared) if is_relative else 1.0
+    ratio = statistics.fmean(two[rank] for rank in shared) / mean if is_relative else 1.0
+    spread = statistics.stdev((two[rank] - ratio * one[rank]) / mean for rank in shared)
+    half = t_quantile(len(shared) - 1, (1 + COVERAGE) / 2) * spread / math.sqrt(len(shared))
+    return Effect(value, value - half, value + half, "ranks", len(shared), is_relative)
+
+
+def _by_rank(rows: "DataFrame", column: str) -> dict[int, float]:
+    """Return the mean of a quantity over repeats, by rank; nothing of a quantity that is not there."""
+    if column not in rows:
+        return {}
+    means = rows.groupby("rank")[column].mean().dropna()
+    return dict(zip(means.index.tolist(), means.tolist(), strict=True))
 
 
 def _sigma(row: "Series[Any]", column: str, is_relative: bool, are_both_simulated: bool) -> float:

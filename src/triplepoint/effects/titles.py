@@ -1,11 +1,13 @@
 """Effects in words, for titles and findings: which setting is best, and what one change does over many settings."""
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from math import nan
 from typing import Literal
 
 from pandas import DataFrame
 
-from triplepoint.effects import ABOUT, MANY, Effect, compare, on_as_many_gpus, over_settings
+from triplepoint.effects import ABOUT, MANY, Effect, compare, on_as_many_gpus, over_pairs, over_settings
 from triplepoint.status import Status
 from triplepoint.units import counted
 
@@ -26,7 +28,9 @@ _WORDS: Mapping[str, tuple[str, Literal["time", "more", "less"]]] = {
 """What the best is called by column, and whether that is less time (so a higher speed), more, or less of it."""
 
 
-def say_change(change: str, quantities: Mapping[str, Found], noun: str = "layout", aside: str = "") -> str:
+def say_change(
+    change: str, quantities: Mapping[str, Found], noun: str = "layout", aside: str = "", is_paired: bool = False
+) -> str:
     """Return what one change does to some quantities, over all settings that ran with and without it, as a title.
 
     Args:
@@ -34,11 +38,14 @@ def say_change(change: str, quantities: Mapping[str, Found], noun: str = "layout
         quantities: What each quantity is called, and its effects; those without any are left out.
         noun: What a setting is called, in the singular.
         aside: What the intervals leave out, where there are any.
+        is_paired: Whether effects are those of pairs, see `summed_up`.
     """
     known = {name: found for name, found in quantities.items() if found}
     if not known:
         return f"No {noun} ran both ways: {change}"
-    said = "; ".join(f"{name} {summed_up(found, noun)}" for name, found in known.items())
+    said = "; ".join(f"{name} {summed_up(found, noun, is_paired)}" for name, found in known.items())
+    if is_paired:
+        return f"{change}, {said}" + f" ({aside})" * bool(aside)
     over = max((len(found) for found in known.values() if _is_clear(found)), default=0)
     return f"{change}, {said}" + (f" ({mean_of(over, noun)}{f'; {aside}' * bool(aside)})" if over else "")
 
@@ -58,7 +65,7 @@ def mean_of(num: int, noun: str) -> str:
     return f"mean of {counted(num, noun)}" if num > 1 else counted(num, noun)
 
 
-def summed_up(found: Found, noun: str = "layout") -> str:
+def summed_up(found: Found, noun: str = "layout", is_paired: bool = False) -> str:
     """Return what one change does to one quantity, as a verb.
 
     Where settings agree on its sign that is the mean effect with its t interval, 'falls by 21 % [10.4, 30]', else in
@@ -67,9 +74,14 @@ def summed_up(found: Found, noun: str = "layout") -> str:
     Args:
         found: Effects by setting.
         noun: What a setting is called, in the singular.
+        is_paired: Whether they are effects of pairs: the interval is then that of the pairs, and how settings differ
+            stands beside it: 'falls by 21 % [20, 22] (9.2 to 30 % in 7 layouts)'.
     """
+    effects = list(found.values())
+    if is_paired and (_is_clear(found) or all(one.value * effects[0].value > 0 for one in effects)):
+        return _said_with_range(effects, noun)
     if _is_clear(found):
-        return _said_mean(over_settings(list(found.values())))
+        return _said_mean(over_settings(effects))
     most, least = (pick(found.values(), key=lambda effect: effect.value) for pick in (max, min))
     rises, falls = (sum(sign * effect.value > 0 for effect in found.values()) for sign in (1, -1))
     if rises and falls:
@@ -90,6 +102,17 @@ def _at_most(effect: Effect) -> str:
 def _is_clear(found: Found) -> bool:
     """Return whether settings agree on the sign of a change, as far as the interval of their mean says."""
     return len(found) < 2 or not over_settings(list(found.values())).is_tie
+
+
+def _said_with_range(effects: Sequence[Effect], noun: str) -> str:
+    mean = over_pairs(effects)
+    if mean.ends == f" [{mean.size.split()[0]}, {mean.size.split()[0]}]":
+        mean = replace(mean, low=nan, high=nan)  # too narrow to show
+    if len(effects) < 2:
+        return f"{_said_mean(mean)} in {counted(1, noun)}"
+    turned = [effect if mean.value > 0 else effect.opposite for effect in effects]
+    least, most = (pick(turned, key=lambda effect: effect.value) for pick in (min, max))
+    return f"{_said_mean(mean)} ({least.size.split()[0]} to {most.size} in {counted(len(effects), noun)})"
 
 
 def _said_mean(mean: Effect) -> str:

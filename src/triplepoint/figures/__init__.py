@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 CAPTIONS = Path("workflow/report")
 """Where captions are, below the folder of the workflow."""
 
+ANSWER = "answer"
+"""Identifier of the title in a figure's SVG, which the report cuts off: it stands above the figure."""
+
 TRAINING = frozenset({"pretrain", "lora"})
 INFERENCE = frozenset({"inference"})
 
@@ -151,7 +154,7 @@ _SPECS = (
         "optimization_sweep",
         "What do recomputation and overlap change in time, power, heat and memory?",
         ("optimizations",),
-        ("points",),
+        ("points", "gpus"),
         "8",
         Need(varied=("recompute", "overlap")),
         cluster="h200x32",
@@ -160,7 +163,7 @@ _SPECS = (
         "optimization_sweep_h100",
         "What do recomputation and overlap change on 64 H100?",
         ("optimizations",),
-        ("points",),
+        ("points", "gpus"),
         "8",
         Need(on_gpus=True, varied=("recompute", "overlap")),
         is_general=False,

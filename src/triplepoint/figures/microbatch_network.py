@@ -7,7 +7,7 @@ from pandas import DataFrame, concat
 
 from triplepoint.effects import links
 from triplepoint.figures import labels, style
-from triplepoint.figures.microbatch_power import draw_panel, legend_of_layouts, swept
+from triplepoint.figures.microbatch_power import draw_panel, legend_of_layouts, swept, without_far, write_statuses
 from triplepoint.figures.parallelism_sweep import Quantity, share_y
 
 NOTE = (
@@ -34,6 +34,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         for _, members in labels.prepare(tables["points"]).groupby("group", sort=False)
     ]
     chosen = swept(concat(groups, ignore_index=True))
+    chosen["layout"] = chosen.groupby("group", sort=False)["layout"].transform(labels.without_shared)
     chosen["is_sharded"] = chosen["data_parallel_sharding"] == "optim_grads_params"
     used = links.shares(tables["traffic"])
     points = chosen.merge(used, left_on="run", right_index=True, how="left", sort=False).assign(**{_FULL: 100.0})
@@ -46,20 +47,23 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 def _draw(points: DataFrame, numbers: DataFrame, quantities: list[Quantity]) -> Figure:
     groups = [DataFrame(found) for _, found in numbers.groupby("group", sort=False)]
     rows = max(len(quantities), 1)
+    compared, about_far = without_far(points)
     page = style.new_page(
-        links.answer(points), points, rows, len(groups), style.PAGE if len(groups) > 1 else style.COLUMN,
-        2.2 + 1.25 * rows, NOTE, sharex="col",
+        links.answer(compared), points, rows, len(groups), style.PAGE if len(groups) > 1 else style.COLUMN,
+        2.2 + 1.25 * rows, NOTE + about_far, sharex="col",
     )  # fmt: skip
     for col, group in enumerate(groups):
         page.axes[0][col].set_title(str(group["group"].iloc[0]).split(" on ")[0])
         for row, quantity in enumerate(quantities):
-            draw_panel(page.axes[row][col], group, quantity, (row, col))
+            draw_panel(page.axes[row][col], group, quantity, is_first=not col)
         page.axes[-1][col].set_xlabel("micro-batch size")
     for row, quantity in enumerate(quantities):
         page.axes[row][0].set_ylabel(quantity.title)
         share_y(page.axes[row])
         for axes in page.axes[row]:
             axes.set_ylim(bottom=0)
+    for axes, group in zip(page.axes[0], groups if quantities else [], strict=False):
+        write_statuses(axes, group, quantities[0])
     if not quantities:
         for axes in page.all_axes:
             style.say(axes, "no traffic was counted")

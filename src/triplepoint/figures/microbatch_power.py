@@ -1,6 +1,6 @@
 """What a larger micro-batch does to speed, power, heat and clocks: a column of panels per model, a line per layout."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from pandas import DataFrame, concat
 from triplepoint import effects
 from triplepoint.effects import titles
 from triplepoint.figures import labels, marks, style
-from triplepoint.figures.parallelism_sweep import Quantity, published_of, share_y
+from triplepoint.figures.parallelism_sweep import Quantity, leave_out_far, published_of, share_y
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 
@@ -75,20 +75,24 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     quantities = [one for number, one in enumerate(found) if not number or chosen[one.column].notna().any()]
     numbers = _numbers(chosen, tables.get("published"), quantities)
     groups = [DataFrame(found) for _, found in numbers.groupby("group", sort=False)]
+    compared, about_far = without_far(chosen)
     page = style.new_page(
-        answer(chosen), chosen, len(quantities), len(groups), style.PAGE if len(groups) > 1 else style.COLUMN,
-        min(style.TALLEST, 2.0 + 1.05 * len(quantities)), NOTE.format(bands=_bands(chosen)), sharex="col",
+        answer(compared), chosen, len(quantities), len(groups), style.PAGE if len(groups) > 1 else style.COLUMN,
+        min(style.TALLEST, 2.0 + 1.05 * len(quantities)), NOTE.format(bands=_bands(chosen)) + about_far,
+        sharex="col",
     )  # fmt: skip
     handles: list[Artist] = []
     for col, group in enumerate(groups):
         page.axes[0][col].set_title(str(group["group"].iloc[0]).split(" on ")[0])
         for row, quantity in enumerate(quantities):
-            handles += draw_panel(page.axes[row][col], group, quantity, (row, col))
+            handles += draw_panel(page.axes[row][col], group, quantity, is_first=not col)
         page.axes[-1][col].set_xlabel("micro-batch size")
     for row, quantity in enumerate(quantities):
         page.axes[row][0].set_ylabel(quantity.title.format(rank=labels.rank_word(chosen)))
         if quantity.limit[0] or not quantity.from_zero:
             share_y(page.axes[row])
+    for axes, group in zip(page.axes[0], groups, strict=True):
+        write_statuses(axes, group, quantities[0])
     page.figure.align_ylabels(page.figure.axes)
     page.legend(legend_of_layouts(numbers) + handles)
     return page.finish(), numbers
@@ -98,6 +102,17 @@ def swept(points: DataFrame) -> DataFrame:
     """Return the layouts that were tried at several micro-batch sizes; all of them if none was."""
     is_swept = points.groupby(["group", "layout"])["micro_batch_size"].transform("nunique") > 1
     return points[is_swept].reset_index(drop=True) if is_swept.any() else points
+
+
+def without_far(points: DataFrame) -> tuple[DataFrame, str]:
+    """Return points without layouts far slower than others at the smallest micro-batch, and a sentence on those."""
+    at_smallest = points[points["micro_batch_size"] == points["micro_batch_size"].min()]
+    trainings = [DataFrame(found) for _, found in at_smallest.groupby("group", sort=False)]
+    compared, about_far = leave_out_far(trainings, [str(found["model"].iloc[0]) for found in trainings])
+    is_far = ~concat(trainings).index.isin(concat(compared).index)
+    far = set(concat(trainings).loc[is_far, ["group", "layout"]].itertuples(index=False, name=None))
+    keys = points[["group", "layout"]].itertuples(index=False, name=None)
+    return points[[key not in far for key in keys]], about_far
 
 
 def answer(points: DataFrame) -> str:
@@ -135,19 +150,19 @@ def _numbers(points: DataFrame, published: DataFrame | None, quantities: Sequenc
     return numbers
 
 
-def draw_panel(axes: Axes, found: DataFrame, quantity: Quantity, place: tuple[int, int]) -> list[Artist]:
-    """Draw a line per layout over the micro-batch size, and return what of it needs a legend."""
+def draw_panel(axes: Axes, found: DataFrame, quantity: Quantity, is_first: bool) -> list[Artist]:
+    """Draw a line per layout over the micro-batch size, and return what of it needs a legend.
+
+    Args:
+        axes: The panel.
+        found: Numbers of one model.
+        quantity: What to draw.
+        is_first: Whether to name limits: panels beside it have the same.
+    """
     sizes = labels.batches(found["micro_batch_size"])
-    names = list(dict.fromkeys(found["layout"]))
-    shift = 0.4 / max(len(names), 1)
     handles: list[Artist] = []
-    for number, name in enumerate(names):
-        own = found[(found["layout"] == name)].sort_values("micro_batch_size", kind="stable")
-        offset = (number - (len(names) - 1) / 2) * shift
-        at = np.array([sizes.index(int(size)) + offset for size in own["micro_batch_size"]])
+    for own, at in _lines(found):
         handles += _draw_line(axes, own, quantity, at)
-        if not place[0]:
-            _write_statuses(axes, own, at)
     axes.set_xlim(-0.5, len(sizes) - 0.5)
     axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
     axes.locator_params(axis="y", nbins=4)
@@ -157,7 +172,7 @@ def draw_panel(axes: Axes, found: DataFrame, quantity: Quantity, place: tuple[in
         axes.set_ylim(0, 1.6 * highest if (found[quantity.column] * quantity.scale > highest).any() else None)
     if quantity.limit[0] in found and found[quantity.limit[0]].notna().any():
         value = float(found[quantity.limit[0]].max())
-        style.draw_limit(axes, value, "" if place[1] else quantity.limit[1].format(value))
+        style.draw_limit(axes, value, quantity.limit[1].format(value) if is_first else "")
     return handles
 
 
@@ -180,15 +195,42 @@ def _draw_line(axes: Axes, own: DataFrame, quantity: Quantity, places: np.ndarra
     return [Line2D([], [], color=marks.BLACK, marker="D", markerfacecolor="none", linestyle="none", label="published")]
 
 
-def _write_statuses(axes: Axes, own: DataFrame, places: np.ndarray) -> None:
-    """Write what became of the points of a layout that gave no numbers."""
-    colour = marks.of_layout(int(own["tp"].iloc[0]), bool(own["is_sharded"].iloc[0])).colour
-    for place, status in zip(places, own["status"], strict=True):
-        if status != Status.OK:
+def _lines(found: DataFrame) -> Iterator[tuple[DataFrame, np.ndarray]]:
+    """Yield the points of each layout in the order of sizes, with their places along x."""
+    sizes = labels.batches(found["micro_batch_size"])
+    names = list(dict.fromkeys(found["layout"]))
+    shift = 0.4 / max(len(names), 1)
+    for number, name in enumerate(names):
+        own = found[(found["layout"] == name)].sort_values("micro_batch_size", kind="stable")
+        offset = (number - (len(names) - 1) / 2) * shift
+        yield own, np.array([sizes.index(int(size)) + offset for size in own["micro_batch_size"]])
+
+
+def write_statuses(axes: Axes, found: DataFrame, quantity: Quantity) -> None:
+    """Write what became of points that gave no numbers, at the foot of a finished panel or where a line is in the way.
+
+    Args:
+        axes: The panel.
+        found: Numbers of one model.
+        quantity: What is drawn in it.
+    """
+    low, high = axes.get_ylim()
+    heights = (found[quantity.column] * quantity.scale - low) / (high - low)
+    for own, places in _lines(found):
+        colour = marks.of_layout(int(own["tp"].iloc[0]), bool(own["is_sharded"].iloc[0])).colour
+        for place, size, status in zip(places, own["micro_batch_size"], own["status"], strict=True):
+            if status == Status.OK:
+                continue
+            beside = heights[(found["micro_batch_size"] == size) & (found["status"] == Status.OK)]
+            is_high = bool((beside < _TEXT).any() and not (beside > 1 - _TEXT).any())
             axes.text(
-                place, 0.03, style.word(status), transform=axes.get_xaxis_transform(), color=colour, ha="center",
-                va="bottom", rotation=90, fontsize=style.TEXT_PT,
+                place, 0.97 if is_high else 0.03, style.word(status), transform=axes.get_xaxis_transform(),
+                color=colour, ha="center", va="top" if is_high else "bottom", rotation=90, fontsize=style.TEXT_PT,
             )  # fmt: skip
+
+
+_TEXT = 0.4
+"""Part of a panel's height that the text of a status may take."""
 
 
 def _break_off(axes: Axes, found: DataFrame, quantity: Quantity, limit: float) -> None:

@@ -42,11 +42,17 @@ CHANGES = (
 MEMORY = "memory of\na {rank} (GiB)"
 _GIB = 2**30
 NOTE = (
-    "Change from the same layout with neither; at the foot memory itself, predicted where it ran out of it. "
-    "Lines with caps: 90 % interval {basis}. Where both points' errors may be shared, which is not known, the "
-    "interval is named, not drawn. Title: mean over layouts with its 90 % t interval over layouts alone, or "
-    "how many rise and fall where that holds no change."
+    "A mark: change of one setting in one layout, the other setting as it is. Lines with caps: 90 % interval "
+    "{basis}{alike}. Title: mean over layouts, in brackets that interval of it where it shows, and their range; how "
+    "many rise and fall where they disagree. At the foot memory itself, predicted where it ran out of it."
 )
+_CHANGES = {
+    "base": {},
+    "overlap": {"overlap": "base"},
+    "recompute": {"recompute": "base"},
+    "both": {"overlap": "recompute", "recompute": "overlap"},
+}
+"""By what is switched on, the one setting that is changed to get there and what was on before."""
 
 
 @style.styled
@@ -56,15 +62,16 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     In each column only layout, recomputation and overlap differ.
 
     Args:
-        tables: `points`.
+        tables: `points` and `gpus`.
     """
     groups, left_out = fitting(
         [_chosen(found) for _, found in labels.prepare(tables["points"]).groupby("group", sort=False)]
     )
     chosen = concat(groups, ignore_index=True)
     changes = [one for one in CHANGES if chosen[one.column].notna().any()] or list(CHANGES[:1])
-    numbers, bases = _numbers(chosen, changes)
-    note = NOTE.format(basis=" or ".join(bases) or "none known") + left_out
+    numbers, bases = _numbers(chosen, tables["gpus"], changes)
+    alike = "; GPUs of a run have one step time" if (chosen["origin"] == "simulated").any() else ""
+    note = NOTE.format(basis=" or ".join(bases) or "not known", alike=alike) + left_out
     height_in = min(2.5 + 1.02 * (len(changes) + 1), style.TALLEST)
     page = style.new_page(
         _answer(numbers, changes), chosen, len(changes) + 1, len(groups),
@@ -79,8 +86,6 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     for row, one in enumerate(changes):
         page.axes[row][0].set_ylabel(one.title)
         share_y(page.axes[row])
-        if not _draws_intervals(numbers, one.column):
-            _name_interval(page.axes[row], numbers, one.column)
     share_y(page.axes[-1])
     page.axes[-1][0].set_ylabel(MEMORY.format(rank=labels.rank_word(chosen)))
     page.figure.align_ylabels(page.figure.axes)
@@ -99,40 +104,49 @@ def _chosen(members: DataFrame) -> DataFrame:
     return chosen.assign(switched=switched, layout=labels.without_shared(chosen["layout"]))
 
 
-def _numbers(points: DataFrame, changes: Sequence[Change]) -> tuple[DataFrame, list[str]]:
-    """Return what is plotted, a row per group, layout and optimisation, and what intervals are over."""
+def _numbers(points: DataFrame, gpus: DataFrame, changes: Sequence[Change]) -> tuple[DataFrame, list[str]]:
+    """Return what is plotted, a row per group, layout, what is switched on and changed, and what intervals are over."""
     rows, bases = [], dict[str, None]()
+    ranks = _by_rank(gpus[gpus["run"].isin(points["run"])])
     for (group, layout, switched), found in points.groupby(["group", "layout", "switched"], sort=False):
         alike = points[(points["group"] == group) & (points["layout"] == layout)]
         row = found.iloc[0]
-        numbers = {
-            "group": group,
-            "layout": layout,
-            "switched": switched,
-            "run": row["run"],
-            "status": row["status"],
-            "origin": row["origin"],
-        }
-        for one in changes:
-            effect = _effect(alike[alike["switched"] == "base"], found, one) if switched != "base" else None
-            if effect is not None and not np.isnan(effect.low):
-                bases[effects.ABOUT[effect.basis]] = None
-            scale = 100 if one.is_share or (effect is not None and effect.is_relative) else 1
-            for name, end in (("change", "value"), ("change_lo", "low"), ("change_hi", "high")):
-                # Equal shares may differ in their last bit.
-                change = np.nan if effect is None else round(scale * getattr(effect, end), 9)
-                numbers[f"{one.column}_{name}"] = change
-        rows.append(numbers | _memory(row))
+        for changed, before in (_CHANGES[str(switched)] or {"": ""}).items():
+            numbers = {
+                "group": group,
+                "layout": layout,
+                "switched": switched,
+                "changed": changed,
+                "run": row["run"],
+                "status": row["status"],
+                "origin": row["origin"],
+            }
+            for one in changes:
+                effect = _effect(alike[alike["switched"] == before], found, one, ranks)
+                if effect is not None and not np.isnan(effect.low):
+                    bases[effects.ABOUT[effect.basis]] = None
+                scale = 100 if one.is_share or (effect is not None and effect.is_relative) else 1
+                for name, end in (("change", "value"), ("change_lo", "low"), ("change_hi", "high")):
+                    # Equal shares may differ in their last bit.
+                    change = np.nan if effect is None else round(scale * getattr(effect, end), 9)
+                    numbers[f"{one.column}_{name}"] = change
+            rows.append(numbers | _memory(row))
     return DataFrame(rows), list(bases)
 
 
-def _effect(base: DataFrame, found: DataFrame, change: Change) -> effects.Effect | None:
+def _by_rank(gpus: DataFrame) -> DataFrame:
+    """Return quantities of GPUs that differ from one to another; ranks of a job have one step time."""
+    energy_j = gpus["gpu_power_w"] * gpus["step_time_s"]  # of equal tokens in a pair
+    return gpus[["run", "rank", "gpu_power_w", "gpu_temp_c"]].assign(gpu_energy_per_token_j=energy_j)
+
+
+def _effect(base: DataFrame, found: DataFrame, change: Change, ranks: DataFrame) -> effects.Effect | None:
     """Return the change of a quantity; None where either gave no number."""
     done = [rows[rows["status"] == Status.OK] for rows in (base, found)]
     both = [rows[rows[change.column].notna() if change.is_share else rows[change.column] > 0] for rows in done]
     if any(rows.empty for rows in both):
         return None
-    return effects.compare(both[0], both[1], change.column, False if change.is_share else None)
+    return effects.compare(both[0], both[1], change.column, False if change.is_share else None, ranks)
 
 
 def _memory(row: Series) -> dict[str, Any]:
@@ -148,40 +162,52 @@ def _memory(row: Series) -> dict[str, Any]:
 def _answer(numbers: DataFrame, changes: Sequence[Change]) -> str:
     """Return what each optimisation does, a line each, as a title."""
     lines = []
-    for switched in ("recompute", "overlap"):
-        own = numbers[numbers["switched"] == switched]
-        found = {
-            one.name: _effects_of(own[own[f"{one.column}_change"].notna()], one.column) for one in changes if one.name
-        }
+    for changed in ("recompute", "overlap"):
+        own = numbers[numbers["changed"] == changed]
+        found = {one.name: _effects_of(own, one.column) for one in changes if one.name}
         if any(found.values()):
-            aside = titles.error_unknown(own)
-            lines.append(titles.say_change(f"With {marks.OPTIMIZATIONS[switched].name}", found, aside=aside))
+            change = f"With {marks.OPTIMIZATIONS[changed].name}"
+            lines.append(titles.say_change(change, found, aside=titles.error_unknown(own), is_paired=True))
     return "\n".join(lines) or "No layout ran with and without recomputation or overlap"
 
 
-def _effects_of(known: DataFrame, column: str) -> dict[tuple[Hashable, ...], effects.Effect]:
+def _effects_of(numbers: DataFrame, column: str) -> dict[tuple[Hashable, ...], effects.Effect]:
+    """Return the effect on a quantity in each layout: of its pairs, with the other setting and without, the mean."""
+    ends = [f"{column}_{end}" for end in ("change", "change_lo", "change_hi")]
+    known = numbers[numbers[ends[0]].notna()]
     return {
-        (row["group"], row["layout"]): effects.Effect(row[f"{column}_change"] / 100, np.nan, np.nan, "none", 1)
-        for _, row in known.iterrows()
+        key: effects.over_pairs(
+            [effects.Effect(value, low, high, "ranks", 1) for value, low, high in (found[ends] / 100).to_numpy(float)]
+        )
+        for key, found in known.groupby(["group", "layout"], sort=False)
     }
 
 
 def _draw_changes(axes: Axes, found: DataFrame, column: str, is_top: bool) -> None:
-    """Draw the changes of one quantity, a mark per layout and optimisation."""
+    """Draw the changes of one quantity, a mark per layout and pair."""
     names = list(dict.fromkeys(found["layout"]))
     axes.axhline(0, color=marks.MIDDLE, linewidth=0.7)
     if is_top:
-        _write_statuses(axes, found, names)
-    for _, row in found.iterrows():
-        at = names.index(row["layout"]) + _OFFSETS[row["switched"]]
-        mark = marks.OPTIMIZATIONS[row["switched"]]
+        _write_statuses(axes, found.drop_duplicates(["layout", "switched"]), names)
+    for _, row in found[found["changed"] != ""].iterrows():
+        at = names.index(row["layout"]) + _PAIRS[row["switched"], row["changed"]]
+        mark = _mark_of(row["switched"], row["changed"])
         value, low, high = (row[f"{column}_{end}"] for end in ("change", "change_lo", "change_hi"))
         if np.isfinite(value):
             axes.plot([at], [value], mark.marker, color=mark.colour)
-            if _draws_intervals(found, column):
-                style.draw_interval(axes, at, low, high, mark.colour)
+            style.draw_interval(axes, at, low, high, mark.colour)
     axes.margins(y=0.15)
     _name_layouts(axes, names)
+
+
+def _mark_of(switched: str, changed: str) -> marks.Mark:
+    """Return how a change looks: a diamond where the other setting is on."""
+    mark = marks.OPTIMIZATIONS[changed]
+    if switched != "both":
+        return mark
+    other = next(name for name in _CHANGES["both"] if name != changed)
+    name = f"{mark.name}, with {marks.OPTIMIZATIONS[other].name} on"
+    return mark._replace(name=name, marker=marks.OPTIMIZATIONS["both"].marker)
 
 
 def _write_statuses(axes: Axes, found: DataFrame, names: Sequence[str]) -> None:
@@ -197,24 +223,14 @@ def _write_statuses(axes: Axes, found: DataFrame, names: Sequence[str]) -> None:
         )  # fmt: skip
 
 
-def _draws_intervals(found: DataFrame, column: str) -> bool:
-    """Return whether intervals of changes are drawn: of the model, only of step times is it known what points share."""
-    return column == "step_time_s" or bool((found["origin"] == "measured").all())
-
-
-def _name_interval(row: Sequence[Axes], numbers: DataFrame, column: str) -> None:
-    """Write how wide the intervals are that are not drawn."""
-    half = ((numbers[f"{column}_change_hi"] - numbers[f"{column}_change_lo"]) / 2).max()
-    if np.isfinite(half):
-        unit = "K" if column.endswith("_c") else "%"
-        low, high = row[0].get_ylim()
-        for axes in row:
-            axes.set_ylim(low, high + 0.25 * (high - low))
-        text = f"intervals up to ±{half:.0f} {unit}"
-        row[0].text(0.01, 0.98, text, transform=row[0].transAxes, ha="left", va="top", color=marks.GREY)
-
-
 _OFFSETS = {"base": -0.3, "overlap": -0.1, "recompute": 0.1, "both": 0.3}
+_PAIRS = {
+    ("recompute", "recompute"): -0.3,
+    ("overlap", "overlap"): -0.1,
+    ("both", "overlap"): 0.1,
+    ("both", "recompute"): 0.3,
+}
+"""Places of changes, such that what became of a point stands where its changes would."""
 
 
 def _name_layouts(axes: Axes, names: Sequence[str]) -> None:
@@ -227,6 +243,7 @@ def _name_layouts(axes: Axes, names: Sequence[str]) -> None:
 def _draw_memory(axes: Axes, found: DataFrame, is_first: bool) -> None:
     """Draw the memory of each point, and what there is; what did not fit is hollow."""
     names = list(dict.fromkeys(found["layout"]))
+    found = found.drop_duplicates(["layout", "switched"])
     could_run = found["status"] != Status.INVALID
     for _, row in found[could_run].iterrows():
         at = names.index(row["layout"]) + _OFFSETS[row["switched"]]
@@ -243,8 +260,15 @@ def _draw_memory(axes: Axes, found: DataFrame, is_first: bool) -> None:
 
 
 def _legend(numbers: DataFrame) -> list[Artist]:
-    switched = [name for name in marks.OPTIMIZATIONS if name in set(numbers["switched"])]
-    found: list[Artist] = [style.as_line(marks.OPTIMIZATIONS[name], linestyle="none") for name in switched]
+    drawn = set(zip(numbers["switched"], numbers["changed"], strict=True))
+    pairs = [pair for pair in _PAIRS if pair in drawn]
+    shown = [_mark_of(*pair) for pair in pairs]
+    shown += [
+        marks.OPTIMIZATIONS[name]._replace(name=f"memory with {marks.OPTIMIZATIONS[name].name}")
+        for name in ("base", "both")
+        if name in set(numbers["switched"])
+    ]
+    found: list[Artist] = [style.as_line(mark, linestyle="none") for mark in shown]
     how: dict[str, Any] = {"color": marks.GREY, "marker": "o", "linestyle": "none", "markerfacecoloralt": "w"}
     if (~numbers["status"].isin([Status.OK, Status.INVALID])).any():
         found.append(Line2D([], [], label="out of memory: what it needs", fillstyle="none", **how))

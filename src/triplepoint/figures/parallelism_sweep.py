@@ -106,6 +106,23 @@ def fitting(groups: Sequence[DataFrame]) -> tuple[list[DataFrame], str]:
     return [groups[place] for place in sorted(first)], f" No room for: {names}." if rest else ""
 
 
+def leave_out_far(groups: Sequence[DataFrame], names: Sequence[str]) -> tuple[list[DataFrame], str]:
+    """Return groups without the layouts that are far slower than the others, and what a note says of those.
+
+    Args:
+        groups: Points of one training each.
+        names: What each is called in the note.
+    """
+    slow = [far_slower(found) for found in groups]
+    far = [
+        f"{name} {layout} ({factor:.0f} times as long)"
+        for name, of_group in zip(names, slow, strict=True)
+        for layout, factor in of_group.items()
+    ]
+    kept = [found[~found["layout"].isin(list(of_group))] for found, of_group in zip(groups, slow, strict=True)]
+    return kept, f" Far slower, so not in the title: {', '.join(far)}." if far else ""
+
+
 def title_of(group: str, points: DataFrame) -> str:
     """Return the title of a group's panels: its model, and where points of several clusters are drawn its cluster."""
     model, _, place = group.partition(" on ")
@@ -134,13 +151,7 @@ def _always(points: DataFrame) -> list[str]:
 def _page(points: DataFrame, groups: Sequence[DataFrame], quantities: Sequence[Quantity], left_out: str) -> style.Page:
     names = [title_of(str(found["group"].iloc[0]), points).replace("\n", " on ") for found in groups]
     alike = [on_as_many_gpus(found) for found in groups]
-    slow = [far_slower(found) for found in alike]
-    far = [
-        f"{name} {layout} ({factor:.0f} times as long)"
-        for name, found in zip(names, slow, strict=True)
-        for layout, factor in found.items()
-    ]
-    compared = [found[~found["layout"].isin(list(far))] for found, far in zip(alike, slow, strict=True)]
+    compared, about_far = leave_out_far(alike, names)
     answers = [f"{name}: {titles.answer_best(found)}" for name, found in zip(names, compared, strict=True)]
     apart = [
         f"{name} {layout}"
@@ -152,8 +163,7 @@ def _page(points: DataFrame, groups: Sequence[DataFrame], quantities: Sequence[Q
         bars="mean of all GPUs, or median step",
         highest="triangle",
         basis=" or ".join(bases) or "none",
-        apart=(f" Far slower, so not in the title: {', '.join(far)}." if far else "")
-        + (f" On another number of GPUs, so not in it: {', '.join(apart)}." if apart else ""),
+        apart=about_far + (f" On another number of GPUs, so not in it: {', '.join(apart)}." if apart else ""),
     )
     layouts = [max(found["layout"].nunique(), 2) for found in groups]
     is_wide = len(groups) > 1 or max(layouts) > 8

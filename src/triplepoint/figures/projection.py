@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 from pandas import DataFrame, Series
 
+from triplepoint.effects import Effect
 from triplepoint.figures import marks, style
 from triplepoint.units import S_PER_HOUR
 
@@ -42,7 +43,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     once = rows[rows["network"] == networks[0]]
     _band(failures, once, "mttf_s", 1 / S_PER_HOUR, marks.BLACK)
     for axes, label in (
-        (throughput, "token/s per GPU"), (power, "energy of nodes (J/token)"), (failures, "MTTF (h)"),
+        (throughput, "token/s per GPU"), (power, "node energy (J/token)"), (failures, "MTTF (h)"),
     ):  # fmt: skip
         axes.set(xscale="log", xlabel="GPUs", ylabel=label)
         sizes = sorted(set(rows["num_gpus"]))
@@ -51,6 +52,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     throughput.set_ylim(0, None)
     power.set_ylim(0, None)
     failures.set_yscale("log")
+    failures.minorticks_off()
     failures.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     page.legend([
         Line2D([], [], color=colour, marker="o", markersize=3, label=network)
@@ -60,17 +62,22 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 
 def answer(rows: DataFrame) -> str:
-    """Return the title: efficiency and goodput at the largest size, and the other networks against the first."""
+    """Return the title: at the largest size the other networks against the first, then efficiency and goodput."""
     sized = rows[rows["num_gpus"] == rows["num_gpus"].max()]
     first = sized.iloc[0]
-    lines = [
-        f"{first['model']} on {first['num_gpus']:,} GPUs keeps {_percent(first, 'efficiency')} of the speed per GPU"
-        f" of {first['start_gpus']:,}; failures leave {_percent(first, 'goodput')} of that"
-    ]
+    lines = []
     for _, row in sized.iloc[1:].iterrows():
-        value, low, high = (100 * (row[f"step_time_over_first{end}"] - 1) for end in ("", "_lo", "_hi"))
-        tie = ", a tie" if low <= 0 <= high else ""
-        lines.append(f"{row['network']} against {first['network']}: step {value:+.0f} % [{low:+.0f}, {high:+.0f}]{tie}")
+        value, low, high = (row[f"step_time_over_first{end}"] - 1 for end in ("", "_lo", "_hi"))
+        change = Effect(value, low, high, "model", 1)
+        said = f"{change.text} longer" if change.value > 0 else f"{change.opposite.text} shorter"
+        tie = ", a tie" * change.is_tie
+        networks = f"{row['network']} instead of {first['network']}"
+        lines.append(f"With {networks} steps of {first['num_gpus']:,} GPUs are {said}{tie}")
+    efficiency, goodput = (_percent(first, name) for name in ("efficiency", "goodput"))
+    lines.append(
+        f"{first['model']} on {first['num_gpus']:,} GPUs with {first['network']} keeps {efficiency} of the speed per "
+        f"GPU of {first['start_gpus']:,}; failures leave {goodput} of that"
+    )
     return "\n".join(lines)
 
 

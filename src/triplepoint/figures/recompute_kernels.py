@@ -18,11 +18,11 @@ FREE = ("recompute", "recompute_layers", "recompute_modules")
 """Settings that differ between the two bars."""
 NOTE = (
     "Left bar: without recomputation, right bar: with it; mean over ranks of one step, without idle time. On top is "
-    "communication that runs beside other kernels. Title: mean over layouts that ran both ways, with its 90 % t "
-    "interval over layouts; how many rise and fall where that holds no change."
+    "communication that runs beside other kernels. Title: mean over layouts that ran both ways, in brackets its 90 % "
+    "interval {basis}, where it shows, and their range; how many rise and fall where they disagree."
 )
 _COMPARED = ("kernel_sum_s", "published_s")
-_ANSWERED = {"compute_s": "computation", "exposed_comm_s": "exposed communication", "step_time_s": "step time"}
+_ANSWERED = {"compute_s": "computation", "exposed_comm_s": "exposed communication"}
 
 
 @style.styled
@@ -42,8 +42,9 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     numbers = points[shown].merge(parts, on="run", how="left", sort=False)
     numbers["published_kernel_sum_s"] = _published(tables.get("published"), numbers)
     rows = stacks.grid(groups)
-    note = NOTE + stacks.about_breaks(numbers, ("seconds",))
-    page = stacks.new_page(rows, "\n".join(_answers(points, numbers)), note)
+    ranks = _by_rank(breakdown)
+    note = NOTE.format(basis=_about(points, ranks)) + stacks.about_breaks(numbers, ("seconds",))
+    page = stacks.new_page(rows, "\n".join(_answers(points, numbers, ranks)), note, row_in=2.6)
     for row, axes_of_row in zip(rows, page.axes, strict=True):
         axes_of_row[0].set_ylabel("kernel seconds per step\nand rank (s)")
         for found, axes in zip(row, axes_of_row, strict=False):
@@ -68,32 +69,52 @@ def paired(points: DataFrame, free: Sequence[str] = FREE) -> list[DataFrame]:
     return [found for found, has in zip(groups, has_pairs, strict=True) if has or not any(has_pairs)]
 
 
-def _answers(points: DataFrame, numbers: DataFrame) -> list[str]:
+def _about(points: DataFrame, ranks: DataFrame) -> str:
+    """Return what the intervals of the title are over."""
+    bases = {
+        effect.basis: None
+        for column in _ANSWERED
+        for effect in _pairs(points, column, ranks).values()
+        if effect.basis != "none"
+    }
+    return " or ".join(effects.ABOUT[basis] for basis in bases) or "not known"
+
+
+def _answers(points: DataFrame, numbers: DataFrame, ranks: DataFrame) -> list[str]:
     """Return an answer per cluster, and how the published kernel seconds change where there are two pairs of them."""
     both = points.assign(published_s=points["run"].map(numbers.groupby("run")["published_kernel_sum_s"].first()))
     both = both[both["published_s"] > 0]
     answers = []
     for _, found in points.groupby("place", sort=False):
         where = stacks.place_of(found) if points["place"].nunique() > 1 else ""
-        pairs = {name: _pairs(found, column) for column, name in _ANSWERED.items()}
-        answers.append(
-            titles.at_place(where, titles.say_change("With recomputation", pairs, aside=titles.error_unknown(found)))
-        )
+        pairs = {name: _pairs(found, column, ranks) for column, name in _ANSWERED.items()}
+        aside = titles.error_unknown(found)
+        said = titles.say_change("With recomputation", pairs, aside=aside, is_paired=True)
+        answers.append(titles.at_place(where, said))
         ours, published = (_pairs(both.loc[both["run"].isin(found["run"])], column) for column in _COMPARED)
         if len(published) > 1:
             ours = {key: effect for key, effect in ours.items() if key in published}
             change = f"Kernel time of {counted(len(published), 'layout')} with a published one"
-            sentence = f"{change} {titles.summed_up(ours)}; the published {titles.summed_up(published)}"
+            ours_said, published_said = (titles.summed_up(one, is_paired=True) for one in (ours, published))
+            sentence = f"{change} {ours_said}; the published {published_said}"
             answers.append(titles.at_place(where, sentence))
     return answers
 
 
-def _pairs(found: DataFrame, column: str) -> dict[tuple[Hashable, ...], effects.Effect]:
+def _pairs(found: DataFrame, column: str, ranks: DataFrame | None = None) -> dict[tuple[Hashable, ...], effects.Effect]:
     known = found[found[column] > 0]
     others = [kind for kind in known["recompute"].value_counts().index if kind != "none"]
     if not others:
         return {}
-    return effects.pair_points(known, column, ["group", "layout"], "recompute", "none", others[0])
+    return effects.pair_points(known, column, ["group", "layout"], "recompute", "none", others[0], ranks)
+
+
+def _by_rank(breakdown: DataFrame) -> DataFrame:
+    """Return seconds of computation and of exposed communication of each run and rank."""
+    compute = breakdown["busy_s"].where(breakdown["category"] == "compute", 0.0)
+    exposed = breakdown["exposed_s"].where(breakdown["category"] == "comm", 0.0)
+    seconds = breakdown[["run", "rank"]].assign(compute_s=compute, exposed_comm_s=exposed)
+    return seconds.groupby(["run", "rank"], sort=False).sum().reset_index()
 
 
 def _published(published: DataFrame | None, numbers: DataFrame) -> Series:

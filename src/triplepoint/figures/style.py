@@ -23,7 +23,7 @@ from matplotlib.offsetbox import AnchoredOffsetbox, TextArea, VPacker
 from matplotlib.transforms import blended_transform_factory
 from pandas import DataFrame
 
-from triplepoint.figures import marks
+from triplepoint.figures import ANSWER, marks
 from triplepoint.status import Status
 
 Arguments = ParamSpec("Arguments")
@@ -213,6 +213,7 @@ def _write_head(figure: Figure, answer: str, points: DataFrame, note: str) -> No
         (stamp, {"fontsize": TEXT_PT, "fontweight": "bold"} | _look_of_stamp(stamp)),
         (_broken(figure, made_by, TEXT_PT), {"fontsize": TEXT_PT, "color": marks.GREY}),
     ]
+    texts[0][1]["gid"] = ANSWER
     areas: list[Artist] = [TextArea(text, textprops=how) for text, how in texts if text]
     packed = VPacker(children=areas, align="left", pad=0, sep=3.5)
     head = AnchoredOffsetbox(

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from pandas import DataFrame
+from pandas import DataFrame, concat
 
 from triplepoint.effects import between_gpus
 from triplepoint.figures import gpu_map, style
+from triplepoint.figures.parallelism_sweep import leave_out_far
 
 LINKS = {"nvlink": "NVLink", "xgmi": "xGMI", "pcie": "PCIe", "infiniband": "InfiniBand"}
 DIRECTIONS = {"tx_share": "sent", "rx_share": "received"}
@@ -40,7 +41,10 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     counted = counted[counted["place"] == counted["place"].iloc[0]]
     drawn = points[points["run"].isin(counted["run"])]
     links = [link for link in LINKS if link in set(counted["link"])]
-    page = _page(_answer(place, counted, links), drawn, counted, links, left_out)
+    groups = [DataFrame(found) for _, found in drawn.groupby("group", sort=False)]
+    compared, about_far = leave_out_far(groups, [str(found["model"].iloc[0]) for found in groups])
+    answer = _answer(place, counted[counted["run"].isin(concat(compared)["run"])], links)
+    page = _page(answer, drawn, counted, links, left_out + about_far)
     return page.finish(), counted[_PLOTTED]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from triplepoint.errors import UserError
+from triplepoint.figures import ANSWER
 from triplepoint.report.colours import css_name, variables
 
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -20,6 +21,9 @@ _COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
 _REFERENCE = re.compile(r"url\(#([^)]*)\)")
 _BLACK = "#000000"
 """What matplotlib fills with where it writes no colour."""
+_BASELINE = re.compile(r"translate\([-\d.]+ ([-\d.]+)\)")
+_DESCENT_PT = 2.0
+"""Of the title, from the baseline of its last line."""
 _CSS_PX_PER_PT = 96 / 72
 _ENLARGED = 1.35
 """Size on the screen over printed size: 7 pt text is then as large as small text of a page."""
@@ -62,10 +66,25 @@ def read_picture(path: Path, name: str, label: str) -> Picture:
         raise UserError(f"{path}: not an SVG file; delete it and draw the figure again")
     found = root.find(f".//{_TITLE}")
     title = (found.text or "").strip() if found is not None else ""
+    if title:
+        _cut_answer(root)
     colours = {_BLACK}
     _clean(root, f"{name}-", colours)
     root.attrib |= _frame(root) | {"role": "img", "aria-label": label}
     return Picture(ET.tostring(root, encoding="unicode"), title, variables(colours))
+
+
+def _cut_answer(root: ET.Element) -> None:
+    """Take the title and its height off a figure: the page has it above."""
+    for parent in root.iter():
+        for found in [child for child in parent if child.get("id") == ANSWER]:
+            # A single line has its place in y, several theirs in transform.
+            lines = [(text.get("transform", ""), text.get("y")) for text in found.iter(f"{_SVG}text")]
+            baselines = [float(y) for moved, own in lines for y in ([own] if own else _BASELINE.findall(moved))]
+            left, top, width, height = map(float, root.get("viewBox", "").split())
+            cut = max(baselines) + _DESCENT_PT - top
+            root.set("viewBox", f"{left:g} {top + cut:g} {width:g} {height - cut:g}")
+            parent.remove(found)
 
 
 def _frame(root: ET.Element) -> dict[str, str]:

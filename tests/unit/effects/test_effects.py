@@ -102,6 +102,40 @@ def test_mean_over_settings_by_hand() -> None:
         effects.over_settings([])
 
 
+def ranks(**watts_by_run: list[float]) -> pd.DataFrame:
+    """Return the power of the ranks of some runs."""
+    return pd.DataFrame(
+        [
+            {"run": run, "rank": rank, "gpu_power_w": watts}
+            for run, of_run in watts_by_run.items()
+            for rank, watts in enumerate(of_run)
+        ]
+    )
+
+
+def test_simulated_pairs_have_the_spread_of_their_ranks() -> None:
+    """Means of 500 and 550 W; ranks are off the ratio 1.1 by -10, 0 and 10 W: 2 % of the mean, over sqrt(3)."""
+    one, two = (simulated("a", 1.0).assign(run=run, gpu_power_w=watts) for run, watts in (("x", 500.0), ("y", 550.0)))
+    by_rank = ranks(x=[400, 500, 600], y=[430, 550, 670])
+    effect = effects.compare(one, two, "gpu_power_w", ranks=by_rank)
+    half = 2.919986 * 0.02 / math.sqrt(3)
+    assert (effect.basis, effect.num) == ("ranks", 3)
+    assert [effect.value, effect.low, effect.high] == pytest.approx([0.1, 0.1 - half, 0.1 + half], rel=1e-5)
+
+
+def test_what_ranks_do_not_show_has_no_interval() -> None:
+    """All ranks of a job have one step time, and the error of the model is no spread of pairs."""
+    one, two = (simulated("a", time_s).assign(run=run) for run, time_s in (("x", 1.0), ("y", 1.3)))
+    effect = effects.compare(one, two, "step_time_s", ranks=ranks(x=[1, 2], y=[1, 2]))
+    assert (effect.basis, effect.text) == ("none", "30 %")
+
+
+def test_mean_of_pairs_has_their_intervals_and_not_their_spread() -> None:
+    """Half widths of 3 and 4 K make 2.5 K of a mean of two."""
+    effect = effects.over_pairs([Effect(0.0, -3.0, 3.0, "ranks", 8, False), Effect(9.0, 5.0, 13.0, "ranks", 8, False)])
+    assert (effect.value, effect.low, effect.high, effect.basis) == (4.5, 2.0, 7.0, "ranks")
+
+
 def test_pairs_differ_in_the_setting_alone() -> None:
     """Layout c ran with one value only, and layout b failed with the other."""
     parts = [
@@ -111,6 +145,10 @@ def test_pairs_differ_in_the_setting_alone() -> None:
         simulated("b", 1.2).assign(recompute="full", status="oom"),
         simulated("c", 1.0).assign(recompute="none"),
     ]
+    by_rank = ranks(x=[1, 2], y=[1, 2]).assign(step_time_s=[1.0, 1.0, 1.3, 1.3])
+    runs = pd.concat(parts).assign(run=["x", "y", "u", "v", "w"])
+    paired = effects.pair_points(runs, "step_time_s", ["layout"], "recompute", "none", "full", by_rank)
+    assert paired["a",].basis == "ranks"
     found = effects.pair_points(pd.concat(parts), "step_time_s", ["layout"], "recompute", "none", "full")
     assert list(found) == [("a",)]
     assert found["a",].value == pytest.approx(0.3)

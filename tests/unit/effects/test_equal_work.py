@@ -67,6 +67,12 @@ def test_summed_up_of_both_signs_counts_settings() -> None:
     assert summed_up(_found(0.0, 0.0)) == "is the same in all 2 layouts"
 
 
+def test_change_of_pairs_has_their_interval_and_the_range_over_settings() -> None:
+    pairs = {(name,): Effect(value, value - 0.01, value + 0.01, "ranks", 8) for name, value in (("a", 0.1), ("b", 0.3))}
+    said = say_change("With it", {"power": pairs}, aside="error unknown", is_paired=True)
+    assert said == "With it, power rises by 19.6 % [18.9, 20] (10.0 to 30 % in 2 layouts) (error unknown)"
+
+
 def test_say_change_names_a_mean_only_where_it_gives_one() -> None:
     unclear, clear = _found(0.5, -0.2), _found(0.1, 0.1, 0.1)
     assert say_change("With it", {"speed": unclear, "none": {}}) == (

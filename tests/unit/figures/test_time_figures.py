@@ -141,7 +141,7 @@ def test_occupancy_of_simulated_runs_says_they_have_none(studies: dict) -> None:
 
 def test_optimization_sweep_by_hand(studies: dict) -> None:
     _, numbers = figures.load("optimization_sweep").draw(read(studies["paper"]))
-    recomputed = numbers[(numbers["switched"] == "recompute") & (numbers["status"] == "ok")]
+    recomputed = numbers[(numbers["changed"] == "recompute") & (numbers["status"] == "ok")]
     # The made-up steps take a quarter longer with recomputation.
     assert recomputed["step_time_s_change"].dropna().to_numpy() == pytest.approx(25, abs=1.0)
     assert numbers.loc[numbers["switched"] == "base", "step_time_s_change"].isna().all()

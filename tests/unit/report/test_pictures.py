@@ -34,6 +34,18 @@ def test_read_picture_drops_what_acts_or_holds_elsewhere(tmp_path: Path) -> None
     assert "1 &lt; 2 " in svg
 
 
+ONE_LINE = '<text x="2.8" y="20" transform="rotate(-0 2.8 20)">A is 3 % faster</text>'
+TWO_LINES = "".join(f'<text transform="translate(2.8 {y})">A is 3 % faster</text>' for y in (9.5, 20))
+
+
+@pytest.mark.parametrize("lines", [ONE_LINE, TWO_LINES])
+def test_read_picture_cuts_off_the_answer_that_stands_above_it(tmp_path: Path, lines: str) -> None:
+    svg, title, _ = shown(tmp_path, SVG.replace("</svg>", f'<g id="answer">{lines}</g></svg>'))
+    assert title == "A is 3 % faster" and "faster" not in svg
+    # Two points below the last line.
+    assert 'viewBox="0 22 144 50"' in svg and "aspect-ratio:144/50" in svg
+
+
 def test_read_picture_names_identifiers_and_colours_anew(tmp_path: Path) -> None:
     svg, _, colours = shown(tmp_path)
     assert 'id="f-m1"' in svg and 'href="#f-m1"' in svg and 'clip-path="url(#f-p1)"' in svg
