@@ -200,7 +200,7 @@ def _passed_on(site: Site, factor: Mapping[tuple[int, int], float]) -> Pipeline:
 
 
 def _descend(start: Placement, trials: "Trials", model: Pipeline | None) -> Placement:
-    """Return where single moves lead from a placement, none of which is better; with hosts as they are if that is as good.
+    """Return where single moves lead from a placement, with hosts as they are if that is as good; none is better.
 
     Moves that a linear model has shortest are tried first, all others only where none of these is better.
     """
