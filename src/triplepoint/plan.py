@@ -217,7 +217,7 @@ def points_of(
         settings: What a study says.
         catalogue: The configuration.
         where: Place the settings stand at, named in errors.
-        is_simulated: Whether the simulator takes the place of the engine.
+        is_simulated: Whether the simulator takes the place of the engine, where that is another one.
 
     Raises:
         UserError: If the model or the cluster is unknown or its file is wrong.
@@ -226,7 +226,7 @@ def points_of(
     model = settings.apply(catalogue.model(settings.model, where))
     rows = _airflow_rows(cluster.name, catalogue) if settings.trace_ranks == "roles" else None
     for point in make_points(settings, model, cluster, rows):
-        if is_simulated:
+        if is_simulated or point.engine == "simulated":
             point = as_simulated(point, cluster)
         yield with_contents(fold(point), catalogue.digests)
 

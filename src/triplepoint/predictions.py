@@ -167,8 +167,7 @@ def read_points(source: Path, config: Path, simulated: Collection[str] = ()) -> 
     Args:
         source: CSV with a setting in each column, YAML or JSON with one configuration or a list of them, or a study.
         config: Folder of the configuration.
-        simulated: Names of clusters whose points are those that `plan --simulated` simulates, whatever their engine;
-            so are those of rows that name no engine.
+        simulated: Names of clusters whose points are those that `plan --simulated` simulates, whatever their engine.
 
     Raises:
         UserError: If the file cannot be read, a key or a value in it is no setting, two rows have one id, or the
@@ -205,15 +204,15 @@ def request_of(
     Raises:
         UserError: If what it names is not known.
     """
-    name, stack, is_simulated = str(number), None, settings.cluster in simulated
+    name, stack = str(number), None
     chosen = settings.chosen() if isinstance(settings, Configuration) else {}
     if isinstance(settings, Configuration):
         name, stack = name if settings.id in (None, "") else str(settings.id), settings.stack
-        is_simulated = is_simulated or "engine" not in settings.model_fields_set
     if stack:
         check_stack(stack, where, catalogue.folder)
         settings = _as_usual(settings, find_stack(stack, catalogue.folder))
-    (point,) = points_of(settings.model_copy(update={"repeats": 1}), catalogue, where, is_simulated)
+    once = settings.model_copy(update={"repeats": 1})
+    (point,) = points_of(once, catalogue, where, settings.cluster in simulated)
     reason = refusal_of(point, catalogue) or next(iter(without_effect(point, chosen).values()), None)
     return Request(name, where, point, stack, reason)
 

@@ -104,6 +104,14 @@ def test_summarise_says_what_is_there_and_what_is_ahead() -> None:
     ]
 
 
+def test_legend_stands_where_a_time_is_predicted_ahead() -> None:
+    todo = one("h200x32", STEP_10_S)
+    legend = summarise([todo]).splitlines()[-4:]
+    assert legend[0].startswith("expected: ") and "120 s of start-up" in legend[1] and legend[3].startswith("kWh: ")
+    assert "`triplepoint predict` has them at those that power and heat leave" in legend[2]
+    assert "kWh: " not in summarise([replace(todo, existing=Existing("done", "ok", 400.0))])
+
+
 def test_summarise_runs_share_the_cluster() -> None:
     found = replace(one("h100x64", STEP_10_S), num_at_once=2)
     assert "expected: 14 min wall" in summarise([found] * 4)  # 4 * 430 s / 2

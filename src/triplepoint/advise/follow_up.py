@@ -209,6 +209,5 @@ def runs_of(content: Mapping[str, Any], cluster: str, config: Path, name: str) -
     catalogue, where = Catalogue(config), Path(f"{name}.yaml")
     found = []
     for settings in expand(Study.model_validate(content), where):
-        is_simulated = settings.engine == "simulated"
-        found += [run_id(point) for point in points_of(settings, catalogue, where, is_simulated)]
+        found += [run_id(point) for point in points_of(settings, catalogue, where)]
     return tuple(found)

@@ -51,9 +51,9 @@ class Few:
     """Rows to measure, and what measuring them is worth.
 
     Attributes:
-        rows: Their numbers, the most useful first.
+        rows: Their numbers, the choice and then the most useful.
         probability: That the best, or one as good within 0.5 %, is among them, 0 to 1.
-        gain: Expected time of the first row over that of the best of them once it is known, less 1.
+        gain: Expected time of the choice over that of the best of them once it is known, less 1.
     """
 
     rows: list[int]
@@ -61,7 +61,7 @@ class Few:
     gain: float
 
 
-def few_to_measure(logs: Float, widths: Float, most: int, seed: int = 0) -> Few:
+def few_to_measure(logs: Float, widths: Float, most: int, choice: int | None = None, seed: int = 0) -> Few:
     """Return the few rows that most likely have the smallest value among them.
 
     Errors are drawn together, so that the difference of two rows scatters as its interval says. Rows are added one by
@@ -71,10 +71,11 @@ def few_to_measure(logs: Float, widths: Float, most: int, seed: int = 0) -> Few:
         logs: Logarithms of predicted values; shape (num_rows,).
         widths: Half the 90 % interval of the difference of two rows; shape (num_rows, num_rows), 0 on the diagonal.
         most: Rows to measure at most.
+        choice: Row that is taken if nothing is measured; None: that of the smallest value.
         seed: Of the draws.
     """
     drawn = _draws(logs, widths, seed)
-    first, best = int(logs.argmin()), drawn.min(axis=1)
+    first, best = int(logs.argmin()) if choice is None else choice, drawn.min(axis=1)
     rows, lowest = [first], drawn[:, first].copy()
     while len(rows) < min(most, len(logs)) and float((lowest <= best + _ALIKE).mean()) < _ENOUGH:
         gains = np.maximum(lowest[:, None] - drawn, 0.0).mean(axis=0)

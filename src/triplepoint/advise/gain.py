@@ -1,12 +1,11 @@
 """Search for a placement, and the gain of one with its interval."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from triplepoint.advise.passport import Learned
 from triplepoint.advise.placement import Outcome, Placement, Site, learned_cluster
-from triplepoint.advise.placement_search import search
+from triplepoint.advise.placement_search import nearest, search
 from triplepoint.config.cluster import ConditionsConfig
 from triplepoint.errors import PointError, UserError
 from triplepoint.metrics import Z90
@@ -19,6 +18,8 @@ _ROUNDS = 2
 """Searches: the second knows how warm GPUs are under the first one's placement."""
 _FOLLOWED = 3
 """Placements of a search that are followed with heat."""
+_BY_HEAT = 0.03
+"""Share of a step that a placement may gain by heat beyond what it gains at equal factors. Our choice."""
 _RESOLUTION = 0.005
 """Speeds of GPUs are told apart in steps of 0.5 % (`simulate.heat.warm`): both steps are off by half of it at most."""
 _MODEL_SHARE = 0.3
@@ -60,16 +61,23 @@ def judged(site: Site, layers: tuple[int, ...]) -> tuple[Placement, Outcome]:
     return placement, site.step(placement)
 
 
-def find(site: Site, before: Outcome) -> list[tuple[Placement, Outcome]]:
-    """Return the best placement with the present micro-batch and with each other one, with steps; those shorter.
+def find(site: Site, learned: Learned | None, before: Outcome) -> tuple[Placement, Outcome, Gain] | None:
+    """Return the placement that is surest to gain, its step and its gain: the one with the highest lower end.
 
-    Another micro-batch is searched if a step where everything stands as it does now would be shorter with it.
+    The best one with the present micro-batch and with each other one are compared. Another micro-batch is searched if a
+    step where everything stands as it does now would be shorter with it. It is known less well than another placement:
+    where it could not come out surer, its heat is not followed.
 
     Args:
         site: The job.
+        learned: What was learned of the slots; None where the cluster is taken as described.
         before: Its present step.
+
+    Raises:
+        PointError: If GPUs cannot work under its conditions.
     """
-    found = [(one, after) for one, after in [find_placement(site, before)] if one and after]
+    placement, after = find_placement(site, before)
+    best = (placement, after, gain_of(site, learned, before, placement, after)) if placement and after else None
     now_s = site.quick_step(site.present, before.factor).time_s
     for size in _MICRO_BATCHES:
         own, there = site.with_micro_batch(size), site.present._replace(micro_batch_size=size)
@@ -77,12 +85,25 @@ def find(site: Site, before: Outcome) -> list[tuple[Placement, Outcome]]:
             continue
         if site.quick_step(there, before.factor).time_s >= now_s:
             continue
+        if best and _most(site, own, there, before, now_s).lo <= best[2].lo:
+            continue
         present = own.step(own.present)
-        best, after = find_placement(own, present)
-        best, after = best or own.present, after or present
-        if after.step_time_s < before.step_time_s:
-            found.append((best._replace(micro_batch_size=size), after))
-    return found
+        placement, after = find_placement(own, present)
+        placement, after = (placement or own.present)._replace(micro_batch_size=size), after or present
+        if after.step_time_s >= before.step_time_s:
+            continue
+        if best is None or _without_contacts(site, before, placement, after).lo > best[2].lo:
+            gain = gain_of(site, learned, before, placement, after)
+            best = (placement, after, gain) if best is None or gain.lo > best[2].lo else best
+    return best
+
+
+def _most(site: Site, own: Site, there: Placement, before: Outcome, now_s: float) -> Gain:
+    """Return what another micro-batch gains at most, without following its heat."""
+    placements = (own.present, nearest(own, before.factor))
+    times_s = [own.quick_step(one, before.factor).time_s for one in placements]
+    share = min(1.0 - min(times_s) / now_s + _BY_HEAT, 1.0)
+    return gain_within(share, share, share, _layout_width(site, there))
 
 
 def find_placement(site: Site, before: Outcome) -> tuple[Placement | None, Outcome | None]:
@@ -99,31 +120,6 @@ def find_placement(site: Site, before: Outcome) -> tuple[Placement | None, Outco
         if last.step_time_s < (after or before).step_time_s:
             best, after = nearest, last
     return best, after
-
-
-def surest(
-    site: Site, learned: Learned | None, before: Outcome, found: Sequence[tuple[Placement, Outcome]]
-) -> tuple[Placement, Outcome, Gain] | None:
-    """Return the placement that is surest to gain, its step and its gain: the one with the highest lower end.
-
-    Another micro-batch is known less well than another placement. What could not reach the best is not followed.
-
-    Args:
-        site: The job.
-        learned: What was learned of the slots; None where the cluster is taken as described.
-        before: The present step.
-        found: Placements and their steps.
-
-    Raises:
-        PointError: If GPUs cannot work under its conditions.
-    """
-    best: tuple[Placement, Outcome, Gain] | None = None
-    highest = [(_without_contacts(site, before, *one).lo, *one) for one in found]
-    for most, placement, after in sorted(highest, key=lambda one: -one[0]):
-        if best is None or most > best[2].lo:
-            gain = gain_of(site, learned, before, placement, after)
-            best = (placement, after, gain) if best is None or gain.lo > best[2].lo else best
-    return best
 
 
 def _without_contacts(site: Site, before: Outcome, proposed: Placement, after: Outcome) -> Gain:

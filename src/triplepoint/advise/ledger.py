@@ -34,6 +34,8 @@ class Promise(Strict):
     """Runs as it was, A, by pair."""
     other: tuple[str, ...] = ()
     """Runs as advised, B, by pair."""
+    is_simulated: bool = False
+    """Whether it was given for a simulated job: runs that verify it are simulated too."""
 
 
 class Found(NamedTuple):
@@ -177,12 +179,15 @@ def render(rows: Sequence[Mapping[str, Any]]) -> str:
         return "ledger: nothing was promised yet"
     judged = [row for row in rows if row["found"] is not None]
     inside = sum(row["gain_lo"] <= row["found"] <= row["gain_hi"] for row in judged)
-    lines = [f"ledger: {len(rows)} promised, {len(judged)} found out, {inside} of them inside the promised interval"]
+    simulated = sum(row["is_simulated"] for row in rows)
+    promised = f"{len(rows)} promised" + (f", {simulated} of them for simulated jobs" if simulated else "")
+    lines = [f"ledger: {promised}; {len(judged)} found out, {inside} of them inside the promised interval"]
     for row in rows:
         found = "no finished pair of runs yet" if row["found"] is None else f"found {row['found']:+.1%}"
         if row["found_lo"] is not None:
             found += f" ({row['found_lo']:+.1%} to {row['found_hi']:+.1%}, {row['num_pairs']} pairs)"
         promised = f"{row['gain']:+.1%} ({row['gain_lo']:+.1%} to {row['gain_hi']:+.1%})"
         of = "energy" if row["kind"] == "save" else "time"
-        lines.append(f"  {row['name']}, {row['kind']}: promised {promised} of a step's {of}; {found}")
+        kind = f"{row['kind']}, simulated" if row["is_simulated"] else row["kind"]
+        lines.append(f"  {row['name']}, {kind}: promised {promised} of a step's {of}; {found}")
     return "\n".join(lines)

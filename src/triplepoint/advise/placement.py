@@ -4,7 +4,7 @@ A placement is tried by the simulator itself, with the cooling and speed of slot
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -19,14 +19,14 @@ from triplepoint.config.rules import refusal
 from triplepoint.errors import PointError, UserError
 from triplepoint.simulate.artefacts.simulate_run import job_of
 from triplepoint.simulate.heat.nodes import is_known
-from triplepoint.simulate.heat.warm import Warm, slow_ranks, warm_up, with_factors
+from triplepoint.simulate.heat.warm import Start, Warm, slow_ranks, warm_up, with_factors
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.power.gpu import Float
 from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.predict.prediction import read_calibrations
 from triplepoint.simulate.stacks import OF_ENGINE
-from triplepoint.simulate.step import Step, simulate_step
+from triplepoint.simulate.step import Prepared, Step, prepare_step
 
 _OF_GPUS = ("bad_contact", "contact", "leakage", "power_limits_w", "blocked_airflow")
 """Conditions of single GPUs."""
@@ -66,6 +66,20 @@ class Outcome(NamedTuple):
     busy_s: Float
 
 
+class Known(NamedTuple):
+    """What is worked out of a job once: by layers and micro-batch, whichever nodes hold the stages.
+
+    Attributes:
+        prepared: Steps that are ready to run.
+        fits: Whether they fit in memory.
+        warm: The first placement that was followed, and what others begin at; by micro-batch alone.
+    """
+
+    prepared: dict[Placement, Prepared]
+    fits: dict[Placement, bool]
+    warm: dict[int, tuple[Placement, Start]]
+
+
 @dataclass(frozen=True, eq=False)
 class Site:
     """A job on a cluster.
@@ -74,18 +88,20 @@ class Site:
         point: The point.
         cluster: Where it runs, its parts as they are known.
         config: Folder of the configuration.
+        known: What was worked out before of this job, whatever the state of the cluster.
     """
 
     point: Point
     cluster: ClusterConfig
     config: Path
+    known: "Known" = field(default_factory=lambda: Known({}, {}, {}))
 
     @property
     def present(self) -> Placement:
         """The placement as it is."""
         return Placement(tuple(range(self.point.num_nodes)), self.layers)
 
-    @property
+    @cached_property
     def layers(self) -> tuple[int, ...]:
         """Layers of every stage as they are; empty with virtual stages, whose layers are left as they are."""
         return self.job().layout.stage_layers(self.point.model.num_layers) if self.point.layout.vp == 1 else ()
@@ -135,18 +151,37 @@ class Site:
 
     def fits(self, placement: Placement) -> bool:
         """Return whether a placement can be simulated and surely fits in memory, or as surely as now."""
+        key = self._of_stages(placement)
+        if key not in self.known.fits:
+            self.known.fits[key] = self._fits(placement)
+        return self.known.fits[key]
+
+    def _fits(self, placement: Placement) -> bool:
         try:
             memory = peak_memory(self.job(placement))
         except (PointError, UserError):
             return False
         return not memory.is_out_of_memory and (not memory.undecided or not self._is_memory_known)
 
+    def _of_stages(self, placement: Placement) -> Placement:
+        """Return what a placement says of stages alone, whichever nodes hold them."""
+        size = placement.micro_batch_size or self.point.micro_batch_size
+        return Placement((), placement.layers or self.layers, size)
+
+    def _prepared(self, placement: Placement) -> Prepared:
+        """Return what steps of a placement have in common, whatever GPUs are slow."""
+        key = self._of_stages(placement)
+        if key not in self.known.prepared:
+            job = self.job(placement)
+            constants = read_calibrations(self.config)[0].constants(job)
+            self.known.prepared[key] = prepare_step(job, constants, self.config)
+        return self.known.prepared[key]
+
     def quick_step(self, placement: Placement, factor: Mapping[tuple[int, int], float]) -> Step:
         """Return a step at given factors on the computation of GPUs, by (node, device); heat is not followed."""
-        job = self.job(placement)
-        by_rank = self._of_ranks(placement, factor, job.num_gpus)
-        constants = read_calibrations(self.config)[0].constants(job)
-        return simulate_step(job, constants, self.config, {rank: own for rank, own in by_rank.items() if own > 1.0})
+        prepared = self._prepared(placement)
+        by_rank = self._of_ranks(placement, factor, prepared.job.num_gpus)
+        return prepared.run({rank: own for rank, own in by_rank.items() if own > 1.0})
 
     def step(self, placement: Placement, cluster: ClusterConfig | None = None) -> Outcome:
         """Return a step as power, heat and clocks leave it.
@@ -161,8 +196,7 @@ class Site:
         warm, slow = self.warm(placement, cluster)
         pace = min(warm.factor.values(), default=1.0)
         by_rank = with_factors(slow, {rank: own / pace for rank, own in warm.factor.items()})
-        per_node = self.cluster.gpus_per_node
-        factor = {(placement.nodes[rank // per_node], rank % per_node): max(own, 1.0) for rank, own in by_rank.items()}
+        factor = {self._seat(placement, rank): max(own, 1.0) for rank, own in by_rank.items()}
         accounts = warm.load.ran.timeline.accounts
         busy_s = np.asarray((accounts.compute_s + accounts.exposed_comm_s).max(axis=1))
         return Outcome(warm.load.length_s, factor, busy_s)
@@ -172,6 +206,8 @@ class Site:
     ) -> tuple[Warm[Training[Step]], dict[int, float]]:
         """Return a step with its power, heat and clocks, and the factors of ranks on GPUs that are slow by themselves.
 
+        The first one of a micro-batch is followed as `predict` does. All others begin near it.
+
         Args:
             placement: The placement.
             cluster: Another state of the cluster than `cluster`.
@@ -179,20 +215,39 @@ class Site:
         Raises:
             PointError: If GPUs cannot work under these conditions.
         """
-        job, placed = self.job(placement), placed_on(cluster or self.cluster, placement.nodes)
-        constants = read_calibrations(self.config)[0].constants(job)
-        slow = slow_ranks(placed, job)
+        prepared, placed = self._prepared(placement), placed_on(cluster or self.cluster, placement.nodes)
+        slow = slow_ranks(placed, prepared.job)
 
         def simulate(factor: Mapping[int, float]) -> Training[Step]:
-            return Training(simulate_step(job, constants, self.config, with_factors(slow, factor)))
+            return Training(prepared.run(with_factors(slow, factor)))
 
-        return warm_up(simulate({}), simulate, placed, self.config), slow
+        size = self._of_stages(placement).micro_batch_size
+        near = self.known.warm.get(size)
+        start = near and self._from(near, placement)
+        warm = warm_up(simulate({}), simulate, placed, self.config, start=start)
+        if near is None and warm.start is not None:
+            self.known.warm[size] = placement, warm.start
+        return warm, slow
+
+    def _from(self, near: tuple[Placement, Start], placement: Placement) -> Start:
+        """Return where a placement begins: what is known of a GPU under another one goes with it."""
+        before, start = near
+        order = [before.nodes.index(node) for node in placement.nodes]
+        factor = {self._seat(before, rank): own for rank, own in start.factor.items()}
+        return Start(
+            {rank: factor[self._seat(placement, rank)] for rank in start.factor},
+            start.power_w[order], start.ceiling[order],
+        )  # fmt: skip
+
+    def _seat(self, placement: Placement, rank: int) -> tuple[int, int]:
+        """Return node and device of a rank."""
+        place, device = divmod(rank, self.cluster.gpus_per_node)
+        return placement.nodes[place], device
 
     def _of_ranks(
         self, placement: Placement, factor: Mapping[tuple[int, int], float], num_gpus: int
     ) -> dict[int, float]:
-        per_node = self.cluster.gpus_per_node
-        return {rank: factor.get((placement.nodes[rank // per_node], rank % per_node), 1.0) for rank in range(num_gpus)}
+        return {rank: factor.get(self._seat(placement, rank), 1.0) for rank in range(num_gpus)}
 
 
 def busy_of(step: Step) -> Float:

@@ -18,7 +18,9 @@ _SOLVER_S = 20.0
 """Most time of the solver; what it has found by then is a bound from above and goes on to the trials. Unit: s."""
 _SOLVER_GAP = 1e-3
 _MOST_TRIALS = 600
-"""Simulated trials of one search: about 20 ms each."""
+"""Simulated trials of one descent: about 10 ms each."""
+_TRIED_FIRST = 6
+"""Of 30 to 60 moves."""
 _LEAST_BETTER = 1e-4
 _TRIED_EXCESS = 0.3
 """How much slower all GPUs are made to see what that does to stages: as one with bad contact."""
@@ -176,24 +178,41 @@ def search(site: Site, factor: Mapping[tuple[int, int], float]) -> list[Placemen
         site: The job.
         factor: On the computation of GPUs, by (node of the run, device).
     """
-    starts = {site.present: None}
+    starts, model = {site.present: None}, None
     if site.present.layers:
-        for passed_on in (1.0, passed_on_by_stages(site)):
-            effect = {place: 1.0 + passed_on * (own - 1.0) for place, own in factor.items()}
-            starts[solve(pipeline_of(site, effect))] = None
+        model = _passed_on(site, factor)
+        starts |= dict.fromkeys(map(solve, (pipeline_of(site, factor), model)))
     trials = Trials(site, factor)
-    ends = {_descend(start, trials): None for start in starts}
+    ends = {_descend(start, trials, model): None for start in starts}
     least_s = trials.time_s(site.present) * (1.0 - _LEAST_BETTER)
     return sorted((end for end in ends if trials.time_s(end) < least_s), key=trials.time_s)
 
 
-def _descend(start: Placement, trials: "Trials") -> Placement:
-    """Return where the best single moves lead from a placement; with hosts as they are if that is as good."""
+def nearest(site: Site, factor: Mapping[tuple[int, int], float]) -> Placement:
+    """Return where the linear model is shortest, untried; the present placement where layers stay as they are."""
+    return solve(_passed_on(site, factor)) if site.present.layers else site.present
+
+
+def _passed_on(site: Site, factor: Mapping[tuple[int, int], float]) -> Pipeline:
+    """Return the linear model, GPUs as much slower as their stages are by them."""
+    passed_on = passed_on_by_stages(site)
+    return pipeline_of(site, {place: 1.0 + passed_on * (own - 1.0) for place, own in factor.items()})
+
+
+def _descend(start: Placement, trials: "Trials", model: Pipeline | None) -> Placement:
+    """Return where single moves lead from a placement, with hosts as they are if that is as good; none is better.
+
+    Moves that a linear model has shortest are tried first, all others only where none of these is better.
+    """
     best = start
     most = trials.number + _MOST_TRIALS
     while trials.number < most:
-        nearest = min(_near(best), key=trials.time_s, default=best)
-        if trials.time_s(nearest) >= trials.time_s(best) * (1.0 - _LEAST_BETTER):
+        near, least_s = list(_near(best)), trials.time_s(best) * (1.0 - _LEAST_BETTER)
+        likely = sorted(near, key=model.time_s)[:_TRIED_FIRST] if model else []
+        nearest = min(likely, key=trials.time_s, default=best)
+        if trials.time_s(nearest) >= least_s:
+            nearest = min(near, key=trials.time_s, default=best)
+        if trials.time_s(nearest) >= least_s:
             break
         best = nearest
     same_hosts = best._replace(nodes=trials.site.present.nodes)

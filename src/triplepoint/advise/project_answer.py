@@ -133,7 +133,12 @@ def render(found: Projection) -> str:
         predicted_s = found.rows[0].predicted_s
         lines += ["", f"from the measured step, {measured_s:.4g} s; predicted {predicted_s:.4g} s, "
                       f"{predicted_s / measured_s - 1:+.1%}"]  # fmt: skip
-    lines += ["", f"global batch {grown}; [90 % intervals]; {found.question.num_draws} draws of parts", *check(found)]
+    lines += [
+        "",
+        f"global batch {grown}; [90 % intervals]; {found.question.num_draws} draws of parts, "
+        "steps are their median; `triplepoint predict` has one draw",
+        *check(found),
+    ]
     notes = dict.fromkeys(
         f"{one.num_gpus} GPUs: {one.prediction.reason}" for one in found.rows if one.prediction.reason
     )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from triplepoint.advise.caps import GOALS, Caps, find_caps, with_leakage
-from triplepoint.advise.gain import Gain, find, gain_within, judged, surest
+from triplepoint.advise.gain import Gain, find, gain_of, gain_within, judged
 from triplepoint.advise.hardware import Outlier, find_outliers
 from triplepoint.advise.moving import Outlook, foresee
 from triplepoint.advise.passport import Learned, Passport, learn, of_passport
@@ -156,8 +156,7 @@ def _advice(name: str, site: Site, learned: Learned | None, measured_s: Float, l
             slowed = with_slow_gpus(site, learned, before)
             if slowed.cluster.slow_gpus != site.cluster.slow_gpus:
                 site, before = slowed, slowed.step(slowed.present)
-        found = [judged(site, layers)] if layers else find(site, before)
-        proposed, after, gain = surest(site, learned, before, found) or (None, None, None)
+        proposed, after, gain = _found(site, learned, before, layers)
         chosen = proposed if proposed and gain and gain.is_accepted else site.present
         limits = find_limits(site, learned, chosen)
         outlook = foresee(site, learned) if learned and measured_s.size else None
@@ -169,6 +168,16 @@ def _advice(name: str, site: Site, learned: Learned | None, measured_s: Float, l
         measured_s, before, proposed, after, gain, _reasons(site, before, proposed, after, gain, hosts),
         limits, outlook,
     )  # fmt: skip
+
+
+def _found(
+    site: Site, learned: Learned | None, before: Outcome, layers: tuple[int, ...]
+) -> tuple[Placement, Outcome, Gain] | tuple[None, None, None]:
+    """Return the placement to judge or the best one found, its step and its gain."""
+    if not layers:
+        return find(site, learned, before) or (None, None, None)
+    placement, after = judged(site, layers)
+    return placement, after, gain_of(site, learned, before, placement, after)
 
 
 def _hosts(site: Site, learned: Learned | None) -> dict[int, str]:

@@ -238,6 +238,8 @@ def _placement(advice: Advice) -> list[str]:
     if (measured := measured_s(advice)) is not None:
         taken = "simulated run" if advice.passport and advice.passport.is_simulated else "measured"
         step = f"{taken} {measured:.2f} s, {step}"
+    elif advice.passport is None:
+        step = f"{step} with all parts alike; `triplepoint predict` draws parts, and is some percent longer"
     lines = [f"step: {step}", *(f"  {line}" for line in advice.reasons)]
     if advice.gain is None or advice.proposed is None:
         return [*lines, "placement: leave it as it is"]

@@ -33,6 +33,8 @@ further. Measured: 1.03 among 60 configurations of Llama-3 70B and Mixtral 8x22B
 _AT_ONCE, _PROBED = 200, 100
 """Where none of the near ones keeps to the limits: configurations whose heat is followed at a time, fastest first, and
 those at even places among all the slower ones that are tried before. If none of these keeps to them, it ends."""
+_SURE = 0.9
+"""Probability of fitting in memory from which a configuration may come first: as of intervals. Our choice."""
 _MOST_DRAWN = 60
 """Configurations among which the few to measure are chosen: the fastest of those that may be the best."""
 
@@ -127,7 +129,7 @@ class Found:
         objective: What was made small.
         limits: What was kept to.
         counts: Configurations by what became of them.
-        chosen: Those that keep to the limits, best first.
+        chosen: Those that keep to the limits, best first; before them the best of those that surely fit in memory.
         few: Which of these to measure.
         nearest: Where none keeps to the limits, the one that is nearest, with its excess of each limit.
         broken_by_all: Limits that each configuration breaks by itself.
@@ -236,7 +238,10 @@ def _looked_at(
     ends = np.cumsum([len(group) for group in groups])
     found = do(groups[0])  # reads the tables, which processes then share
     for looked in on_all_cores(
-        do, groups[1:], _MANY_GROUPS, lambda done: say(f"memory and time: {ends[done]} of {total} configurations")
+        do,
+        groups[1:],
+        _MANY_GROUPS,
+        lambda done: say(f"memory and time: {ends[done]} of {total} combinations of values"),
     ):
         found |= {digest: one for digest, one in looked.items() if digest not in found}
     return list(found.values())
@@ -282,6 +287,8 @@ def _choose(
     # The first ones once more, with the heat of all nodes.
     exact = follow_all(ordered[: 2 * most_measured], with_few_nodes=False, many=4)
     ordered = sorted([*(one for one in exact if not limits.excesses(one)), *ordered[2 * most_measured :]], key=value)
+    sure = (place for place, one in enumerate(ordered) if one.fits_probability >= _SURE)
+    ordered.insert(0, ordered.pop(next(sure, 0)))
     on_front = pareto_front(np.array([[OBJECTIVES[name](one) for name in _ON_FRONT] for one in ordered]))
     best = ordered[0]
     widths = [_width(best, one, objective, calibration) for one in ordered]
@@ -290,7 +297,7 @@ def _choose(
     places = np.flatnonzero(may_be_best)[:_MOST_DRAWN]
     among = [ordered[place] for place in places]
     pairs = np.array([[_width(one, other, objective, calibration) for other in among] for one in among])
-    few = few_to_measure(logs[places], pairs, most_measured)
+    few = few_to_measure(logs[places], pairs, most_measured, choice=0)
     few = replace(few, rows=[int(places[row]) for row in few.rows])
     fastest = min(ordered, key=lambda one: one.step_time_s)
     chosen = [

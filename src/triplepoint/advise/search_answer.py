@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from triplepoint.advise.search import Chosen, Found
+from triplepoint.advise.search import OBJECTIVES, Chosen, Found
 from triplepoint.advise.search_evaluate import Candidate
 from triplepoint.config.plan import layout_label
 from triplepoint.config.point import settings_of
@@ -103,7 +103,18 @@ def headline(found: Found) -> str:
         f"{tokens_per_s(it):,.0f} token/s{_of_objective(it, found)}"
     )
     rest = "no other may be better" if num_others < 1 else f"{num_others} others may be as good or better"
-    return f"{first}; {rest}"
+    return "; ".join([first, *_risky(found), rest])
+
+
+def _risky(found: Found) -> list[str]:
+    """Return the best configuration as a clause where it may not fit in memory, and so does not come first."""
+    value = OBJECTIVES[found.objective]
+    first, best = found.chosen[0].candidate, min((one.candidate for one in found.chosen), key=value)
+    if best is first:
+        return []
+    better = 100 * (1 - value(best) / value(first))
+    what = f"{_layout(best)}, micro-batch {best.point.micro_batch_size}, recompute {best.point.recompute}"
+    return [f"{what} is {better:.1f} % better but fits with probability {best.fits_probability:.2f} only"]
 
 
 def _of_objective(one: Candidate, found: Found) -> str:

@@ -22,9 +22,7 @@ def draw(found: Found) -> Figure:
         ("gpu_energy_per_token_j", "energy of GPUs (J/token)") if has_energy else ("memory_gib", "memory (GiB)")
     )
     number = int(table["worth_measuring"].sum())
-    answer = (
-        f"{layout_label(best.point)} is fastest" if found.objective == "time" else f"{layout_label(best.point)} first"
-    )
+    answer = f"{layout_label(best.point)} {'is fastest' if found.chosen[0].slower[0] == 0.0 else 'first'}"
     page = style.new_page(
         f"{answer}: {best.step_time_s:.3g} s a step; {number - 1} others may be as good",
         _made_by(best.prediction.laid.job.stack if best.prediction.laid else ""),

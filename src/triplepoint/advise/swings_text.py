@@ -16,14 +16,14 @@ def render(answer: SwingAnswer) -> str:
 
 
 def headline(answer: SwingAnswer) -> str:
-    """Return the swing of the job and the verdict in one line."""
-    job = answer.levels[-1]
-    line = f", most at {job.line_hz:.4f} Hz" if job.line_hz else ""
-    said = f"power of the job swings by {job.range_fraction:.1%} of its mean{line}"
-    if not answer.verdicts:
-        return said
-    failed = [verdict for verdict in answer.verdicts if not verdict.passes]
-    return f"{said}; {f'beyond {len(failed)} of {len(answer.verdicts)} limits' if failed else 'within all limits'}"
+    """Return the swing of the job, its strongest line and the verdict, a sentence each, in one line."""
+    job, failed = answer.levels[-1], [verdict for verdict in answer.verdicts if not verdict.passes]
+    said = [f"power of the job swings by {job.range_fraction:.1%} of its mean"]
+    if job.line_hz:
+        said.append(f"Its strongest line is at {job.line_hz:.4f} Hz, with {(job.line_w or 0.0) / KILO:.3g} kW")
+    if answer.verdicts:
+        said.append(f"Beyond {len(failed)} of {len(answer.verdicts)} limits" if failed else "Within all limits")
+    return ". ".join(said)
 
 
 def _lines(answer: SwingAnswer) -> Iterator[str]:

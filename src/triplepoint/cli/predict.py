@@ -26,7 +26,7 @@ its key out, and a list is written [grad, param]. A wrong key or value refuses t
 command; a point that cannot run, or a setting without effect, is a row with the line that `plan` gives.
 
 columns of OUT:
-  id run                   run: that of the point in `plan`; in `plan --simulated` for a row that names no engine
+  id run                   run: that of the point in `plan`
   status reason            ok; oom: does not fit in memory; undecided: may not; invalid: cannot run; unsupported:
                            not simulated
   step_time_s step_time_lo_s step_time_hi_s              one step (of inference, a whole batch) and the 90 % interval

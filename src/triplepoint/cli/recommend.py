@@ -181,11 +181,16 @@ def _promise(arguments: argparse.Namespace, advice: "Advice") -> dict[str, objec
     study = follow_up.follow_up(advice, path.stem, arguments.config) if path is not None else None
     runs = {"first": study.first, "other": study.other} if study else {}
     kind, gain = chosen
-    given = ledger.Promise(name=advice.name, kind=kind, gain=gain.share, gain_lo=gain.lo, gain_hi=gain.hi, **runs)
+    given = ledger.Promise(
+        name=advice.name, kind=kind, gain=gain.share, gain_lo=gain.lo, gain_hi=gain.hi, **runs,
+        is_simulated=advice.site.point.engine == "simulated",
+    )  # fmt: skip
     say(f"recommend: promised gain kept in {ledger.promise(arguments.results, given)}")
     if study is None or path is None:
         return None
     write_text(path, study.text)
+    if kind == "placement" and advice.accepted_limits:
+        say("recommend: the study verifies the placement alone; ask about one of its runs for a study of power limits")
     studies = arguments.config / "studies"
     move = "" if path.resolve().parent == studies.resolve() else f"move it to {studies}, then "
     say(
@@ -207,13 +212,14 @@ def _ledger(arguments: argparse.Namespace) -> Answer:
 def _of_sensors(arguments: argparse.Namespace) -> Answer | None:
     """Return what sensors say of a recorded run whose cluster or job nobody described; None of other runs."""
     from triplepoint.advise.sensed import content, is_described, render
-    from triplepoint.compare.sides import Context
-    from triplepoint.trace.taxonomy import load_scheme
-    from triplepoint.why.sources import why
 
     folder: Path = arguments.results / "runs" / str(arguments.run)
     if not (folder / "point.json").is_file() or is_described(folder, arguments.config):
         return None
+    from triplepoint.compare.sides import Context
+    from triplepoint.trace.taxonomy import load_scheme
+    from triplepoint.why.sources import why
+
     found = why(str(folder), Context(arguments.results, arguments.config, load_scheme()))
     return Answer(dict.fromkeys(_ANSWER) | content(folder, found), render(folder, found))
 

@@ -52,7 +52,7 @@ class Settings(Layout, Measured, ModelChoices):
     trace_ranks: Literal["all", "roles"] | tuple[int, ...] = "all"
     """Ranks that write a trace of the profiled steps: `all`; `roles`, one of every pipeline stage and row of the nodes'
     airflow, those at its inlet and those behind others, and of a stage on several nodes the two next to a border
-    between them; or their numbers."""
+    between them; or their numbers. A simulated run traces those that differ, whatever stands here."""
     repeats: Annotated[int, Field(gt=0, le=1000, strict=True)] = 1
     """How often the same measurement is made; each is a run of its own."""
 

@@ -34,26 +34,49 @@ class Step:
     """A simulated step.
 
     Attributes:
-        job: The job.
-        time_s: From its start to the end of the last rank. Unit: s.
+        prepared: What it has in common with other steps of its job.
         timeline: When everything runs.
-        slowest: Costs of the stage that the step depends on, by class of kernel and group of collectives. Unit: s.
-        contention_s: What overlapped reduction of gradients and gathering of parameters cost the computation. Unit: s.
-        uncertainty: Of the time.
-        stages: Work of every pipeline stage.
-        time_of: Time of one run of an operation. Unit: s.
         class_of_replica: Class of every data parallel replica; shape (dp,).
     """
 
-    job: Job
-    time_s: float
+    prepared: "Prepared"
     timeline: Timeline
-    slowest: Cost
-    contention_s: float
-    uncertainty: Uncertainty
-    stages: Sequence[StageWork]
-    time_of: TimeOf
     class_of_replica: Int64
+
+    @property
+    def job(self) -> Job:
+        """The job."""
+        return self.prepared.job
+
+    @property
+    def stages(self) -> Sequence[StageWork]:
+        """Work of every pipeline stage."""
+        return self.prepared.stages
+
+    @property
+    def time_of(self) -> TimeOf:
+        """Time of one run of an operation. Unit: s."""
+        return self.prepared.costs.time_of
+
+    @property
+    def time_s(self) -> float:
+        """From its start to the end of the last rank. Unit: s."""
+        return self.timeline.step_time_s
+
+    @property
+    def contention_s(self) -> float:
+        """What overlapped reduction of gradients and gathering of parameters cost the computation. Unit: s."""
+        return self.timeline.contention_s
+
+    @property
+    def slowest(self) -> Cost:
+        """Costs of the stage that the step depends on, by class of kernel and group of collectives. Unit: s."""
+        return self.prepared.of_stage(self.timeline.critical_stage)[0]
+
+    @cached_property
+    def uncertainty(self) -> Uncertainty:
+        """Of the time."""
+        return _uncertainty(self.timeline, self.prepared.of_stage(self.timeline.critical_stage)[1])
 
     def place(self, rank: int) -> tuple[int, int]:
         """Return stage and class of a rank."""
@@ -118,19 +141,7 @@ class Prepared:
         if slow:
             replicas = sort_replicas(job.layout, slow, self._lockstep)
             durations, class_of_replica = with_replicas(durations, replicas), replicas.class_of_replica
-        timeline = run(durations, self.order)
-        slowest, sigmas = self._of_stage(timeline.critical_stage)
-        return Step(
-            job,
-            timeline.step_time_s,
-            timeline,
-            slowest,
-            timeline.contention_s,
-            _uncertainty(timeline, sigmas),
-            self.stages,
-            self.costs.time_of,
-            class_of_replica,
-        )
+        return Step(self, run(durations, self.order), class_of_replica)
 
     @cached_property
     def _lockstep(self) -> int:
@@ -140,7 +151,7 @@ class Prepared:
     def _known(self) -> dict[int, tuple[Cost, tuple[float, float, float]]]:
         return {}
 
-    def _of_stage(self, stage: int) -> tuple[Cost, tuple[float, float, float]]:
+    def of_stage(self, stage: int) -> tuple[Cost, tuple[float, float, float]]:
         """Return the cost of a stage and what kernels, collectives and host are known to in it."""
         if stage not in self._known:
             work = self.stages[stage]

@@ -96,6 +96,14 @@ def test_found_gain_is_the_mean_of_pairs_with_its_t_interval(tmp_path: Path, mon
     assert found.hi == pytest.approx(0.05 + 0.01 * 6.314, abs=1e-4)
 
 
+def test_ledger_marks_what_was_promised_for_simulated_jobs(tmp_path: Path) -> None:
+    ledger.promise(tmp_path, promised(0.05))
+    ledger.promise(tmp_path, promised(0.05).model_copy(update={"name": "other", "is_simulated": True}))
+    lines = ledger.render(ledger.content(tmp_path)).splitlines()
+    assert lines[0].startswith("ledger: 2 promised, 1 of them for simulated jobs; 0 found out")
+    assert lines[1].startswith("  run, placement: ") and lines[2].startswith("  other, placement, simulated: ")
+
+
 def test_a_damaged_ledger_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "recommendations.jsonl").write_text("{}\n")
     with pytest.raises(UserError, match="line 1 is no promise"):

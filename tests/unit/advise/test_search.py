@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from triplepoint.advise.search import Found, Limits, gpu_hours_of, search
+from triplepoint.advise.search import Found, Limits, _followed, gpu_hours_of, search
 from triplepoint.advise.search_answer import headline, render, rows, study_of
 from triplepoint.advise.search_evaluate import Candidate
 from triplepoint.advise.search_space import Question, groups_of
@@ -57,6 +57,22 @@ def test_first_choice_is_that_of_predicting_all() -> None:
     table = exhaustive()
     best_s = table[table["status"] == "ok"]["step_time_s"].min()
     assert found().chosen[0].candidate.step_time_s == pytest.approx(best_s, rel=1e-5)  # six digits are predicted
+
+
+def test_one_that_surely_fits_comes_before_a_better_one_that_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    best, *_ = of_small().chosen
+    assert best.candidate.fits_probability > 0.9 and "fits with probability 0.74 only" not in headline(of_small())
+
+    def risky(candidates: list[Candidate], **options: Any) -> list[Candidate]:
+        found = _followed(candidates, **options)
+        return [replace(one, fits_probability=0.74) if one.run == best.candidate.run else one for one in found]
+
+    monkeypatch.setattr("triplepoint.advise.search._followed", risky)
+    found = search(SMALL, CONFIG, within=FAR)
+    first, second = found.chosen[:2]
+    assert second.candidate.run == best.candidate.run and second.slower[0] == 0.0 < first.slower[0]
+    assert first.may_be_best and second.may_be_best and found.few.rows[0] == 0
+    assert "% better but fits with probability 0.74 only; " in headline(found)
 
 
 def test_every_configuration_that_fits_is_in_the_answer_with_its_time_and_power() -> None:

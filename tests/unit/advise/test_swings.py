@@ -12,6 +12,7 @@ from triplepoint.advise.swings_answer import answer_of
 from triplepoint.advise.swings_remedies import Course, floor, running_mean, stagger, storage
 from triplepoint.advise.swings_source import NodePower, read_file
 from triplepoint.advise.swings_spec import BandLimit, SwingSpec, check_band, read_spec, verdicts
+from triplepoint.advise.swings_text import headline
 from triplepoint.cli import main
 from triplepoint.errors import UserError
 
@@ -248,3 +249,18 @@ def test_command_refuses_in_a_line(
     pq.write_table(pa.table({"t_s": T_S, "power_w": SQUARE.power_w}), tmp_path / "power.parquet")
     assert main(["swings", str(tmp_path / "power.parquet"), *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_answer_says_range_line_and_verdict_each_in_a_sentence() -> None:
+    power = of_nodes(sine(0.0), sine(0.0))
+    # Two sines of 100 W in phase: 200 W, of which 1 to 99 % of the time are within 199.9.
+    said = "power of the job swings by 20.0% of its mean. Its strongest line is at 0.2500 Hz, with 0.2 kW"
+    assert headline(answer_of(power)) == said
+    assert headline(answer_of(power, SwingSpec(ramp_up_kw_per_s=0.1))) == f"{said}. Beyond 1 of 1 limits"
+    assert headline(answer_of(power, SwingSpec(ramp_up_kw_per_s=1.0))) == f"{said}. Within all limits"
+
+
+def test_note_says_that_a_cap_is_not_told_from_readings() -> None:
+    beyond, within = (answer_of(of_nodes(sine(0.0)), SwingSpec(ramp_up_kw_per_s=limit)) for limit in (0.1, 1.0))
+    assert any(note.startswith("cap: ") for note in beyond.notes)
+    assert not any(note.startswith("cap: ") for note in within.notes)

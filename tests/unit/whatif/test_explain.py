@@ -16,7 +16,7 @@ from triplepoint.whatif.factors import read_changes
 from triplepoint.whatif.figure import draw
 from triplepoint.whatif.paired import case_moves, difference_moves, difference_parts, interval, interval_of_share
 from triplepoint.whatif.rows import case_rows, difference_rows
-from triplepoint.whatif.text import render
+from triplepoint.whatif.text import headline, render
 
 PRICES = Prices(kwh=0.2, gpu_hour=3.0)
 FACTORS = ["network", "pipeline", "cooling"]
@@ -184,3 +184,25 @@ def test_text_names_every_part_once() -> None:
             for table in (changes, money):
                 assert sum(line.strip().startswith(word) for line in table.splitlines()) == 1
     assert "computing" in blocks[2]
+
+
+def row_of(part: str, label: str, share: float, value: str | None = None, side: str = "one") -> dict[str, Any]:
+    ends = {"share_lo": share - 0.01, "share_hi": share + 0.02}
+    return {"side": side, "part": part, "label": label, "value": value, "effect": 10 * share, "share": share} | ends
+
+
+def test_answer_names_the_factor_that_changes_the_step_most_and_the_whole() -> None:
+    factors = [row_of("factor", "inlet", 0.1, "35"), row_of("factor", "network between nodes", -0.44, "free")]
+    rows = [*factors, row_of("interaction", "interaction", 0.6), row_of("whole", "all together", -0.36)]
+    assert headline(rows) == (
+        "Step time changes most by network between nodes (free): -44.0 % [-45.0, -42.0]; "
+        "all together -36.0 % [-37.0, -34.0]"
+    )
+
+
+def test_answer_of_a_difference_may_be_computing() -> None:
+    parts = [row_of("factor", "memory", 0.1, side="difference"), row_of("rest", "computing", 0.3, side="difference")]
+    rows = [*parts, row_of("whole", "all", 0.4, side="difference")]
+    assert headline(rows) == (
+        "The largest part of the difference is computing: +30.0 % [+29.0, +32.0] of +40.0 % [+39.0, +42.0]"
+    )

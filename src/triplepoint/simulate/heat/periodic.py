@@ -54,13 +54,15 @@ _GOLDEN = (5**0.5 - 1) / 2
 class Periodic:
     """A step of a job by control period: arrays of shape (num_periods, num_nodes, num_devices)."""
 
-    def __init__(self, machine: Machine, profile: Profile, step_s: float) -> None:
+    def __init__(self, machine: Machine, profile: Profile, step_s: float, ceiling: Float | None = None) -> None:
         """Prepare the arrays.
 
         Args:
             machine: The nodes; brakes are not heeded.
             profile: Of a step at the highest clocks, a bin for each control period.
             step_s: About the length of the step. Unit: s.
+            ceiling: Places in the table of clocks to begin under, near which heat holds devices: a search from there
+                goes on with heat and clocks of the trial before. None: those of the machine.
         """
         power, shape, number = machine.power, machine.shape, len(profile.duration_s)
         self._machine, self._table, self._period_s = machine, machine.table, step_s / number
@@ -82,12 +84,23 @@ class Periodic:
             self._table, machine.heat.limits, machine.power.clock_rise.value,
             machine.braked, self._period_s,
         )  # fmt: skip
+        self._stay = propagator(machine.network, self._period_s * self._length).both[:, :, : 3 * shape[1]]
+        self._powers = [self._stay]
+        while 2 ** len(self._powers) < number // self._length:
+            self._powers.append(self._powers[-1] @ self._powers[-1])
         self._both = np.ascontiguousarray(propagator(machine.network, self._period_s).both.swapaxes(1, 2))
         self._twin = machine.twin if (machine.twin != np.arange(shape[1])).any() else None
         self._power, self._warm, self._slowdown, self._wanted = (np.empty((number, *shape)) for _ in range(4))
-        self._ceiling = machine.ceilings.copy()
+        self._ceiling = machine.ceilings.copy() if ceiling is None else np.minimum(ceiling, machine.ceilings)
+        self._is_near = ceiling is not None
+        self._state: tuple[Float, ClockState] | None = None
         self._dither = (np.arange(number) * _GOLDEN % 1.0)[:, None, None]
         self._place, self._rate = np.empty((number, *shape), dtype=np.int64), np.empty(number)
+
+    @property
+    def ceiling(self) -> Float:
+        """Place in the table of clocks that devices are held under; shape (num_nodes, num_devices)."""
+        return self._ceiling
 
     def settle_held(self, start_w: Float, lasts_s: float | None = None) -> Trace:
         """Return the step with clocks under the ceilings that keep every die at its highest operating temperature.
@@ -125,14 +138,15 @@ class Periodic:
             lasts_s: Length the step has, to which its profile is stretched; None: what comes out. Unit: s.
         """
         machine, rows = self._machine, len(self._duration_s) // self._length
-        heat = np.repeat(machine.network.steady(start_w)[:, None], rows, axis=1)
-        clocks = free_clocks(self._table, (rows, *machine.shape))
-        num_states = heat.shape[2]
-        stay = propagator(machine.network, self._period_s * self._length).both[:, :, :num_states]
         before, most = start_w, max(_LEAST_TURNS, -(-_REMEMBERED // self._length))
+        if self._state is None:
+            heat = np.repeat(machine.network.steady(start_w)[:, None], rows, axis=1)
+            clocks = free_clocks(self._table, (rows, *machine.shape))
+        else:
+            (heat, clocks), most = self._state, _LEAST_TURNS
         for turn in range(1, most + 1):
             end = self._turn(heat, clocks)
-            heat = self._starts(end - heat @ stay.swapaxes(1, 2), stay)
+            heat = self._starts(end - heat @ self._stay.swapaxes(1, 2))
             for name in ("wanted", "asked", "place"):
                 setattr(clocks, name, np.roll(getattr(clocks, name), 1, axis=0))
             if lasts_s is not None:
@@ -141,6 +155,8 @@ class Periodic:
             if turn >= _LEAST_TURNS and np.abs(mean_w / before - 1.0).max() < _SETTLED:
                 break
             before = mean_w
+        if self._is_near:
+            self._state = heat, clocks
         return self._trace()
 
     def _turn(self, heat: Float, clocks: ClockState) -> Float:
@@ -179,14 +195,17 @@ class Periodic:
         """Yield the first control period of all stretches, then the second, and so on."""
         return (slice(index, None, self._length) for index in range(self._length))
 
-    def _starts(self, driven: Float, stay: Float) -> Float:
+    def _starts(self, driven: Float) -> Float:
         """Return the heat that stretches start with, from what power adds in each; shape as that of `driven`."""
         heat = self._machine.network.steady(self._power.mean(axis=0))
         found = np.empty_like(driven)
         for _ in range(_PASSES):
-            for row in range(driven.shape[1]):
-                found[:, row] = heat
-                heat = (stay @ heat[..., None])[..., 0] + driven[:, row]
+            found[:, 0], found[:, 1:] = heat, driven[:, :-1]
+            # Sums over all stretches before, in as many products as the number of stretches has binary digits.
+            for place, power in enumerate(self._powers):
+                step = 2**place
+                found[:, step:] += found[:, :-step] @ power.swapaxes(1, 2)
+            heat = (self._stay @ found[:, -1, :, None])[..., 0] + driven[:, -1]
         return found
 
     def _trace(self) -> Trace:

@@ -77,6 +77,20 @@ class Seats(NamedTuple):
         return np.array([*(stage for stage, _ in self.places), -1])[self.kind]
 
 
+class Start(NamedTuple):
+    """Where a job begins that is nearly another one: at what was found of that.
+
+    Attributes:
+        factor: On the computation of every rank, over that at the clock it was calibrated with.
+        power_w: Mean power of every device; shape (num_nodes, num_devices). Unit: W.
+        ceiling: Place in the table of clocks that heat holds every device under; same shape.
+    """
+
+    factor: Mapping[int, float]
+    power_w: Float
+    ceiling: Float
+
+
 @dataclass(frozen=True, eq=False)
 class Warm(Generic[AnyLoad]):
     """A job, warm.
@@ -94,6 +108,7 @@ class Warm(Generic[AnyLoad]):
         is_steady: Whether the step before took the same power.
         fastest_s: Length of the step if all clocks were at their highest; NaN where it was not followed. Unit: s.
         from_rest: What its first steps are followed with that begin on nodes at rest; None without a cluster.
+        start: Where jobs like it may begin; None without a cluster and under a power brake.
     """
 
     load: AnyLoad
@@ -108,6 +123,7 @@ class Warm(Generic[AnyLoad]):
     is_steady: bool = True
     fastest_s: float = math.nan
     from_rest: FromRest | None = None
+    start: Start | None = None
 
     @property
     def slower_ranks(self) -> list[int]:
@@ -128,6 +144,7 @@ def warm_up(
     config: Path,
     with_few_nodes: bool = False,
     clock_limit_mhz: Mapping[int, float] = MappingProxyType({}),
+    start: Start | None = None,
 ) -> Warm[AnyLoad]:
     """Return a job under the conditions of its cluster, at the speed that its clocks leave it.
 
@@ -138,6 +155,8 @@ def warm_up(
         config: Folder of the configuration.
         with_few_nodes: Whether nodes without faults may stand for others, see `few_of`: faster, not quite the same.
         clock_limit_mhz: Clock each pipeline stage is locked to, by stage; not under a power brake. Unit: MHz.
+        start: Where to begin, with all nodes followed: takes a fraction of the turns, and sound ranks under faults keep
+            its pace. None: at the clocks that the job was calibrated with.
 
     Raises:
         PointError: If GPUs cannot work under these conditions.
@@ -154,15 +173,22 @@ def warm_up(
     if with_few_nodes and conditions == sound and not conditions.power_limits_w:
         followed = few_of(_seats(load, followed).stage, machine)
         machine = machine.of_nodes(followed.nodes)
-    first = _turn(load, machine, {}, followed)
-    last = _together(first, reload)
-    if conditions != sound:
-        machine = nodes_under(conditions)
-        last = _apart(_turn(last.load, machine, last.factor, followed), reload, min(last.factor.values()))
-    machine, fastest_s = last.ready.machine, math.nan
-    if not with_few_nodes:
-        highest = dict.fromkeys(range(load.job.num_gpus), 1.0 / float(first.ready.calibrated.max()))
-        fastest_s = reload(highest).length_s
+    fastest_s = math.nan
+    if start is None:
+        first = _turn(load, machine, {}, followed)
+        last = _together(first, reload)
+        if conditions != sound:
+            machine = nodes_under(conditions)
+            last = _apart(_turn(last.load, machine, last.factor, followed), reload, min(last.factor.values()))
+        if not with_few_nodes:
+            highest = dict.fromkeys(range(load.job.num_gpus), 1.0 / float(first.ready.calibrated.max()))
+            fastest_s = reload(highest).length_s
+    else:
+        factor = dict(start.factor)
+        last = _turn(reload(factor), nodes_under(conditions), factor, followed, start)
+        pace = min(factor.values())
+        last = _together(last, reload, pace) if conditions == sound else _apart(last, reload, pace)
+    machine, start = last.ready.machine, last.start
     if clock_limit_mhz:
         limits = np.full(shape[0] * shape[1], machine.power.clocks.max_clock.value)
         for rank in range(load.job.num_gpus):
@@ -179,7 +205,7 @@ def warm_up(
     return Warm(
         last.load, machine, last.ready.seats, last.ready.profile, trace, np.ones(shape[1]), num_nics,
         factor=last.factor, is_steady=last.found.is_steady, fastest_s=fastest_s,
-        from_rest=FromRest(machine, last.ready.high, loop_s, trace.power_w.mean(axis=0)),
+        from_rest=FromRest(machine, last.ready.high, loop_s, trace.power_w.mean(axis=0)), start=start,
     )  # fmt: skip
 
 
@@ -193,6 +219,13 @@ class _Turn(Generic[AnyLoad]):
     found: "_Followed"
     factor: dict[int, float]
     followed: Followed
+    is_near: bool = False
+
+    @property
+    def start(self) -> Start | None:
+        """Where a turn may begin; None under a power brake."""
+        ceiling = self.found.ceiling
+        return None if ceiling is None else Start(self.factor, self.found.trace.power_w.mean(axis=0), ceiling)
 
     @property
     def ratio(self) -> Float:
@@ -204,36 +237,47 @@ class _Turn(Generic[AnyLoad]):
         return np.asarray(_of_computation(slowdown, self.ready.busy) / self.ready.calibrated)
 
 
-def _turn(load: AnyLoad, machine: Machine, factor: dict[int, float], followed: Followed) -> _Turn[AnyLoad]:
-    """Return the step of a load, with these factors on the computation of ranks, on the followed nodes of a machine."""
+def _turn(
+    load: AnyLoad, machine: Machine, factor: dict[int, float], followed: Followed, start: Start | None = None
+) -> _Turn[AnyLoad]:
+    """Return the step of a load, with these factors on the computation of ranks, on the followed nodes of a machine.
+
+    Powers and what heat holds are searched from `start`; None: from what power limits leave and free clocks.
+    """
     times = np.ones(followed.shape[0] * followed.shape[1])
     times[list(factor)] = list(factor.values())
     ready = _ready(load, _seats(load, followed), machine, times.reshape(followed.shape)[followed.nodes])
-    found = _follow(ready.machine, ready.high, ready.start_w, load.length_s)
+    ceiling = None
+    if start is not None:
+        ready, ceiling = ready._replace(machine=machine.under_load(start.power_w), start_w=start.power_w), start.ceiling
+    found = _follow(ready.machine, ready.high, ready.start_w, load.length_s, ceiling)
     # Fans follow what GPUs draw, which is less than what their limit leaves them.
     mean_w = found.trace.power_w.mean(axis=0)
     fanned = ready.machine.under_load(mean_w)
     if np.abs(fanned.fan_flow - ready.machine.fan_flow).max() > _LIKE_FLOW:
         ready = ready._replace(machine=fanned, start_w=mean_w)
-        found = _follow(fanned, ready.high, mean_w, load.length_s)
-    return _Turn(load, machine, ready, found, factor, followed)
+        found = _follow(fanned, ready.high, mean_w, load.length_s, found.ceiling if start else None)
+    return _Turn(load, machine, ready, found, factor, followed, start is not None)
 
 
-def _together(first: _Turn[AnyLoad], reload: Callable[[dict[int, float]], AnyLoad]) -> _Turn[AnyLoad]:
+def _together(
+    first: _Turn[AnyLoad], reload: Callable[[dict[int, float]], AnyLoad], before: float = 1.0
+) -> _Turn[AnyLoad]:
     """Return a job whose ranks all compute at the pace of the slowest clock.
 
     Args:
-        first: The job at the clocks it was calibrated with.
+        first: The job at some pace.
         reload: Simulates it once more, with these factors on the computation of ranks.
+        before: That pace, over the clocks it was calibrated with.
     """
-    last, before = first, 1.0
+    last = first
     for turn in range(1, _MOST_TURNS + 1):
         pace = float(last.ratio.max())
         factor = dict.fromkeys(range(first.load.job.num_gpus), pace)
         load = reload(factor)
         if turn == _MOST_TURNS or abs(pace / before - 1.0) < _NEAR:
             break
-        last, before = _turn(load, first.machine, factor, first.followed), pace
+        last, before = _turn(load, first.machine, factor, first.followed, last.start if last.is_near else None), pace
     return replace(last, load=load, factor=factor)
 
 
@@ -249,7 +293,7 @@ def _apart(last: _Turn[AnyLoad], reload: Callable[[dict[int, float]], AnyLoad], 
         factor = _factors(last.ratio, pace, last.load.job.num_gpus)
         if all(abs(last.factor[rank] / wanted - 1.0) < _STEP_OF_SPEED / 2 for rank, wanted in factor.items()):
             break
-        last = _turn(reload(factor), last.machine, factor, last.followed)
+        last = _turn(reload(factor), last.machine, factor, last.followed, last.start if last.is_near else None)
     return last
 
 
@@ -282,7 +326,8 @@ def _as_long_as_timeline(last: _Turn[AnyLoad]) -> _Turn[AnyLoad]:
         return last
     high = last.ready.high
     high = Profile(high.duration_s * longer, high.activity.at_rate(1.0 / longer), high.kind)
-    found = _follow(last.ready.machine, high, last.found.trace.power_w.mean(axis=0), last.load.length_s)
+    ceiling = last.found.ceiling if last.is_near else None
+    found = _follow(last.ready.machine, high, last.found.trace.power_w.mean(axis=0), last.load.length_s, ceiling)
     return replace(last, ready=last.ready._replace(high=high), found=found)
 
 
@@ -441,14 +486,17 @@ def _at_highest_clocks(profile: Profile, share: float, factor: Float, polling: f
 
 
 class _Followed(NamedTuple):
-    """Steps that repeat, whether those before were so, and how many they are."""
+    """Steps that repeat, whether those before were so, how many they are, and under what clocks heat holds them."""
 
     trace: Trace
     is_steady: bool
     number: int = 1
+    ceiling: Float | None = None
 
 
-def _follow(machine: Machine, profile: Profile, start_w: Float, step_s: float) -> _Followed:
+def _follow(
+    machine: Machine, profile: Profile, start_w: Float, step_s: float, ceiling: Float | None = None
+) -> _Followed:
     """Return a step of a warm job.
 
     Args:
@@ -456,11 +504,13 @@ def _follow(machine: Machine, profile: Profile, start_w: Float, step_s: float) -
         profile: Of a step at the highest clocks, a bin for each control period.
         start_w: About the mean power of every device. Unit: W.
         step_s: About the length of the step. Unit: s.
+        ceiling: About the clocks that heat holds devices under, as `Start`; None: nothing is known.
     """
     if not machine.braked.any():
         # Where clocks are locked stages differ on purpose: the step, not its slowest device, says how long it takes.
         lasts_s = step_s if machine.clock_limit_mhz.size else None
-        return _Followed(Periodic(machine, profile, step_s).settle_held(start_w, lasts_s), is_steady=True)
+        step = Periodic(machine, profile, step_s, ceiling)
+        return _Followed(step.settle_held(start_w, lasts_s), is_steady=True, ceiling=step.ceiling)
     number = max(1, math.ceil(_HELD_S / profile.step_s))
     profile, step_s = _repeated(profile, number), number * step_s
     coarse = replace(machine, period_s=max(machine.period_s, profile.step_s / _WARMING_PERIODS))
