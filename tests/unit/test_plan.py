@@ -59,7 +59,7 @@ def test_select_empty_folder_is_refused(tmp_path: Path) -> None:
 def test_select_study_without_valid_point_names_first_reason(config_dir: Path, write_study: WriteStudy) -> None:
     path = write_study("  - axes: {tp: [16, 3]}")
     assert error(config_dir) == (
-        f"{path}: none of its 2 points can run; tiny-llama_cpu-local_tp16-pp1-dp1_mbs1_gbs8_simulated_r1_3b6021: "
+        f"{path}: none of its 2 points can run; tiny-llama_cpu-local_tp16-pp1-dp1_mbs1_gbs8_simulated_r1_4d037d: "
         "tp*pp*cp*dp = 16*1*1*1 = 16, num_gpus is 4; choose tp, pp and cp whose product divides 4"
     )
 

@@ -141,6 +141,13 @@ def make_project(folder: Path) -> Project:
     return Project(folder)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests of the finished project time to make it, as the first of them does, beside the other lanes."""
+    for item in items:
+        if "finished" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(900))
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project on which `snakemake all` has run from nothing, with jobs that are started as a user's are."""

@@ -237,7 +237,7 @@ def test_command_writes_json_table_and_figure(tmp_path: Path, capfd: pytest.Capt
     # 64 GPUs are 8 nodes: 16 failures in 1,000 days.
     assert said["rows"][1]["mttf_s"] == pytest.approx(86400 * 1000 / 16)
     assert PROJECTION.read(out).num_rows == 2
-    assert "llama3-8b on 64 GPUs keeps" in figure.read_text()
+    assert "of the speed per GPU of 16" in figure.read_text()
 
 
 def test_sizes_below_the_start_and_what_a_run_was_traced_on_do_not_stand_in_the_way() -> None:

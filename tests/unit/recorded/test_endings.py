@@ -180,7 +180,8 @@ def test_crash_of_one_rank_is_no_ending_by_hand_though_its_launcher_told_the_oth
 
 
 def test_command_that_ctrl_c_ends_with_a_status_of_its_own(tmp_path: Path) -> None:
-    script = "trap 'exit 3' INT; for i in $(seq 9000); do echo iter $i; sleep 0.02; done"
+    # Bash forgets a SIGINT that comes while it starts a command that it waits for, not one that comes in `wait`.
+    script = "trap 'exit 3' INT; for i in $(seq 9000); do echo iter $i; sleep 0.02 & wait; done"
     words = ["record", "--results", str(tmp_path), "--step-pattern", r"iter (?P<step>\d+)", "--", "bash", "-c", script]
     watcher = subprocess.Popen([sys.executable, "-m", "triplepoint", *words], start_new_session=True, stderr=-1)
     steps = "recorded/open/*/steps/log0.jsonl"
