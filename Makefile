@@ -15,7 +15,7 @@ COPYLEFT := $(COPYLEFT);GPL-2.0-only;GPL-2.0-or-later;GPL-3.0-only;GPL-3.0-or-la
 MIT := conda-inject $(addprefix snakemake-interface-,common logger-plugins report-plugins scheduler-plugins storage-plugins)
 AUDIT := .venv-audit
 
-.PHONY: all env test test-slurm test-launch test-workflow test-rest check format lint types docs audit clean help
+.PHONY: all env test test-slurm test-launch test-workflow test-models test-rest check format lint types docs audit clean help
 
 help:
 	@echo "make all     make the environment, then every figure and report.html"
@@ -42,12 +42,13 @@ $(READY): pyproject.toml envs/constraints.txt $(NATIVE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c envs/constraints.txt -e '.[dev]'
 	@touch $(READY)
 
-# Four lanes side by side. What is left takes longest, and gangs have time limits: the workflow's goes last.
+# Five lanes side by side. Gangs have time limits and wait for most of their time, so they go first.
+MODELS := $(addprefix tests/unit/,advise aggregate calibrate published simulate)
 test: env
-	$(MAKE) --jobs=4 --keep-going --output-sync=target test-slurm test-launch test-workflow test-rest
+	$(MAKE) --jobs=5 --keep-going --output-sync=target test-slurm test-launch test-workflow test-models test-rest
 
 # Byte code of the tests too, see env: compiling them takes as long as importing them.
-test-slurm test-launch test-workflow test-rest: export PYTHONDONTWRITEBYTECODE :=
+test-slurm test-launch test-workflow test-models test-rest: export PYTHONDONTWRITEBYTECODE :=
 
 test-slurm: env
 	$(BIN)/python -m pytest -p no:cacheprovider tests/slurm
@@ -58,8 +59,11 @@ test-launch: env
 test-workflow: env
 	nice -n 5 $(BIN)/python -m pytest -p no:cacheprovider tests/workflow
 
+test-models: env
+	nice -n 5 $(BIN)/python -m pytest -p no:cacheprovider $(MODELS)
+
 test-rest: env
-	$(BIN)/python -m pytest --ignore=tests/slurm --ignore=tests/unit/launch --ignore=tests/workflow
+	nice -n 5 $(BIN)/python -m pytest $(addprefix --ignore=,tests/slurm tests/unit/launch tests/workflow $(MODELS))
 
 check: env format lint types docs test
 
