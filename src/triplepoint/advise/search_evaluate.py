@@ -1,7 +1,7 @@
 """What a search knows of one configuration: whether it fits, its time, power and heat on few nodes, and on all."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -19,11 +19,12 @@ from triplepoint.predictions import Configuration, Request, request_of
 from triplepoint.prices import TOKENS_PRICED, UNPRICED, Prices
 from triplepoint.simulate.heat.nodes import is_known, node_power_of
 from triplepoint.simulate.heat.warm import Warm
-from triplepoint.simulate.memory.training import peak_memory
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.memory.training import MemoryUse, peak_memory
 from triplepoint.simulate.power.node import rack_power_w
 from triplepoint.simulate.predict.point import job_on_cluster
 from triplepoint.simulate.predict.power import nodes_power_w
-from triplepoint.simulate.predict.prediction import Prediction, predict_warm, read_calibrations
+from triplepoint.simulate.predict.prediction import Prediction, predict_time, predict_warm, read_calibrations
 from triplepoint.status import PredictionStatus
 from triplepoint.units import GIB
 
@@ -39,6 +40,7 @@ class Candidate:
         request: Its point, and why it cannot run.
         fits_probability: That it fits in memory, 0 to 1.
         memory_gib: Peak on the fullest rank.
+        memory: The same by what it is for.
         prediction: Of its step.
         num_nodes: Nodes it takes.
         node_power_w: Mean of a node at the plug.
@@ -54,6 +56,7 @@ class Candidate:
     request: Request
     fits_probability: float = math.nan
     memory_gib: float = math.nan
+    memory: MemoryUse | None = None
     prediction: Prediction = Prediction(PredictionStatus.INVALID)
     num_nodes: int = 1
     node_power_w: float = math.nan
@@ -95,29 +98,34 @@ def look(rows: Sequence[Row], config: Path, least_fit: float) -> dict[str, Candi
         UserError: If a setting is wrong.
     """
     found: dict[str, Candidate] = {}
+    memory_of = cache(peak_memory)
     for row in rows:
         request = request_of(parse(Configuration, row, _WHERE), _WHERE, 1, _catalogue(config))
         if (digest := request.point.digest()) not in found:
-            found[digest] = _look(row, request, config, least_fit)
+            found[digest] = _look(row, request, config, least_fit, memory_of)
     return found
 
 
-def _look(row: Row, request: Request, config: Path, least_fit: float) -> Candidate:
+def _look(
+    row: Row, request: Request, config: Path, least_fit: float, memory_of: Callable[[Job], MemoryUse]
+) -> Candidate:
     found = Candidate(row, request, num_nodes=request.point.num_nodes)
     if request.invalid_because:
         return _refused(found, request.invalid_because)
     try:
         job, cluster = job_on_cluster(request.point, config, request.stack)
-        memory = peak_memory(job)
-        found = replace(found, fits_probability=memory.fits_probability, memory_gib=memory.total / GIB)
+        # What overlaps changes no memory.
+        memory = memory_of(replace(job, overlap=frozenset()))
+        found = replace(
+            found, fits_probability=memory.fits_probability, memory_gib=memory.total / GIB, memory=memory
+        )
         if found.fits_probability < least_fit:
             reason = f"does not fit: {memory.explain()}"
             return replace(found, prediction=Prediction(PredictionStatus.OOM, reason, memory_gib=found.memory_gib))
         calibration = read_calibrations(config)[0]
-        prediction, _ = predict_warm(job, calibration, config, cluster, with_power=False, memory=memory)
+        return replace(found, prediction=predict_time(job, calibration, config, cluster, memory))
     except PointError as error:
         return _refused(found, str(error))
-    return replace(found, prediction=prediction)
 
 
 def follow(candidate: Candidate, config: Path, with_few_nodes: bool, prices: Prices = UNPRICED) -> Candidate:
@@ -133,7 +141,9 @@ def follow(candidate: Candidate, config: Path, with_few_nodes: bool, prices: Pri
     try:
         job, cluster = job_on_cluster(request.point, config, request.stack)
         calibration = read_calibrations(config)[0]
-        prediction, warm = predict_warm(job, calibration, config, cluster, with_few_nodes=with_few_nodes)
+        prediction, warm = predict_warm(
+            job, calibration, config, cluster, with_few_nodes=with_few_nodes, memory=candidate.memory
+        )
     except PointError as error:
         return _refused(candidate, str(error))
     found = replace(candidate, prediction=prediction)

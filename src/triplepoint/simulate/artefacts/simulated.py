@@ -19,6 +19,7 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import StageWork
 from triplepoint.simulate.power.node import rack_power_w
 from triplepoint.simulate.power.parameters import NodePowerConfig
+from triplepoint.simulate.power.work import Workload
 from triplepoint.simulate.predict.power import PowerPrediction, nodes_power_w, predict_power
 from triplepoint.simulate.timeline.durations import Durations, Float, Pass
 from triplepoint.simulate.timeline.expand import TimeOf
@@ -72,6 +73,11 @@ class Simulated:
         layout, job = self.job.layout, self.job
         order = make_order(layout.schedule, layout.pp, job.num_microbatches, layout.vp)
         return run(in_whole_ns(self.durations), order)
+
+    @cached_property
+    def workload(self) -> Workload:
+        """Work of the job's operations."""
+        return Workload(self.job, self.time_of)
 
     @cached_property
     def _lockstep(self) -> int:

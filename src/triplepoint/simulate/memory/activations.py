@@ -1,5 +1,6 @@
 """Activations of a stage: kept ones, of how many micro-batches at a time, and transient ones."""
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -40,15 +41,22 @@ def activations(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int) -> Activa
     """
     share, job = blocks.share, blocks.share.job
     received = _RECEIVES * share.split_tokens * job.model.hidden_size * share.element * (job.layout.pp > 1)
-    moments = (
-        _layer_moment(share, kind) + _recomputed(blocks, chunk, kind) for chunk in chunks for kind, _ in chunk.layers
-    )
-    layers = max(moments, default=0.0)
-    moment = max(layers, _head_moment(blocks, chunks))
+    moment = _moment(blocks, chunks)
     if "activations" in job.offload:
         most = max((blocks.layer(kind).whole.saved for chunk in chunks for kind, _ in chunk.layers), default=0.0)
         return Activations(LAYERS_ON_GPU * most, moment + received)
     return Activations(_saved(job, stage, [_chunk_saved(blocks, chunk) for chunk in chunks]), moment + received)
+
+
+@lru_cache(maxsize=8)  # for stages that are alike
+def _moment(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
+    """Return what the backward pass holds for a moment, of a layer or of the loss."""
+    of_layers = (
+        _layer_moment(blocks.share, kind) + _recomputed(blocks, chunk, kind)
+        for chunk in dict.fromkeys(chunks)
+        for kind, _ in chunk.layers
+    )
+    return max(max(of_layers, default=0.0), _head_moment(blocks, chunks))
 
 
 def _recomputed(blocks: Blocks, chunk: Chunk, kind: LayerKind) -> float:
@@ -104,6 +112,7 @@ def passes_in_flight(job: Job, stage: int) -> int:
     return min(everything, pp - stage)
 
 
+@lru_cache(maxsize=16)  # for stages that are alike
 def _chunk_saved(blocks: Blocks, chunk: Chunk) -> float:
     """Return what one pass of a chunk keeps: of a recomputed layer its input only; logits are counted apart."""
     share = blocks.share

@@ -3,11 +3,12 @@
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 from triplepoint.metrics import Z90
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.activations import Activations, activations
-from triplepoint.simulate.work.blocks import Blocks, Chunk, split_layers
+from triplepoint.simulate.work.blocks import Blocks, Chunk, blocks_of, split_layers
 from triplepoint.simulate.work.layer_parts import FP32_BYTES, Share, Weights
 from triplepoint.simulate.work.sync import shards_of
 from triplepoint.units import GIB, MIB
@@ -152,7 +153,7 @@ def peak_memory(job: Job) -> MemoryUse:
 
 def memory_by_stage(job: Job) -> list[MemoryUse]:
     """Return the peak memory of every pipeline stage; stages that hold the same are named after the first of them."""
-    blocks = Blocks(Share(job))
+    blocks = blocks_of(job)
     known: dict[object, MemoryUse] = {}
     found = []
     stages = split_layers(job)
@@ -168,14 +169,13 @@ def memory_by_stage(job: Job) -> list[MemoryUse]:
 
 def _stage_memory(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int, kept: Activations) -> MemoryUse:
     share, job = blocks.share, blocks.share.job
-    weights, adapters = blocks.weights(chunks), blocks.adapters(chunks)
-    held = _held(share, weights, adapters)
+    held, gathered = _of_chunks(blocks, chunks)
     if job.software.has_two_directions and job.layout.pp > 1 and job.layout.data_parallel_sharding != "no_shard":
         # Both ranks that hold a stage are of its data parallel group.
         held = replace(held, optimizer=held.optimizer / 2, owned=held.owned / 2)
     if "optim" in job.offload:
         held = replace(held, optimizer=0.0, owned=0.0)
-    buffers = kept.buffers + _gathered(blocks, chunks) + _placeholders(blocks, chunks)
+    buffers = kept.buffers + gathered
     # The update makes fp32 copies of 16-bit gradients, when activations are gone.
     updated = FP32_BYTES * held.owned if share.gradient_element != FP32_BYTES else 0.0
     buffers = max(buffers, updated - kept.saved)
@@ -195,6 +195,13 @@ def _stage_memory(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int, kept: A
         capacity=job.gpu.memory_capacity.value,
         is_like_measured=not (is_gathered or job.model.moe),
     )
+
+
+@lru_cache(maxsize=8)  # for stages that are alike
+def _of_chunks(blocks: Blocks, chunks: tuple[Chunk, ...]) -> tuple["_Held", float]:
+    """Return what a rank with some chunks holds, and what it gathers or hands out for a while. Unit: byte."""
+    held = _held(blocks.share, blocks.weights(chunks), blocks.adapters(chunks))
+    return held, _gathered(blocks, chunks) + _placeholders(blocks, chunks)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Generic, Protocol, TypeVar
 
 from triplepoint.simulate.job import Job
@@ -52,10 +51,10 @@ class Training(Generic[AnyRan]):
 
     ran: AnyRan
 
-    @cached_property
+    @property
     def workload(self) -> Workload:
         """Work of the job's operations."""
-        return Workload(self.ran.job, self.ran.time_of)
+        return self.ran.workload
 
     @property
     def job(self) -> Job:

@@ -10,7 +10,6 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import StageWork
 from triplepoint.simulate.power.gpu import Activity, Float, Int64
 from triplepoint.simulate.power.work import UNITS, Workload, activity_of
-from triplepoint.simulate.timeline.expand import TimeOf
 from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD
 from triplepoint.simulate.timeline.tasks import Timeline
 
@@ -87,8 +86,8 @@ class Ran(Protocol):
         """When everything runs."""
 
     @property
-    def time_of(self) -> TimeOf:
-        """Time of one run of an operation. Unit: s."""
+    def workload(self) -> Workload:
+        """Work of the job's operations."""
 
     def place(self, rank: int) -> Place:
         """Return stage and class of a rank."""

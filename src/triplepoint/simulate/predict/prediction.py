@@ -221,6 +221,21 @@ def predict_warm(
     return replace(found, power=predict_power(warm, (found.step_time_lo_s, found.step_time_hi_s), config)), warm
 
 
+def predict_time(
+    job: Job, calibration: Calibration, config: Path, cluster: ClusterConfig, memory: MemoryUse
+) -> Prediction:
+    """Return the step time of a training job, and whether it fits in memory, without intervals: arguments as above.
+
+    Raises:
+        PointError: If the job cannot run.
+        UserError: If the configuration is wrong.
+    """
+    if _is_warmed(job, config, cluster, with_power=False):
+        return predict_warm(job, calibration, config, cluster, with_power=False, memory=memory)[0]
+    step = prepare_step(job, calibration.constants(job), config).run(slow_ranks(cluster, job))
+    return Prediction(*_fits(memory), step_time_s=step.time_s, memory_gib=memory.total / GIB)
+
+
 def _is_warmed(job: Job, config: Path, cluster: ClusterConfig | None, with_power: bool) -> bool:
     """Return whether power, heat and clocks are worked out: on request, and where a limit or a fault slows GPUs."""
     slows = bool(job.power_limits_w) or (cluster is not None and cluster.conditions.slows_gpus)

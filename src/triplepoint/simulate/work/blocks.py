@@ -1,9 +1,10 @@
 """Parts of a job's model on one rank, and the layers of each stage."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from triplepoint.config.model import LatentAttention, LayerKind
 from triplepoint.config.point import lighter_ends
@@ -216,6 +217,12 @@ class Blocks:
         return sum(layer.whole.adapters * count for chunk in chunks for layer, count in self.in_chunk(chunk))
 
 
+@lru_cache(maxsize=2)  # what a job takes and how much memory it needs are asked one after the other
+def blocks_of(job: Job) -> Blocks:
+    """Return the parts of a training job's model on one rank."""
+    return Blocks(Share(job))
+
+
 def split_layers(job: Job) -> list[tuple[Chunk, ...]]:
     """Return the chunks of every stage, layers split as the layout says, else as evenly as can be.
 
@@ -225,6 +232,28 @@ def split_layers(job: Job) -> list[tuple[Chunk, ...]]:
     pp, vp = job.layout.pp, job.layout.vp
     kinds = job.model.layer_kinds
     counts = job.layout.pipeline_layers or lighter_ends(len(kinds), pp * vp)
+    predicted = (job.model.mtp_kind,) * job.model.num_mtp_layers
+    return list(_split(kinds, predicted, (pp, vp), tuple(counts), _num_recomputed(job)))
+
+
+@lru_cache(maxsize=16)  # for jobs that differ in something else
+def _split(
+    kinds: tuple[LayerKind, ...],
+    predicted: tuple[LayerKind, ...],
+    shape: tuple[int, int],
+    counts: tuple[int, ...],
+    num_recomputed: float,
+) -> tuple[tuple[Chunk, ...], ...]:
+    """Return the chunks of every stage.
+
+    Args:
+        kinds: Of all layers.
+        predicted: Of those of multi-token prediction, which are in the last chunk, and recomputed if all are.
+        shape: Stages, and chunks of each.
+        counts: Layers of every chunk.
+        num_recomputed: Layers of a chunk that are recomputed, at most.
+    """
+    (pp, vp), chunk_of = shape, dict[Chunk, Chunk]()
     starts = [sum(counts[:index]) for index in range(pp * vp)]
     stages = []
     for stage in range(pp):
@@ -232,19 +261,21 @@ def split_layers(job: Job) -> list[tuple[Chunk, ...]]:
         for index in range(stage, pp * vp, pp):
             is_last = index == pp * vp - 1
             own = kinds[starts[index] : starts[index] + counts[index]]
-            own += (job.model.mtp_kind,) * (job.model.num_mtp_layers * is_last)
-            recomputed = own[: _num_recomputed(job, counts[index], len(own))]
-            chunks.append(Chunk(_by_kind(own), _by_kind(recomputed), index == 0, is_last))
+            again = own if num_recomputed >= len(own) else own[: int(num_recomputed)]
+            if is_last:
+                own, again = own + predicted, again + predicted * (num_recomputed == math.inf)
+            chunk = Chunk(_by_kind(own), _by_kind(again), index == 0, is_last)
+            chunks.append(chunk_of.setdefault(chunk, chunk))
         stages.append(tuple(chunks))
-    return stages
+    return tuple(stages)
 
 
 def _by_kind(kinds: tuple[LayerKind, ...]) -> Layers:
     return tuple(Counter(kinds).items())
 
 
-def _num_recomputed(job: Job, num_layers: int, num_all: int) -> int:
-    """Return the layers of a chunk that are recomputed; those of multi-token prediction are if all are."""
+def _num_recomputed(job: Job) -> float:
+    """Return how many layers of a chunk are recomputed, at most; infinite for all."""
     if job.recompute != "full":
         return 0
-    return num_all if job.recompute_layers is None else min(num_layers, job.recompute_layers)
+    return math.inf if job.recompute_layers is None else job.recompute_layers

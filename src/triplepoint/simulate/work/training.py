@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import ChunkWork, StageWork
-from triplepoint.simulate.work.blocks import Blocks, Chunk, Layers, split_layers
+from triplepoint.simulate.work.blocks import Blocks, Chunk, Layers, blocks_of, split_layers
 from triplepoint.simulate.work.layer_parts import Operations, Part, Share, Weights, communication, repeat
 from triplepoint.simulate.work.offload import copied
 from triplepoint.simulate.work.recompute import repeated
@@ -24,7 +24,7 @@ def stage_work(job: Job) -> list[StageWork]:
     Args:
         job: The job; its layout must be one that can run, see `triplepoint.config.rules`.
     """
-    blocks = Blocks(Share(job))
+    blocks = blocks_of(job)
     chunks: dict[Chunk, ChunkWork] = {}
     stages: dict[tuple[Chunk, ...], StageWork] = {}
     order = split_layers(job)
