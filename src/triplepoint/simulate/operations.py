@@ -1,7 +1,8 @@
 """Operations of a rank, not yet priced: kernels with shapes, communication with sizes."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 CommKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]
 
@@ -87,3 +88,11 @@ class StageWork:
     chunks: tuple[ChunkWork, ...]
     gradient_sync: tuple[Operation, ...] = field(default_factory=tuple)
     optimizer: tuple[Operation, ...] = field(default_factory=tuple)
+
+
+AnyWork = TypeVar("AnyWork", StageWork, ChunkWork)
+
+
+def unlike(works: Iterable[AnyWork]) -> list[AnyWork]:
+    """Return stages or chunks that differ: equal ones are the same object, and to compare them takes longer."""
+    return list({id(work): work for work in works}.values())

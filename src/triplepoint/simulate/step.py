@@ -1,12 +1,11 @@
 """One simulated training step: work priced on the machines, in the order of the schedule; gradients and update last."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.kernels.parameters import read_kernels
 from triplepoint.simulate.kernels.times import KernelModel
-from triplepoint.simulate.operations import ChunkWork, Communication, Operation, StageWork
+from triplepoint.simulate.operations import ChunkWork, Communication, Operation, StageWork, unlike
 from triplepoint.simulate.power.work import Workload
 from triplepoint.simulate.stacks import attention_kernel
 from triplepoint.simulate.timeline.durations import Durations, Pass, sort_replicas, with_replicas
@@ -30,8 +29,6 @@ from triplepoint.simulate.timeline.tasks import Timeline, run
 from triplepoint.simulate.work.layer_parts import Operations
 from triplepoint.simulate.work.offload import hide_copies
 from triplepoint.simulate.work.training import stage_work
-
-AnyWork = TypeVar("AnyWork", StageWork, ChunkWork)
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,7 +241,7 @@ def durations_of(job: Job, stages: Sequence[StageWork], costs: Costs) -> Duratio
         # What is reduced during the backward pass has all of it to hide behind, unless it is cut in two.
         backward, weight = _passes(stages, ("backward_input", "backward_weight"), costs), _passes(stages, (), costs)
     sync = [_split(stage.gradient_sync) for stage in stages]
-    by_stage = {id(stage): costs.price(stage.optimizer) for stage in _unlike(stages)}
+    by_stage = {id(stage): costs.price(stage.optimizer) for stage in unlike(stages)}
     optimizer = [by_stage[id(stage)] for stage in stages]
     return Durations(
         forward=forward,
@@ -269,7 +266,7 @@ def stage_cost(stage: StageWork, costs: Costs, num_microbatches: int) -> Cost:
     """Return what a stage does in a step, the update included, by class of kernel and group of collectives."""
     cost = Cost()
     number = Counter(map(id, stage.chunks))
-    for chunk in _unlike(stage.chunks):
+    for chunk in unlike(stage.chunks):
         for operations in (chunk.forward, chunk.backward_input + chunk.backward_weight):
             cost.include(costs.price(operations), num_microbatches * number[id(chunk)])
     cost.include(costs.price(stage.optimizer))
@@ -278,26 +275,21 @@ def stage_cost(stage: StageWork, costs: Costs, num_microbatches: int) -> Cost:
 
 def _operations(stage: StageWork) -> list[Operation]:
     """Return what a stage runs: of each kind of chunk one micro-batch, and what follows."""
-    parts = [part for chunk in _unlike(stage.chunks) for part in (chunk.forward, chunk.backward_input, chunk.backward_weight)]
+    parts = [part for chunk in unlike(stage.chunks) for part in (chunk.forward, chunk.backward_input, chunk.backward_weight)]
     return [operation for part in (*parts, stage.gradient_sync, stage.optimizer) for operation in part]
 
 
 def _passes(stages: Sequence[StageWork], parts: Sequence[str], costs: Costs) -> Pass:
     """Return computation and exposed communication of one kind of pass; shape (num_stages, num_chunks, 1)."""
     outside = HOST_OPERATIONS_OUTSIDE if "forward" in parts else 0
-    unlike = _unlike([chunk for stage in stages for chunk in stage.chunks])
-    by_chunk = {id(chunk): costs.price(_joined(chunk, parts), outside) for chunk in unlike}
+    differ = unlike([chunk for stage in stages for chunk in stage.chunks])
+    by_chunk = {id(chunk): costs.price(_joined(chunk, parts), outside) for chunk in differ}
     costs_of_chunks = [[by_chunk[id(chunk)] for chunk in stage.chunks] for stage in stages]
     return Pass(
         np.array([[[cost.compute_s] for cost in row] for row in costs_of_chunks]),
         np.array([[[cost.exposed_s] for cost in row] for row in costs_of_chunks]),
         np.array([[[cost.host_share] for cost in row] for row in costs_of_chunks]),
     )
-
-
-def _unlike(works: Iterable[AnyWork]) -> list[AnyWork]:
-    """Return stages or chunks that differ: equal ones are the same object, and to compare them takes longer."""
-    return list({id(work): work for work in works}.values())
 
 
 def _joined(chunk: ChunkWork, parts: Sequence[str]) -> Operations:

@@ -21,7 +21,8 @@ _STRETCH, _MOST_STRETCHES = 8, 128
 _SINGLE = 4 * _STRETCH
 """A step of fewer control periods is one stretch."""
 _REMEMBERED, _LEAST_TURNS = 64, 3
-"""Control periods that governors need to raise clocks again, which stretches are gone through for at most."""
+"""Control periods that governors need to raise clocks again, which stretches are gone through for at most; and turns of
+a step that goes on from the one before, one less than of any other."""
 _SETTLED = 1e-3
 """They are left alone once a turn changes the mean power of no device by more, relative.
 
@@ -156,7 +157,7 @@ class Periodic:
             if lasts_s is not None:
                 self._scale *= lasts_s / (self._scale * float((self._duration_s / self._rate).sum()))
             mean_w = self._power.mean(axis=0)
-            if turn >= _LEAST_TURNS and np.abs(mean_w / before - 1.0).max() < _SETTLED:
+            if turn > _LEAST_TURNS and np.abs(mean_w / before - 1.0).max() < _SETTLED:
                 break
             before = mean_w
         if self._is_near:

@@ -366,6 +366,8 @@ def slow_ranks(cluster: ClusterConfig, job: Job) -> dict[int, float]:
 
 def with_factors(slow: Mapping[int, float], factor: Mapping[int, float]) -> dict[int, float]:
     """Return the factors on the computation of ranks, of both causes."""
+    if not slow:
+        return dict(factor)
     return {rank: slow.get(rank, 1.0) * factor.get(rank, 1.0) for rank in sorted({*slow, *factor})}
 
 
@@ -390,15 +392,16 @@ def _usual_nodes(gpu: GpuConfig, gpus_per_node: int, num_nodes: int, config: Pat
 
 def _seats(load: Load, followed: Followed) -> Seats:
     """Return ranks in their order on nodes, of those that are followed."""
-    shape = followed.shape
     index: dict[Place, int] = {}
     # Tensor and context parallel ranks stand side by side, and do the same.
-    size = load.job.mesh.ranks_per_replica
-    kinds = [index.setdefault(load.place(rank), len(index)) for rank in range(0, load.job.num_gpus, size)]
-    kind = np.full(shape[0] * shape[1], len(index))
-    kind[: load.job.num_gpus] = np.repeat(kinds, size)
-    weight = np.asarray((kind < len(index)).reshape(shape)[followed.nodes] * followed.num_alike[:, None], dtype=float)
-    return Seats(list(index), kind.reshape(shape)[followed.nodes], weight)
+    size, num_devices = load.job.mesh.ranks_per_replica, followed.shape[1]
+    rank = followed.nodes[:, None] * num_devices + np.arange(num_devices)
+    is_used = rank < load.job.num_gpus
+    alike, which = np.unique(rank[is_used] // size, return_inverse=True)
+    kinds = [index.setdefault(load.place(first * size), len(index)) for first in alike.tolist()]
+    kind = np.full(rank.shape, len(index))
+    kind[is_used] = np.array(kinds, dtype=np.int64)[which]
+    return Seats(list(index), kind, np.asarray(is_used * followed.num_alike[:, None], dtype=float))
 
 
 class _Ready(NamedTuple):
