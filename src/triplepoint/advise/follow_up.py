@@ -1,14 +1,15 @@
-"""A study that verifies an advice: A as it is, B as advised, in pairs, in an order drawn at random."""
+"""A study that verifies an advice: A as it is, B and C as advised, in pairs, in an order drawn at random."""
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import yaml
 
-from triplepoint.advise.caps import Caps, Seat
+from triplepoint.advise.caps import Seat
 from triplepoint.advise.gain import Gain
 from triplepoint.advise.placement import Placement
 from triplepoint.advise.recommend import Advice
@@ -29,6 +30,14 @@ _UNKNOWN_SPREAD = 0.01
 _FALSE_ALARM, _POWER = 0.05, 0.8
 """Chance to find a gain that is not there, and to find the promised one. Usual choices."""
 _SEED = 1234
+_ARMS = "ABC"
+
+
+class Pairs(NamedTuple):
+    """Runs that verify one promise: those without what it is of, and those with it, by pair."""
+
+    first: tuple[str, ...]
+    other: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,30 +45,27 @@ class FollowUp:
     """Runs that verify an advice.
 
     Attributes:
-        kind: What is verified: time of a placement, time (`move`) or energy (`save`) under power limits.
-        gain: What was promised.
+        pairs: Of each promise, by its kind.
         spread: Relative standard deviation of steps that the number of pairs is reckoned with.
-        first: Runs as it is (A), by pair.
-        other: Runs as advised (B), by pair.
-        order: All of them in the order to launch them.
+        order: All runs in the order to launch them.
         text: The study, as YAML.
+        left_out: Why power limits are not verified with the placement; empty where they are, or there are none.
     """
 
-    kind: Kind
-    gain: Gain
+    pairs: Mapping[Kind, Pairs]
     spread: float
-    first: tuple[str, ...]
-    other: tuple[str, ...]
     order: tuple[str, ...]
     text: str
+    left_out: str = ""
 
 
-def accepted(advice: Advice) -> tuple[Kind, Gain] | None:
-    """Return what of an advice is verified, and what it promises: the placement, or else limits; None where nothing."""
+def accepted(advice: Advice) -> dict[Kind, Gain]:
+    """Return what an advice promises: of a placement, then of power limits under it; of these time before energy."""
+    found: dict[Kind, Gain] = {}
     if advice.gain is not None and advice.gain.is_accepted:
-        return "placement", advice.gain
-    found = {one.caps.goal: one.gain for one in advice.accepted_limits}
-    return next(((goal, found[goal]) for goal in ("move", "save") if goal in found), None)
+        found["placement"] = advice.gain
+    limits = {one.caps.goal: one.gain for one in advice.accepted_limits}
+    return found | next(({goal: limits[goal]} for goal in ("move", "save") if goal in limits), {})
 
 
 def spread_of(measured_s: Float) -> float:
@@ -104,54 +110,76 @@ def follow_up(advice: Advice, name: str, config: Path) -> FollowUp:
     Raises:
         UserError: If nothing is accepted, the gain takes too many runs, or the job is none that a study can state.
     """
-    chosen = accepted(advice)
-    if chosen is None:
+    promised, spread = accepted(advice), spread_of(advice.measured_s)
+    if not promised:
         raise UserError("recommend: --study: nothing is recommended, so there is nothing to verify; leave it out")
-    kind, gain = chosen
-    spread = spread_of(advice.measured_s)
-    number, site = num_pairs(gain.share, spread), advice.site
+    number, left_out = _numbers(promised, spread)
+    kinds, site = list(number), advice.site
+    # A side for each thing that is changed after another, each repeated for the promises before and after it.
+    sides = _sides(advice, kinds)
+    repeats = [max(number[kind] for kind in kinds[max(place - 1, 0) : place + 1]) for place in range(len(sides))]
+    sweeps = [{"set": {"repeats": many} | side} for many, side in zip(repeats, sides, strict=True)]
     fixed = settings_of_study(site.point) | _same_parts(site.point)
-    sides = [_as_it_is(advice, kind), _as_advised(advice, kind)]
-    sweeps: list[dict[str, Any]] = [{"set": {"repeats": number} | side} for side in sides]
-    about = f"Follow-up of `triplepoint recommend {advice.name}`: A as it is, B as advised, in {number} pairs."
+    words = {"placement": "with the placement advised", "move": "with the power limits advised"}
+    meant = ["as it is", *(words.get(kind, words["move"]) for kind in kinds)]
+    arms = ", ".join(f"{letter} {what}" for letter, what in zip(_ARMS, meant, strict=False))
+    about = f"Follow-up of `triplepoint recommend {advice.name}`: {arms}, in {max(number.values())} pairs."
     content = {"description": about, "defaults": fixed, "sweeps": sweeps}
-    runs = runs_of(content, site.point.cluster.name, config, name)
-    first, other = runs[:number], runs[number:]
-    order = in_order(first, other)
-    lines = [f"# {place:3} {'A' if run in first else 'B'} {run}" for place, run in enumerate(order, 1)]
+    every = iter(runs_of(content, site.point.cluster.name, config, name))
+    runs = [tuple(itertools.islice(every, many)) for many in repeats]
+    pairs = {
+        kind: Pairs(runs[place][: number[kind]], runs[place + 1][: number[kind]]) for place, kind in enumerate(kinds)
+    }
+    order = in_order(*runs)
+    letters = {run: letter for letter, own in zip(_ARMS, runs, strict=False) for run in own}
+    lines = [f"# {place:3} {letters[run]} {run}" for place, run in enumerate(order, 1)]
     head = [
         "# Written by `triplepoint recommend --study`. Launch the runs one by one in this order. Ranks take the hosts",
         "# in the order of the study. Set power limits by hand before each run: a launch under others ends at once.",
         *lines,
     ]
     body = yaml.safe_dump(content, sort_keys=False, width=1000, default_flow_style=None)
-    return FollowUp(kind, gain, spread, first, other, order, "\n".join([*head, body]))
+    return FollowUp(pairs, spread, order, "\n".join([*head, body]), left_out)
 
 
-def _as_it_is(advice: Advice, kind: Kind) -> dict[str, Any]:
-    """Return what a study says of the job as it is: hosts, and of GPUs whose limit is to change the one in force."""
-    side: dict[str, Any] = {"hosts": _hosts(advice, advice.present)}
-    if kind != "placement":
-        caps = _caps(advice, kind)
-        side["gpu_power_limits_w"] = _limits(advice, dict.fromkeys(caps.limits_w, round(caps.present_w)))
-    return side
+def _numbers(promised: Mapping[Kind, Gain], spread: float) -> tuple[dict[Kind, int], str]:
+    """Return how many pairs verify each promise, and why the second is left out where it takes too many."""
+    number: dict[Kind, int] = {}
+    for kind, gain in promised.items():
+        try:
+            number[kind] = num_pairs(gain.share, spread)
+        except UserError as error:
+            if not number:
+                raise
+            return number, str(error)
+    return number, ""
 
 
-def _as_advised(advice: Advice, kind: Kind) -> dict[str, Any]:
-    """Return what a study says of the job as advised: hosts and layers of stages, or power limits."""
-    if kind != "placement" or advice.proposed is None:
-        limits = _limits(advice, _caps(advice, kind).limits_w)
-        return {"hosts": _hosts(advice, advice.present), "gpu_power_limits_w": limits}
+def _sides(advice: Advice, kinds: Sequence[Kind]) -> list[dict[str, Any]]:
+    """Return what a study says of the job as it is, then with each promise kept: placement first, then limits.
+
+    Of GPUs whose limit is to change, sides before that have the one in force: else that of the run before would stay.
+    """
+    sides: list[dict[str, Any]] = [{"hosts": _hosts(advice, advice.present)}]
+    if kinds[0] == "placement":
+        sides.append(_as_placed(advice))
+    if kinds[-1] != "placement":
+        caps = next(one.caps for one in advice.accepted_limits if one.caps.goal == kinds[-1])
+        in_force = dict.fromkeys(caps.limits_w, round(caps.present_w))
+        sides = [side | {"gpu_power_limits_w": _limits(advice, in_force)} for side in sides]
+        sides.append(sides[-1] | {"gpu_power_limits_w": _limits(advice, caps.limits_w)})
+    return sides
+
+
+def _as_placed(advice: Advice) -> dict[str, Any]:
+    """Return what a study says of the placement that is advised: hosts, layers of stages and micro-batch."""
+    assert advice.proposed is not None
     side: dict[str, Any] = {"hosts": _hosts(advice, advice.proposed)}
     if advice.proposed.layers and advice.proposed.layers != advice.present.layers:
         side |= {"pipeline_layers": list(advice.proposed.layers), "pipeline_ends": []}
     if advice.proposed.micro_batch_size:
         side["micro_batch_size"] = advice.proposed.micro_batch_size
     return side
-
-
-def _caps(advice: Advice, kind: Kind) -> Caps:
-    return next(one.caps for one in advice.accepted_limits if one.caps.goal == kind)
 
 
 def _limits(advice: Advice, limits_w: Mapping[Seat, int]) -> list[str]:
@@ -177,11 +205,11 @@ def _same_parts(point: Point) -> dict[str, int]:
     return {"parts_of_repeat": point.parts_of_repeat or point.repeat} if point.engine == "simulated" else {}
 
 
-def in_order(first: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the runs of pairs one pair after the other; which of a pair comes first is drawn."""
-    draws = np.random.default_rng(_SEED).permutation(np.arange(len(first)) % 2)
-    pairs = zip(first, other, draws, strict=True)
-    return tuple(run for one, two, is_turned in pairs for run in ((two, one) if is_turned else (one, two)))
+def in_order(*arms: tuple[str, ...]) -> tuple[str, ...]:
+    """Return one run of each arm after the other, over and over; which comes first is drawn, each as often."""
+    number = max(map(len, arms))
+    draws = np.random.default_rng(_SEED).permutation(np.arange(number) % len(arms)).tolist()
+    return tuple(arm[place] for place, by in enumerate(draws) for arm in arms[by:] + arms[:by] if place < len(arm))
 
 
 def settings_of_study(point: Point) -> dict[str, Any]:

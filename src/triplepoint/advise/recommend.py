@@ -34,6 +34,9 @@ from triplepoint.simulate.predict.point import job_on_cluster
 from triplepoint.tables import STEPS
 from triplepoint.units import NS_PER_S
 
+NEEDED = ("model", "tp", "pp", "dp", "global_batch_size", "micro_batch_size")
+"""Settings without which a job cannot be simulated."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -93,6 +96,22 @@ class Advice:
         return [one for one in self.limits if one.gain.is_accepted]
 
 
+def is_described(run: Path, config: Path) -> bool:
+    """Return whether cluster and job of a run are known, so that placements can be simulated.
+
+    Args:
+        run: Folder of the run.
+        config: Folder of the configuration.
+
+    Raises:
+        UserError: If its point cannot be read.
+    """
+    point = read_planned_run(run / "point.json").point
+    if point.recorded is None:
+        return True
+    return (config / "clusters" / f"{point.cluster.name}.yaml").is_file() and point.knows(*NEEDED)
+
+
 def advise(folder: Path, config: Path, layers: tuple[int, ...] = ()) -> Advice:
     """Return what is recommended for a run.
 
@@ -106,7 +125,7 @@ def advise(folder: Path, config: Path, layers: tuple[int, ...] = ()) -> Advice:
     """
     learned = learn(folder, config)
     point = read_planned_run(folder / "point.json").point
-    if not point.knows("model", "tp", "pp", "dp", "global_batch_size", "micro_batch_size"):
+    if not point.knows(*NEEDED):
         raise UserError(
             f"{folder.name}: model, layout or batch of the recorded job are not known; describe it (docs/own_job.md)"
         )

@@ -116,9 +116,7 @@ def _look(
         job, cluster = job_on_cluster(request.point, config, request.stack)
         # What overlaps changes no memory.
         memory = memory_of(replace(job, overlap=frozenset()))
-        found = replace(
-            found, fits_probability=memory.fits_probability, memory_gib=memory.total / GIB, memory=memory
-        )
+        found = replace(found, fits_probability=memory.fits_probability, memory_gib=memory.total / GIB, memory=memory)
         if found.fits_probability < least_fit:
             reason = f"does not fit: {memory.explain()}"
             return replace(found, prediction=Prediction(PredictionStatus.OOM, reason, memory_gib=found.memory_gib))

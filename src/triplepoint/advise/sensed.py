@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from triplepoint.advise.recommend import NEEDED
 from triplepoint.config.plan import read_planned_run
 from triplepoint.units import counted
 from triplepoint.why.answer import Answer
@@ -17,27 +18,9 @@ from triplepoint.why.explain import CAUSES
 from triplepoint.why.sensed import Sensed
 
 _LISTED = 8
-_NEEDED = ("model", "tp", "pp", "dp", "global_batch_size", "micro_batch_size")
-"""Settings without which a job cannot be simulated."""
 _OF_HARDWARE = ("power limit", "heat", "contact", "network", "computation")
 """Causes of a slow GPU that lie in its node, not in the job."""
 _RANGES = {"temp_c": "degC", "power_w": "W", "clock_mhz": "MHz", "rise_k_per_w": "K/W over the inlet"}
-
-
-def is_described(run: Path, config: Path) -> bool:
-    """Return whether cluster and job of a run are known, so that placements can be simulated.
-
-    Args:
-        run: Folder of the run.
-        config: Folder of the configuration.
-
-    Raises:
-        UserError: If its point cannot be read.
-    """
-    point = read_planned_run(run / "point.json").point
-    if point.recorded is None:
-        return True
-    return (config / "clusters" / f"{point.cluster.name}.yaml").is_file() and point.knows(*_NEEDED)
 
 
 def content(run: Path, why: Answer) -> dict[str, Any]:
@@ -108,7 +91,7 @@ def _cluster(run: Path) -> str:
 
 def _refusal(run: Path) -> str:
     point = read_planned_run(run / "point.json").point
-    unknown = [name for name in ("cluster", *_NEEDED) if name == "cluster" or not point.knows(name)]
+    unknown = [name for name in ("cluster", *NEEDED) if name == "cluster" or not point.knows(name)]
     if point.cluster.gpu is not None:
         unknown.remove("cluster")
     return (

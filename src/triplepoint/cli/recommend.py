@@ -173,31 +173,32 @@ def _promise(arguments: argparse.Namespace, advice: "Advice") -> dict[str, objec
     from triplepoint.files import write_text
 
     path: Path | None = arguments.study
-    chosen = follow_up.accepted(advice)
-    if chosen is None:
+    promised = follow_up.accepted(advice)
+    if not promised:
         if path is not None:
             say(f"recommend: nothing is recommended, so there is nothing to verify: {_not_written(path)}")
         return None
     study = follow_up.follow_up(advice, path.stem, arguments.config) if path is not None else None
-    runs = {"first": study.first, "other": study.other} if study else {}
-    kind, gain = chosen
-    given = ledger.Promise(
-        name=advice.name, kind=kind, gain=gain.share, gain_lo=gain.lo, gain_hi=gain.hi, **runs,
-        is_simulated=advice.site.point.engine == "simulated",
-    )  # fmt: skip
-    say(f"recommend: promised gain kept in {ledger.promise(arguments.results, given)}")
+    for kind, gain in promised.items():
+        runs = study.pairs[kind]._asdict() if study and kind in study.pairs else {}
+        given = ledger.Promise(
+            name=advice.name, kind=kind, gain=gain.share, gain_lo=gain.lo, gain_hi=gain.hi, **runs,
+            is_simulated=advice.site.point.engine == "simulated",
+        )  # fmt: skip
+        say(f"recommend: promised gain, {kind}, kept in {ledger.promise(arguments.results, given)}")
     if study is None or path is None:
         return None
     write_text(path, study.text)
-    if kind == "placement" and advice.accepted_limits:
-        say("recommend: the study verifies the placement alone; ask about one of its runs for a study of power limits")
+    if study.left_out:
+        say(f"recommend: the study verifies the placement alone: {study.left_out.removeprefix('recommend: --study: ')}")
+    number = max(len(pairs.first) for pairs in study.pairs.values())
     studies = arguments.config / "studies"
     move = "" if path.resolve().parent == studies.resolve() else f"move it to {studies}, then "
     say(
-        f"recommend: {len(study.first)} pairs of runs at a spread of {study.spread:.2%} in {path}; "
+        f"recommend: {number} pairs of runs at a spread of {study.spread:.2%} in {path}; "
         f"{move}triplepoint plan {path.stem} --cluster {advice.site.point.cluster.name}"
     )
-    return {"file": path, "pairs": len(study.first), "spread": study.spread, "order": list(study.order)}
+    return {"file": path, "pairs": number, "spread": study.spread, "order": list(study.order)}
 
 
 def _ledger(arguments: argparse.Namespace) -> Answer:
@@ -211,11 +212,12 @@ def _ledger(arguments: argparse.Namespace) -> Answer:
 
 def _of_sensors(arguments: argparse.Namespace) -> Answer | None:
     """Return what sensors say of a recorded run whose cluster or job nobody described; None of other runs."""
-    from triplepoint.advise.sensed import content, is_described, render
+    from triplepoint.advise.recommend import is_described
 
     folder: Path = arguments.results / "runs" / str(arguments.run)
     if not (folder / "point.json").is_file() or is_described(folder, arguments.config):
         return None
+    from triplepoint.advise.sensed import content, render
     from triplepoint.compare.sides import Context
     from triplepoint.trace.taxonomy import load_scheme
     from triplepoint.why.sources import why

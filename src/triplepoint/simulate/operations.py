@@ -73,6 +73,11 @@ class ChunkWork:
     backward_weight: tuple[Operation, ...]
     send_bytes: float
 
+    @property
+    def passes(self) -> tuple[tuple[Operation, ...], ...]:
+        """All of it for one micro-batch, in order."""
+        return self.forward, self.backward_input, self.backward_weight
+
 
 @dataclass(frozen=True)
 class StageWork:

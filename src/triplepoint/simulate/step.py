@@ -275,7 +275,7 @@ def stage_cost(stage: StageWork, costs: Costs, num_microbatches: int) -> Cost:
 
 def _operations(stage: StageWork) -> list[Operation]:
     """Return what a stage runs: of each kind of chunk one micro-batch, and what follows."""
-    parts = [part for chunk in unlike(stage.chunks) for part in (chunk.forward, chunk.backward_input, chunk.backward_weight)]
+    parts = [part for chunk in unlike(stage.chunks) for part in chunk.passes]
     return [operation for part in (*parts, stage.gradient_sync, stage.optimizer) for operation in part]
 
 

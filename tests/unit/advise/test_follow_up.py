@@ -2,13 +2,28 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
 
 from tests.unit.advise.test_placement import CONFIG, site_of
 from triplepoint.advise import ledger
-from triplepoint.advise.follow_up import in_order, num_pairs, runs_of, settings_of_study, spread_of
+from triplepoint.advise.caps import Caps, Drawn
+from triplepoint.advise.follow_up import (
+    accepted,
+    follow_up,
+    in_order,
+    num_pairs,
+    runs_of,
+    settings_of_study,
+    spread_of,
+)
+from triplepoint.advise.gain import Gain
 from triplepoint.advise.ledger import Promise
+from triplepoint.advise.placement import Outcome, Placement
+from triplepoint.advise.recommend import Advice, Limits
 from triplepoint.config.plan import run_id
+from triplepoint.config.study import Study, expand
 from triplepoint.errors import UserError
 from triplepoint.plan import select
 
@@ -35,6 +50,45 @@ def test_order_keeps_pairs_together_and_turns_some() -> None:
     pairs = [(order[place], order[place + 1]) for place in range(0, 12, 2)]
     assert [{*pair} for pair in pairs] == [{f"a{number}", f"b{number}"} for number in range(6)]
     assert 0 < sum(pair[0].startswith("b") for pair in pairs) < 6
+
+
+def test_order_of_three_arms_goes_on_without_those_that_are_through() -> None:
+    arms = ("a0", "a1"), ("b0", "b1", "b2"), ("c0", "c1", "c2")
+    order = in_order(*arms)
+    assert sorted(order[:3]) == ["a0", "b0", "c0"] and sorted(order[6:]) == ["b2", "c2"]
+    assert order[0][0] != order[3][0], "each comes first as often"
+
+
+def advised(saved: float) -> Advice:
+    """Return advice of other layers, which save a tenth of a step, and of a limit that saves so much of its energy."""
+    site = site_of(model="llama3-70b", tp=4, pp=4, num_gpus=32)
+    gain, energy = Gain(0.1, 0.05, 0.15), Gain(saved, saved / 2, 2 * saved)
+    drawn = Drawn(10.0, 1e4, 60.0, 1.0)
+    limits = Limits(Caps("save", {(2, 3): 600}, 700.0, drawn, drawn), energy)
+    step = Outcome(10.0, np.ones(4), {})
+    proposed = Placement(site.present.nodes, (21, 20, 20, 19))
+    return Advice("run", site, None, [], {}, np.empty(0), step, proposed, step, gain, [], [limits])
+
+
+def test_a_study_of_placement_and_limits_has_three_arms_and_verifies_both() -> None:
+    """At a spread of 1 %, a gain of 10 % takes 3 pairs, one of 1 % more."""
+    advice, number = advised(0.01), num_pairs(0.01, 0.01)
+    study = follow_up(advice, "both", CONFIG)
+    assert list(study.pairs) == list(accepted(advice)) == ["placement", "save"] and not study.left_out
+    placed, saved = study.pairs["placement"], study.pairs["save"]
+    assert len(placed.first) == 3 and len(saved.first) == number > 3
+    assert placed.other == saved.first[:3] and not {*saved.other} & {*placed.first, *placed.other}
+    assert len(study.order) == len({*study.order}) == 3 + 2 * number
+    as_it_is, as_placed, limited = expand(Study.model_validate(yaml.safe_load(study.text)), Path("both.yaml"))
+    assert not as_it_is.pipeline_layers and as_placed.pipeline_layers == limited.pipeline_layers
+    assert as_it_is.gpu_power_limits_w == as_placed.gpu_power_limits_w == ("node2.gpu3:700",)
+    assert limited.gpu_power_limits_w == ("node2.gpu3:600",)
+
+
+def test_limits_that_take_too_many_pairs_leave_the_placement_to_verify() -> None:
+    study = follow_up(advised(0.001), "one", CONFIG)
+    assert list(study.pairs) == ["placement"] and "over 50 pairs" in study.left_out
+    assert "gpu_power_limits_w" not in study.text
 
 
 def test_settings_of_study_state_the_same_point() -> None:

@@ -73,7 +73,7 @@ def lockstep(stages: Iterable[StageWork], job: Job) -> int:
 
 
 def _passes(stage: StageWork) -> list[tuple[Operation, ...]]:
-    return [part for chunk in unlike(stage.chunks) for part in (chunk.forward, chunk.backward_input, chunk.backward_weight)]
+    return [part for chunk in unlike(stage.chunks) for part in chunk.passes]
 
 
 def _between(*parts: tuple[Operation, ...]) -> set[str]:
