@@ -1,7 +1,7 @@
 """The job to simulate: a model, a layout and the machines it runs on. One job is one training step, repeated."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -78,6 +78,13 @@ class Job:
     def mesh(self) -> RankMesh:
         """Its ranks and process groups."""
         return RankMesh(self.layout, self.num_copies)
+
+    @property
+    def in_any_split(self) -> "Job":
+        """The job without its split of layers: what a layer does and costs does not depend on it."""
+        if not self.layout.pipeline_layers:
+            return self
+        return replace(self, layout=self.layout.model_copy(update={"pipeline_layers": ()}))
 
     @property
     def family(self) -> str:

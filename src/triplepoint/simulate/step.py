@@ -173,7 +173,7 @@ class Prepared:
 
 def prepare_step(job: Job, constants: Constants, config: Path) -> Prepared:
     """Return what steps of a job have in common; arguments and errors are those of `simulate_step`."""
-    costs = costs_of(job, constants, config)
+    costs = costs_of(job.in_any_split, constants, config)
     stages = stages_of(job, costs)
     order = make_order(job.layout.schedule, job.layout.pp, job.num_microbatches, job.layout.vp)
     order = order if job.waits_for_stages else order.without_waits()
@@ -203,6 +203,7 @@ def _sigmas(costs: Costs, stage: StageWork) -> tuple[float, float, float]:
     return *costs.sigmas(operations), costs.host_sigma(operations)
 
 
+@lru_cache(maxsize=2)  # for all splits of layers
 def costs_of(job: Job, constants: Constants, config: Path) -> Costs:
     """Return what prices the operations of a job; arguments and errors are those of `simulate_step`."""
     known = read_kernels(job.gpu, config).attention

@@ -33,13 +33,13 @@ class Activations(NamedTuple):
     buffers: float
 
 
-def activations(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int) -> Activations:
+def activations(job: Job, blocks: Blocks, chunks: tuple[Chunk, ...], stage: int) -> Activations:
     """Return the activations of a stage at their peak.
 
     Source:
         Korthikanti et al. 2022, arXiv:2205.05198, section 4; the bytes are those our own parts keep.
     """
-    share, job = blocks.share, blocks.share.job
+    share = blocks.share
     received = _RECEIVES * share.split_tokens * job.model.hidden_size * share.element * (job.layout.pp > 1)
     moment = _moment(blocks, chunks)
     if "activations" in job.offload:
@@ -48,7 +48,7 @@ def activations(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int) -> Activa
     return Activations(_saved(job, stage, [_chunk_saved(blocks, chunk) for chunk in chunks]), moment + received)
 
 
-@lru_cache(maxsize=8)  # for stages that are alike
+@lru_cache(maxsize=64)  # for stages that are alike, of all splits of layers
 def _moment(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
     """Return what the backward pass holds for a moment, of a layer or of the loss."""
     of_layers = (
@@ -112,7 +112,7 @@ def passes_in_flight(job: Job, stage: int) -> int:
     return min(everything, pp - stage)
 
 
-@lru_cache(maxsize=16)  # for stages that are alike
+@lru_cache(maxsize=64)  # as above
 def _chunk_saved(blocks: Blocks, chunk: Chunk) -> float:
     """Return what one pass of a chunk keeps: of a recomputed layer its input only; logits are counted apart."""
     share = blocks.share

@@ -160,7 +160,7 @@ def memory_by_stage(job: Job) -> list[MemoryUse]:
     for stage, chunks in enumerate(stages):
         if job.software.has_two_directions and job.layout.pp > 1:
             chunks += stages[-1 - stage]
-        kept = activations(blocks, chunks, stage)
+        kept = activations(job, blocks, chunks, stage)
         if (chunks, kept) not in known:
             known[chunks, kept] = _stage_memory(blocks, chunks, stage, kept)
         found.append(known[chunks, kept])
@@ -197,7 +197,7 @@ def _stage_memory(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int, kept: A
     )
 
 
-@lru_cache(maxsize=8)  # for stages that are alike
+@lru_cache(maxsize=64)  # for stages that are alike, of all splits of layers
 def _of_chunks(blocks: Blocks, chunks: tuple[Chunk, ...]) -> tuple["_Held", float]:
     """Return what a rank with some chunks holds, and what it gathers or hands out for a while. Unit: byte."""
     held = _held(blocks.share, blocks.weights(chunks), blocks.adapters(chunks))

@@ -217,9 +217,13 @@ class Blocks:
         return sum(layer.whole.adapters * count for chunk in chunks for layer, count in self.in_chunk(chunk))
 
 
-@lru_cache(maxsize=2)  # what a job takes and how much memory it needs are asked one after the other
 def blocks_of(job: Job) -> Blocks:
-    """Return the parts of a training job's model on one rank."""
+    """Return the parts of a training job's model on one rank; splits of its layers have the same."""
+    return _blocks(job.in_any_split)
+
+
+@lru_cache(maxsize=2)  # what a job takes and how much memory it needs are asked one after the other
+def _blocks(job: Job) -> Blocks:
     return Blocks(Share(job))
 
 

@@ -24,29 +24,23 @@ def stage_work(job: Job) -> list[StageWork]:
     Args:
         job: The job; its layout must be one that can run, see `triplepoint.config.rules`.
     """
-    blocks = blocks_of(job)
-    chunks: dict[Chunk, ChunkWork] = {}
-    stages: dict[tuple[Chunk, ...], StageWork] = {}
-    order = split_layers(job)
-    for stage in order:
-        for chunk in stage:
-            if chunk not in chunks:
-                chunks[chunk] = _chunk_work(blocks, chunk)
-        if stage not in stages:
-            stages[stage] = _stage_work(blocks, stage, tuple(chunks[chunk] for chunk in stage))
+    blocks, order = blocks_of(job), split_layers(job)
+    stages = {stage: _stage_work(blocks, stage) for stage in dict.fromkeys(order)}
     return [stages[stage] for stage in order]
 
 
-def _stage_work(blocks: Blocks, stage: tuple[Chunk, ...], works: tuple[ChunkWork, ...]) -> StageWork:
+@lru_cache(maxsize=64)  # for all splits of layers
+def _stage_work(blocks: Blocks, stage: tuple[Chunk, ...]) -> StageWork:
     weights, adapters = blocks.weights(stage), blocks.adapters(stage)
     is_end = blocks.is_tied_across and any(chunk.is_first or chunk.is_last for chunk in stage)
     return StageWork(
-        works,
+        tuple(_chunk_work(blocks, chunk) for chunk in stage),
         gradient_sync(blocks.share, weights, adapters, is_end),
         optimizer_work(blocks.share, weights, adapters),
     )
 
 
+@lru_cache(maxsize=64)  # as above
 def _chunk_work(blocks: Blocks, chunk: Chunk) -> ChunkWork:
     """Return the work of a chunk: recomputation stands first in its backward pass, what shards are gathered before."""
     share = blocks.share
@@ -82,7 +76,7 @@ def _chunk_work(blocks: Blocks, chunk: Chunk) -> ChunkWork:
     )
 
 
-@lru_cache(maxsize=16)  # for stages that are alike, and for layers that are recomputed
+@lru_cache(maxsize=64)  # for stages that are alike, and for layers that are recomputed
 def layers_work(blocks: Blocks, layers: Layers, name: str) -> Operations:
     """Return the operations of one pass of layers; what one kind does stands before what the next does."""
     return tuple(op for kind, count in layers for op in _times(getattr(blocks.layer(kind).whole, name), count))
