@@ -291,6 +291,7 @@ def test_ranks_take_the_gpus_that_are_visible_to_them(tmp_path: Path, monkeypatc
     assert row["num_measured_steps"] > 20 and row["gpu_power_w"] > 100
 
 
+@pytest.mark.long
 def test_trainer_that_starts_its_ranks_itself_has_a_run_of_them_all(tmp_path: Path) -> None:
     """As Lightning and `torch.multiprocessing.spawn` do: no variable of a launcher names the rank."""
     script = tmp_path / "train.py"

@@ -77,8 +77,8 @@ DEEPSPEED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 KEPT = {
-    *("dp", "tp x pp, sequence parallel, recomputed", "ep x tp, sequence parallel", "checkpoint, tp x pp"),
-    *("zero 1, overlapped", "zero 3, overlapped, recomputed", "bf16, tied pp x dp"),
+    *("dp", "tp x pp, sequence parallel, recomputed", "checkpoint, tp x pp"),
+    *("zero 1, overlapped", "zero 3, overlapped, recomputed"),
 }
 
 
