@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.points import planned, tiny_point, write_run
 from tests.unit.launch.test_launch import finish, rank_processes, start, wait_until
 from triplepoint.config.point import Steps
