@@ -9,7 +9,6 @@ from matplotlib.colors import Normalize
 from pandas import DataFrame, Series, concat
 
 from triplepoint.figures import labels, marks, style
-from triplepoint.figures.parallelism_sweep import choose
 from triplepoint.status import Status
 
 NOTHING = "no run with a GPU finished"
@@ -23,7 +22,7 @@ _HEAD_IN, _SCALE_IN = 1.1, 0.4
 def with_gpus(tables: Mapping[str, DataFrame]) -> tuple[DataFrame, DataFrame]:
     """Return the finished runs to draw, with labels, and their GPUs with node and `number`, their place in it.
 
-    Of each model and cluster only the layout differs, see `parallelism_sweep.choose`; runs that single GPUs are
+    Of each model and cluster only the layout differs, see `labels.choose`; runs that single GPUs are
     published of are drawn too, and named by what else differs in them.
 
     Args:
@@ -33,7 +32,9 @@ def with_gpus(tables: Mapping[str, DataFrame]) -> tuple[DataFrame, DataFrame]:
     points = points[points["device_type"] != "cpu"]
     published = tables.get("published", DataFrame(columns=["run", "node"]))
     of_gpus = set(published.loc[published["node"].notna(), "run"])
-    chosen = [_with_published(members, choose(members), of_gpus) for _, members in points.groupby("group", sort=False)]
+    chosen = [
+        _with_published(members, labels.choose(members), of_gpus) for _, members in points.groupby("group", sort=False)
+    ]
     drawn = concat(chosen) if chosen else points.assign(label="")
     # Fully sharded layouts beside the others of their model, clusters in the order of the table.
     models, places = (list(dict.fromkeys(drawn[name])) for name in ("model", "place"))

@@ -48,7 +48,11 @@ def _name(row: Series) -> str:
 
 
 def draw_groups(
-    answer: str, points: DataFrame, quantities: Sequence[Quantity], shown: Mapping[str, marks.Mark], note: str = NOTE
+    answer: style.Answer,
+    points: DataFrame,
+    quantities: Sequence[Quantity],
+    shown: Mapping[str, marks.Mark],
+    note: str = NOTE,
 ) -> tuple[style.Page, DataFrame]:
     """Return the page and the numbers it plots.
 

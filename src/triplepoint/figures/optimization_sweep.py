@@ -159,16 +159,17 @@ def _memory(row: Series) -> dict[str, Any]:
     }
 
 
-def _answer(numbers: DataFrame, changes: Sequence[Change]) -> str:
-    """Return what each optimisation does, a line each, as a title."""
+def _answer(numbers: DataFrame, changes: Sequence[Change]) -> style.Answer:
+    """Return what each optimisation does, a line each."""
     lines = []
     for changed in ("recompute", "overlap"):
         own = numbers[numbers["changed"] == changed]
         found = {one.name: _effects_of(own, one.column) for one in changes if one.name}
         if any(found.values()):
             change = f"With {marks.OPTIMIZATIONS[changed].name}"
-            lines.append(titles.say_change(change, found, aside=titles.error_unknown(own), is_paired=True))
-    return "\n".join(lines) or "No layout ran with and without recomputation or overlap"
+            more = {"memory": _memory_effects(numbers, changed)}
+            lines.append(titles.Change(change, found, aside=titles.error_unknown(own), is_paired=True, more=more))
+    return lines or "No layout ran with and without recomputation or overlap"
 
 
 def _effects_of(numbers: DataFrame, column: str) -> dict[tuple[Hashable, ...], effects.Effect]:
@@ -181,6 +182,20 @@ def _effects_of(numbers: DataFrame, column: str) -> dict[tuple[Hashable, ...], e
         )
         for key, found in known.groupby(["group", "layout"], sort=False)
     }
+
+
+def _memory_effects(numbers: DataFrame, changed: str) -> titles.Found:
+    """Return the effect on memory in each layout, the mean of its pairs; no error is known of two such numbers."""
+    done = numbers[numbers["status"] == Status.OK].drop_duplicates(["group", "layout", "switched"])
+    names = done[["group", "layout", "switched"]].itertuples(index=False, name=None)
+    gib = {key: value for key, value in zip(names, done["memory_gib"].astype(float), strict=True) if value > 0}
+    pairs: dict[tuple[Hashable, ...], list[effects.Effect]] = {}
+    for (group, layout, switched), value in gib.items():
+        before = gib.get((group, layout, _CHANGES[switched].get(changed)))
+        if before is not None:
+            one = effects.Effect(value / before - 1, np.nan, np.nan, "none", 1)
+            pairs.setdefault((group, layout), []).append(one)
+    return {key: effects.over_pairs(found) for key, found in pairs.items()}
 
 
 def _draw_changes(axes: Axes, found: DataFrame, column: str, is_top: bool) -> None:

@@ -23,6 +23,7 @@ from matplotlib.offsetbox import AnchoredOffsetbox, TextArea, VPacker
 from matplotlib.transforms import blended_transform_factory
 from pandas import DataFrame
 
+from triplepoint.effects.titles import Change, write_changes
 from triplepoint.figures import ANSWER, marks
 from triplepoint.status import Status
 
@@ -124,6 +125,16 @@ def styled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]
     return run
 
 
+Answer = str | Sequence[str | Change]
+"""What a figure says, a line each."""
+
+
+class AnsweringFigure(Figure):
+    """A figure whose file tells the report what it says of changes, see `effects.titles.write_changes`."""
+
+    changes = ""
+
+
 @dataclass(frozen=True)
 class Page:
     """A figure with its axes in rows and columns, beneath a title that says the answer."""
@@ -169,7 +180,7 @@ def _keep_labels(axes: Axes) -> None:
 
 
 def new_page(
-    answer: str,
+    answer: Answer,
     points: DataFrame,
     rows: int = 1,
     cols: int = 1,
@@ -181,7 +192,7 @@ def new_page(
     """Return a page: title, what intervals are, stamp and provenance on top, axes in rows and columns below.
 
     Args:
-        answer: What the figure says, computed from what it draws.
+        answer: What the figure says, computed from what it draws; the report takes changes over as findings.
         points: Points that are drawn, and no others: the stamp and the line of provenance are made from them.
         rows: Rows of axes.
         cols: Columns of axes.
@@ -195,9 +206,12 @@ def new_page(
     """
     if height > TALLEST:
         raise ValueError(f"a page of {height} in is higher than {TALLEST} in: draw it as two figures")
-    figure = Figure(figsize=(width, height), layout="constrained")
+    lines = [answer] if isinstance(answer, str) else answer
+    changes = [line for line in lines if isinstance(line, Change)]
+    figure = AnsweringFigure(figsize=(width, height), layout="constrained")
+    figure.changes = write_changes(changes, points) if changes else ""
     FigureCanvasAgg(figure)
-    _write_head(figure, answer, points, note)
+    _write_head(figure, "\n".join(line.title if isinstance(line, Change) else line for line in lines), points, note)
     return Page(figure, [list(row) for row in figure.subplots(rows, cols, squeeze=False, **grid)])
 
 
