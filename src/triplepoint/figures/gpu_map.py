@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
+from matplotlib.colors import Colormap, Normalize
 from pandas import DataFrame, Series, concat
 
 from triplepoint.figures import labels, marks, style
@@ -45,6 +45,20 @@ def with_gpus(tables: Mapping[str, DataFrame]) -> tuple[DataFrame, DataFrame]:
     number = gpus["device"].str.extract(r"(\d+)$")[0].astype(float)
     slot = gpus["slot"].astype(float)
     return done, gpus.assign(number=slot.where(slot.notna(), number).fillna(0).astype(int))
+
+
+def with_values(tables: Mapping[str, DataFrame], column: str, name: str) -> tuple[DataFrame, DataFrame, str]:
+    """Return the finished runs that are drawn and their GPUs with a value, published ones beside ours; and why none is.
+
+    Args:
+        tables: `points`, `gpus`, and `published` where there is one.
+        column: The quantity.
+        name: What it is called.
+    """
+    points, gpus = with_gpus(tables)
+    known = published_gpus(tables.get("published"), gpus[gpus[column].notna()], column)
+    why = NOTHING if points.empty else f"{style.absent(points)}: {name}" if known.empty else ""
+    return points[points["run"].isin(known["run"])], known, why
 
 
 def _with_published(members: DataFrame, chosen: DataFrame, of_gpus: set[str]) -> DataFrame:
@@ -139,13 +153,13 @@ def _fitting(panels: Sequence[tuple[str, DataFrame]]) -> list[tuple[str, DataFra
     return cut
 
 
-def draw_cells(axes: Axes, found: DataFrame, colours: str, scale: Normalize, label_rows: bool = True) -> Any:
+def draw_cells(axes: Axes, found: DataFrame, colours: str | Colormap, scale: Normalize, label_rows: bool = True) -> Any:
     """Draw one map, nodes apart by white lines, and return what a scale of colours is drawn of.
 
     Args:
         axes: Where.
         found: Cells, as `rows_of` returns them; a cell without a value stays grey, and many of a row say why.
-        colours: Name of a colour map.
+        colours: A colour map or its name.
         scale: Its ends.
         label_rows: Whether rows are named.
     """
@@ -189,7 +203,7 @@ def _name_grey(axes: Axes, found: DataFrame, names: Sequence[str]) -> None:
             is_published = bool("is_published" in own and own["is_published"].any())
             axes.text(
                 (last + end) / 2 + 0.5, number, "not published" if is_published else "not used", ha="center",
-                va="center", fontsize=style.TEXT_PT,
+                va="center", fontsize=style.TEXT_PT, bbox={"facecolor": marks.PALE, "edgecolor": "none", "pad": 0.6},
             )  # fmt: skip
 
 

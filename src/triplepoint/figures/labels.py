@@ -129,7 +129,7 @@ def choose(members: DataFrame) -> DataFrame:
     others = own[~own["layout"].isin(chosen["layout"])]
     elsewhere = [common_setting(found) for _, found in others.groupby("layout", sort=False)]
     named = [found.assign(layout=layout_at(found.iloc[0], chosen.iloc[0])) for found in elsewhere]
-    joined = concat([chosen, *named]).sort_index()
+    joined = concat([chosen.assign(layout=layout_labels(chosen)), *named]).sort_index()
     setting = setting_text(chosen.iloc[0])
     return joined.assign(layout=without_shared(joined["layout"]), setting=setting)
 

@@ -205,7 +205,7 @@ def draw_bars(axes: Axes, found: DataFrame, quantity: Quantity, is_top: bool) ->
         rows = found[found["layout"] == name]
         done = rows[(rows["status"] == Status.OK) & rows[quantity.column].notna()]
         if done.empty and is_top:
-            _write_status(axes, at, rows)
+            style.write_status(axes, at, rows)
         for number, (_, row) in enumerate(done.iterrows()):
             width = 0.72 / len(done)
             middle = at + (number - (len(done) - 1) / 2) * width
@@ -233,15 +233,6 @@ def _limits(numbers: DataFrame, quantities: Sequence[Quantity]) -> list[Artist]:
 
 def _is_broken(found: DataFrame, quantity: Quantity, limit: float) -> bool:
     return bool((found[quantity.column] * quantity.scale > limit).any())
-
-
-def _write_status(axes: Axes, at: float, rows: DataFrame) -> None:
-    status = rows["status"].iloc[0]
-    text = style.word(status) if status != Status.OK else style.absent(rows)
-    axes.text(
-        at, 0.03, text, transform=axes.get_xaxis_transform(), ha="center", va="bottom", rotation=90,
-        fontsize=style.TEXT_PT, color=marks.GREY,
-    )  # fmt: skip
 
 
 def _draw_value(axes: Axes, at: float, width: float, row: Series, quantity: Quantity, limit: float) -> list[Artist]:
