@@ -131,7 +131,7 @@ def _front(points: Sequence[Row], words: Mapping[str, Words], manifests: Sequenc
         "methodology": _methodology(points),
         "provenance": describe_provenance(manifests, str(results)),
         "style": Markup(vendored("tabulator_simple.min.css") + template("report.css")),
-        "library": Markup(vendored("tabulator.min.js")),
+        "library": Markup(vendored("tabulator.min.js") + vendored("fflate.umd.js")),
         "script": Markup(template("front.js")),
         "data": Markup(_json(data)),
     }
@@ -144,7 +144,7 @@ def _json(data: Any) -> str:
 
 def _write_assets(folder: Path) -> None:
     """Write what the pages of runs share; licences stand beside the libraries."""
-    for name in (*_ASSETS, "tabulator.LICENSE", "uPlot.LICENSE"):
+    for name in (*_ASSETS, "fflate.LICENSE", "tabulator.LICENSE", "uPlot.LICENSE"):
         write_text_if_changed(folder / name, vendored(name))
     for name in ("report.css", "run.js"):
         write_text_if_changed(folder / name, template(name))
