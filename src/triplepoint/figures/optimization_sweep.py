@@ -46,6 +46,10 @@ NOTE = (
     "{basis}{alike}. Title: mean over layouts, in brackets that interval of it where it shows, and their range; how "
     "many rise and fall where they disagree. At the foot memory itself, predicted where it ran out of it."
 )
+_NAMES = (
+    "group", "layout", "switched", "run", "status", "origin", "peak_memory_bytes", "needed_memory_bytes",
+    "needed_memory_lo_bytes", "needed_memory_hi_bytes", "memory_capacity_bytes",
+)  # fmt: skip
 _CHANGES = {
     "base": {},
     "overlap": {"overlap": "base"},
@@ -107,9 +111,14 @@ def _chosen(members: DataFrame) -> DataFrame:
 def _numbers(points: DataFrame, gpus: DataFrame, changes: Sequence[Change]) -> tuple[DataFrame, list[str]]:
     """Return what is plotted, a row per group, layout, what is switched on and changed, and what intervals are over."""
     rows, bases = [], dict[str, None]()
-    ranks = _by_rank(gpus[gpus["run"].isin(points["run"])])
+    # Of two hundred columns a few: to take rows of all, pair by pair, would take most of the figure's time.
+    compared = [name for one in changes for name in effects.compared_columns(one.column) if name in points]
+    points = points[list(dict.fromkeys([*_NAMES, *compared]))]
+    groups = {key: DataFrame(found) for key, found in points.groupby(["group", "layout"], sort=False)}
+    of_gpus = _by_rank(gpus[gpus["run"].isin(points["run"])])
+    of_groups = {key: of_gpus[of_gpus["run"].isin(found["run"])] for key, found in groups.items()}
     for (group, layout, switched), found in points.groupby(["group", "layout", "switched"], sort=False):
-        alike = points[(points["group"] == group) & (points["layout"] == layout)]
+        alike, ranks = groups[group, layout], of_groups[group, layout]
         row = found.iloc[0]
         for changed, before in (_CHANGES[str(switched)] or {"": ""}).items():
             numbers = {
@@ -142,8 +151,8 @@ def _by_rank(gpus: DataFrame) -> DataFrame:
 
 def _effect(base: DataFrame, found: DataFrame, change: Change, ranks: DataFrame) -> effects.Effect | None:
     """Return the change of a quantity; None where either gave no number."""
-    done = [rows[rows["status"] == Status.OK] for rows in (base, found)]
-    both = [rows[rows[change.column].notna() if change.is_share else rows[change.column] > 0] for rows in done]
+    least = -np.inf if change.is_share else 0.0
+    both = [rows[(rows["status"] == Status.OK) & (rows[change.column] > least)] for rows in (base, found)]
     if any(rows.empty for rows in both):
         return None
     return effects.compare(both[0], both[1], change.column, False if change.is_share else None, ranks)
