@@ -1,6 +1,6 @@
 """Maps of GPUs: a row per run, a cell per GPU of its nodes; what figures of single GPUs share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -105,27 +105,31 @@ def rows_of(gpus: DataFrame, column: str) -> DataFrame:
 
 
 def draw_maps(
-    answer: str, note: str, points: DataFrame, panels: Sequence[tuple[str, DataFrame]], colours: tuple[str, str],
-    most: float | None = None,
-) -> style.Page:  # fmt: skip
-    """Return a page with a map per panel below each other, on one scale of colours.
+    answer: Callable[[DataFrame], str], note: str, points: DataFrame, known: DataFrame, column: str,
+    colours: tuple[str, str],
+) -> tuple[style.Page, DataFrame]:  # fmt: skip
+    """Return a page with a map per cluster below each other, on one scale of colours, and all cells.
 
     Args:
-        answer: Title.
+        answer: Returns the answer of the GPUs of one cluster: those of two types have no mean.
         note: What is shown.
         points: Runs that are drawn.
-        panels: Place and cells of each map, as `rows_of` returns them.
+        known: Their GPUs with a value.
+        column: The quantity.
         colours: Name of a colour map, and what the scale says.
-        most: End of the scale; that of the values if not given.
     """
+    places = [(str(place), DataFrame(found)) for place, found in known.groupby("place", sort=False)]
+    answers = [f"{place.removesuffix(', simulated')}: {answer(found)}" for place, found in places]
+    panels = [(place, rows_of(found, column)) for place, found in places]
+    cells = DataFrame([row for _, found in panels for row in found.to_dict("records")])
     panels = _fitting([(title_of(place, points), found) for place, found in panels])
     num_rows = [found["row"].nunique() for _, found in panels]
     height = min(style.TALLEST, _HEAD_IN + _SCALE_IN + _PER_PANEL_IN * len(panels) + ROW_IN * sum(num_rows))
     page = style.new_page(
-        answer, points, len(panels), 1, style.PAGE, height, note, height_ratios=[rows + 0.5 for rows in num_rows]
+        answers, points, len(panels), 1, style.PAGE, height, note, height_ratios=[rows + 0.5 for rows in num_rows]
     )
     values = concat([found["value"] for _, found in panels])
-    low, high = (0.0, most) if most is not None else (float(values.min()), float(values.max()))
+    low, high = float(values.min()), float(values.max())
     scale = Normalize(low, max(high, low + 1e-9))
     for axes, (title, found) in zip(page.all_axes, panels, strict=True):
         drawn = draw_cells(axes, found, colours[0], scale)
@@ -133,7 +137,7 @@ def draw_maps(
     page.figure.colorbar(
         drawn, ax=page.all_axes, orientation="horizontal", label=colours[1], aspect=60, shrink=0.5, pad=0.01
     )
-    return page
+    return page, cells
 
 
 def title_of(place: str, points: DataFrame) -> str:
