@@ -151,6 +151,7 @@ def test_manifest_of_many_nodes_that_stood_still_says_it_in_few_lines() -> None:
     assert notes[-1] == "92 more interruptions"
 
 
+@pytest.mark.long
 def test_launch_stopped_rank_is_in_the_manifest_and_said(tmp_path: Path) -> None:
     steps = Steps(warmup=1, measured=80, profiled=0)
     folder = write_run(tmp_path, planned(tiny_point(steps=steps)))
