@@ -69,12 +69,18 @@ def read_picture(path: Path, name: str, label: str) -> Picture:
     if root.tag != f"{_SVG}svg":
         raise UserError(f"{path}: not an SVG file; delete it and draw the figure again")
     title, told = ((root.findtext(f".//{tag}") or "").strip() for tag in (_TITLE, _DESCRIPTION))
+    try:
+        changes = read_changes(told)
+    except (ValueError, TypeError):
+        raise UserError(
+            f"{path}: its description is not of this version; delete it and draw the figure again"
+        ) from None
     if title:
         _cut_answer(root)
     colours = {_BLACK}
     _clean(root, f"{name}-", colours)
     root.attrib |= _frame(root) | {"role": "img", "aria-label": label}
-    return Picture(ET.tostring(root, encoding="unicode"), title, variables(colours), read_changes(told))
+    return Picture(ET.tostring(root, encoding="unicode"), title, variables(colours), changes)
 
 
 def _cut_answer(root: ET.Element) -> None:
