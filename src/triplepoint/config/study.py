@@ -161,8 +161,8 @@ class Study(Strict):
     catalogue draws the study already."""
 
 
-def expand(study: Study, where: Path) -> Iterator[Settings]:
-    """Yield the settings of every point of a study, in order, duplicates included.
+def expand(study: Study, where: Path) -> list[Settings]:
+    """Return the settings of every point of a study, in order, duplicates included.
 
     Axes win over `set`, `set` over `defaults`; beside each of them, its `layout` wins.
 
@@ -174,6 +174,7 @@ def expand(study: Study, where: Path) -> Iterator[Settings]:
         UserError: If a key or a value is not a setting, if two axes set the same key, or if there are too many points.
     """
     _refuse_too_many(sum(math.prod(map(len, sweep.axes.values())) for sweep in study.sweeps), where)
+    found: list[Settings] = []
     num_points = 0
     defaults = _flatten(study.defaults, "defaults", where)
     for number, sweep in enumerate(study.sweeps):
@@ -185,7 +186,8 @@ def expand(study: Study, where: Path) -> Iterator[Settings]:
             settings = parse(Settings, _merge(fixed, *chosen), where)
             num_points += settings.repeats
             _refuse_too_many(num_points, where)
-            yield settings
+            found.append(settings)
+    return found
 
 
 def _refuse_too_many(num_points: int, where: Path) -> None:

@@ -23,7 +23,8 @@ SVG = """<?xml version="1.0"?>
 
 def shown(folder: Path, text: str = SVG) -> tuple[str, str, dict[str, str]]:
     (folder / "f.svg").write_text(text)
-    return read_picture(folder / "f.svg", "f", 'What "is" it?')
+    picture = read_picture(folder / "f.svg", "f", 'What "is" it?')
+    return picture.svg, picture.title, picture.colours
 
 
 def test_read_picture_drops_what_acts_or_holds_elsewhere(tmp_path: Path) -> None:
@@ -91,3 +92,9 @@ def test_on_dark_colours_are_seen_and_keep_text_readable_on_them(colour: str) ->
     assert contrast(on_dark(colour), DARK_PAGE) > 3
     if contrast(colour, "#000000") > contrast(colour, "#ffffff"):
         assert contrast(on_dark(colour), on_dark("#000000")) > 2, "black text on it is light text there"
+
+
+def test_read_picture_whose_description_is_not_of_this_version_is_refused(tmp_path: Path) -> None:
+    described = SVG.replace("</dc:title>", "</dc:title><dc:description>a plot</dc:description>")
+    with pytest.raises(UserError, match="f.svg: its description is not of this version.*draw the figure again"):
+        shown(tmp_path, described)
