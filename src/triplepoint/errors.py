@@ -58,8 +58,9 @@ class Problems:
 
     def add(self, error: UserError) -> None:
         """Note an error; one that was noted before is the same."""
-        is_of_file = isinstance(error, SeveralError) and f"{error.where}: " == self._begin
-        lines = [f"{self._begin}{part}" for part in error.parts] if is_of_file else [str(error)]
+        lines = [str(error)]
+        if isinstance(error, SeveralError) and f"{error.where}: " == self._begin:
+            lines = [f"{self._begin}{part}" for part in error.parts]
         self._found |= dict.fromkeys(lines)
 
     def call(self, function: Callable[..., Result], *arguments: Any) -> Result | None:
