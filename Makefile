@@ -15,11 +15,12 @@ COPYLEFT := $(COPYLEFT);GPL-2.0-only;GPL-2.0-or-later;GPL-3.0-only;GPL-3.0-or-la
 MIT := conda-inject $(addprefix snakemake-interface-,common logger-plugins report-plugins scheduler-plugins storage-plugins)
 AUDIT := .venv-audit
 
-.PHONY: all env test test-slurm test-launch test-workflow test-models test-rest check format lint types docs audit clean help
+.PHONY: all env test test-all test-slurm test-launch test-workflow test-models test-rest check format lint types docs audit clean help
 
 help:
 	@echo "make all     make the environment, then every figure and report.html"
-	@echo "make test    make the environment, then run the tests"
+	@echo "make test    make the environment, then run the tests, but for the long ones"
+	@echo "make test-all  the long ones too: every layout of every engine, every fit repeated"
 	@echo "make check   formatter, linter, type checker, snakefmt, snakemake --lint, tests: what CI runs"
 	@echo "make docs    make the environment, then the documentation as a site with search: site/index.html"
 	@echo "make audit   known vulnerabilities and licences of the pins; asks pypi.org"
@@ -44,26 +45,31 @@ $(READY): pyproject.toml envs/constraints.txt $(NATIVE)
 
 # Five lanes side by side. Gangs have time limits and wait for most of their time, so they go first.
 MODELS := $(addprefix tests/unit/,advise aggregate calibrate published simulate)
+# Tests marked `long` repeat for more layouts, models and rows what others show for one; `test-all` runs them too.
+SHORT := -m "not long"
 test: env
 	$(MAKE) --jobs=5 --keep-going --output-sync=target test-slurm test-launch test-workflow test-models test-rest
+
+test-all:
+	$(MAKE) test SHORT=
 
 # Byte code of the tests too, see env: compiling them takes as long as importing them.
 test-slurm test-launch test-workflow test-models test-rest: export PYTHONDONTWRITEBYTECODE :=
 
 test-slurm: env
-	$(BIN)/python -m pytest -p no:cacheprovider tests/slurm
+	$(BIN)/python -m pytest $(SHORT) -p no:cacheprovider tests/slurm
 
 test-launch: env
-	$(BIN)/python -m pytest -p no:cacheprovider tests/unit/launch
+	$(BIN)/python -m pytest $(SHORT) -p no:cacheprovider tests/unit/launch
 
 test-workflow: env
-	nice -n 5 $(BIN)/python -m pytest -p no:cacheprovider tests/workflow
+	nice -n 5 $(BIN)/python -m pytest $(SHORT) -p no:cacheprovider tests/workflow
 
 test-models: env
-	nice -n 5 $(BIN)/python -m pytest -p no:cacheprovider $(MODELS)
+	nice -n 5 $(BIN)/python -m pytest $(SHORT) -p no:cacheprovider $(MODELS)
 
 test-rest: env
-	nice -n 5 $(BIN)/python -m pytest $(addprefix --ignore=,tests/slurm tests/unit/launch tests/workflow $(MODELS))
+	nice -n 5 $(BIN)/python -m pytest $(SHORT) $(addprefix --ignore=,tests/slurm tests/unit/launch tests/workflow $(MODELS))
 
 check: env format lint types docs test
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -108,17 +108,12 @@ def back_to_back(case: Case, seconds: float) -> float:
         return (time.process_time() - begin) / seconds
 
 
-def memory_of_hours(case: Case, hours: int) -> list[float]:
-    """Return the memory of this process alone after each simulated hour of reads and flushes, from the first minute on.
-
-    Unit: MB.
-    """
+def memory_after(case: Case, spans_s: Sequence[float]) -> list[float]:
+    """Return the memory of this process alone after each simulated span of reads and flushes. Unit: MB."""
     found = []
     with open_ahead(case) as lanes:
-        read_ahead(lanes, 60.0)
-        found.append(own_memory_mb())
-        for _ in range(hours):
-            read_ahead(lanes, 3600.0)
+        for span_s in spans_s:
+            read_ahead(lanes, span_s)
             found.append(own_memory_mb())
     return found
 
@@ -223,7 +218,7 @@ def main(seconds: float) -> None:
     )
     for case in CASES:
         measure(case, seconds)
-    hours = alone(memory_of_hours, CASES[0], 2)
+    hours = alone(memory_after, CASES[0], [60.0, 3600.0, 3600.0])
     print(f"memory of its own after a minute, an hour and two of {CASES[0].name}, simulated:")
     print("  " + ", ".join(f"{memory:.2f} MB" for memory in hours))
 

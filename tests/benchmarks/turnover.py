@@ -70,8 +70,10 @@ def turn_over(num_runs: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--points", type=int, default=1000, help="points of the dry run")
-    parser.add_argument("--runs", type=int, default=100, help="runs to turn over")
+    parser.add_argument("--points", type=int, default=1000, help="points of the dry run; 0 for none")
+    parser.add_argument("--runs", type=int, default=100, help="runs to turn over; 0 for none")
     arguments = parser.parse_args()
-    dry_run(arguments.points)
-    turn_over(arguments.runs)
+    if arguments.points:
+        dry_run(arguments.points)
+    if arguments.runs:
+        turn_over(arguments.runs)

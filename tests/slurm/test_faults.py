@@ -106,6 +106,7 @@ def test_rank_that_exits_fails_the_launch_and_is_tried_again(place: Place) -> No
     assert no_ranks(folder)
 
 
+@pytest.mark.long
 def test_rank_that_hangs_is_found_among_all_nodes(place: Place) -> None:
     folder = place.run(ENDLESS, hang_timeout_s=5.0)
     launcher = place.launch(folder, trains=True)
@@ -121,6 +122,7 @@ def test_rank_that_hangs_is_found_among_all_nodes(place: Place) -> None:
     wait_until(lambda: no_ranks(folder), "the ranks end", 20)
 
 
+@pytest.mark.long
 def test_job_over_its_time_is_given_more_once(place: Place) -> None:
     folder = place.run(ENDLESS, time_limit_s=300.0)
     launcher = place.launch(folder)
@@ -213,6 +215,7 @@ def test_submission_without_a_controller_is_tried_until_it_is_back(place: Place,
     assert len(jobs_of(folder)) == 1
 
 
+@pytest.mark.long
 def test_submission_without_munge_is_tried_until_it_is_back(place: Place, cluster: Cluster) -> None:
     cluster.stop_munge()
     folder = place.run(SHORT)
@@ -255,6 +258,7 @@ def test_job_that_can_never_start_is_one_line(place: Place) -> None:
     assert subprocess.run(["squeue", "-h"], capture_output=True, text=True).stdout == ""
 
 
+@pytest.mark.long
 def test_full_disk_is_one_line_and_leaves_nothing(place: Place, tmp_path: Path) -> None:
     place.results.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place.results)], check=True)
@@ -273,6 +277,7 @@ def test_full_disk_is_one_line_and_leaves_nothing(place: Place, tmp_path: Path) 
         subprocess.run(["umount", "-l", str(place.results)], check=True)
 
 
+@pytest.mark.long
 def test_memory_limit_of_the_job_is_no_result(place: Place) -> None:
     place.with_site(mem="60M")
     folder = place.run(SHORT)

@@ -80,6 +80,7 @@ def jobs_by_name() -> dict[str, str]:
     return dict(line.split(None, 1) for line in rows.splitlines())
 
 
+@pytest.mark.long
 def test_everything_through_the_profile_survives_a_kill(project: Project) -> None:
     before = set(jobs_by_name())
     first = start(project, "all")

@@ -14,6 +14,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 def test_deepspeed_run_ends_in_a_figure(fresh: Project) -> None:
     fresh.edit("config/studies/mini.yaml", "engine: native", "engine: deepspeed")
     fresh.edit("config/studies/mini.yaml", "num_gpus: 2", "num_gpus: 2\n  data_parallel_sharding: optim_grads_params")

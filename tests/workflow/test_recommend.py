@@ -24,6 +24,7 @@ HOSTS_ALONE = ("vp=2", "pipeline_layers=[9,7,9,7]")
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_studies_of_advice_confirm_it_on_its_cluster(fresh: Project) -> None:
     (fresh.folder / "config/clusters/hot.yaml").write_text(CLUSTER)
     answers = {}

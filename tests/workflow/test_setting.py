@@ -27,6 +27,7 @@ sweeps:
 """
 
 
+@pytest.mark.long
 def test_expert_tensor_parallelism_from_study_to_figure(fresh: Project) -> None:
     model = (fresh.folder / "config/models/test-llama.yaml").read_text().replace("test-llama", "test-moe")
     (fresh.folder / "config/models/test-moe.yaml").write_text(model + "moe: {num_experts: 4, top_k: 2}\n")

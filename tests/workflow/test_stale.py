@@ -61,6 +61,7 @@ def test_empty_file_is_made_again(project: Project, product: str, rule: str) -> 
     assert {"aggregate", "figure"} <= outcome.rules
 
 
+@pytest.mark.long
 def test_launch_that_failed_on_a_changed_point_is_launched_again_with_the_limits_of_today(project: Project) -> None:
     """Also: results of the point as it was are kept, and found again."""
     before = project.manifests()
@@ -112,6 +113,7 @@ def test_study_of_its_own_leaves_the_tables_of_others_alone(project: Project) ->
     assert project.snakemake("-n", "all").jobs == []
 
 
+@pytest.mark.long
 def test_study_alone_leaves_the_report_and_the_figures_of_all_alone(project: Project) -> None:
     """And a changed study makes its own tables and figures again."""
     (project.folder / "config/studies/other.yaml").write_text(OTHER)
@@ -129,6 +131,7 @@ def test_study_alone_leaves_the_report_and_the_figures_of_all_alone(project: Pro
     assert "launch" not in outcome.rules, "the first study has the run"
 
 
+@pytest.mark.long
 def test_tables_written_by_hand_from_another_study_do_not_reach_the_figures(project: Project) -> None:
     study = project.folder / "config/studies/mini.yaml"
     content = study.read_text()

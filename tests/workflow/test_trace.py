@@ -56,6 +56,7 @@ def test_edited_trace_code_runs_only_what_it_is_of(project: Project, path: str, 
     assert len(outcome.of("trace")) == 2
 
 
+@pytest.mark.long
 def test_one_rank_a_part_gives_the_same_tables(project: Project) -> None:
     before, manifests = tables_of(project), project.manifests()
     assert parts_of(project) == {"0-1"}
@@ -163,6 +164,7 @@ def test_no_rank_in_a_part_is_refused(fresh: Project) -> None:
     assert_refused(fresh.snakemake("-n", "all", "--config", "ranks_per_part=0"), "ranks_per_part", "greater than 0")
 
 
+@pytest.mark.long
 def test_run_that_traces_nothing_has_empty_tables(fresh: Project) -> None:
     fresh.edit("config/studies/mini.yaml", "profiled: 1", "profiled: 0")
     fresh.edit("config/studies/mini.yaml", "[1, 2, 4]", "[1]")

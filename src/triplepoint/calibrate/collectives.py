@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, cast, get_args
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from triplepoint.calibrate.protocol import positive, rounded, to_yaml
@@ -21,7 +20,7 @@ from triplepoint.config.yaml_file import read_measured, read_yaml
 from triplepoint.errors import UserError, nearest
 from triplepoint.metrics import bus_factor, robust_sigma
 from triplepoint.simulate.collectives.links import Link, load_link
-from triplepoint.simulate.collectives.times import CollectiveModel
+from triplepoint.simulate.collectives.times import CollectiveModel, FloatArray
 from triplepoint.simulate.fabric import Fabric, Group, Network, network_levels, scale_up_levels
 from triplepoint.simulate.operations import CommKind
 from triplepoint.units import GIGA, MIB, US_PER_S
@@ -244,10 +243,32 @@ def _row(cells: Mapping[str, str], fabrics: Mapping[str, MeasuredFabric], where:
 
 def log_errors(rows: Sequence[Row], fabrics: Mapping[str, MeasuredFabric], links: Links) -> list[float]:
     """Return the logarithm of modelled over measured time of each row."""
-    models = {name: CollectiveModel(fabrics[name].fabric(links), links) for name in {row.fabric for row in rows}}
-    return [
-        log(models[row.fabric].time_s(row.kind, row.num_bytes, Group(row.num_gpus, 1)) / row.time_s) for row in rows
-    ]
+    errors: list[float] = Curves(rows).log_errors(fabrics, links).tolist()
+    return errors
+
+
+class Curves:
+    """Measured collectives by fabric, kind and size of the group, the sizes of each as one array."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        of_curve = defaultdict(list)
+        for place, row in enumerate(rows):
+            of_curve[(row.fabric, row.kind, Group(row.num_gpus, 1))].append(place)
+        self._sizes = {
+            curve: (np.array(places), np.array([float(rows[place].num_bytes) for place in places]))
+            for curve, places in of_curve.items()
+        }
+        self._measured = np.log([row.time_s for row in rows])
+
+    def log_errors(self, fabrics: Mapping[str, MeasuredFabric], links: Links) -> FloatArray:
+        """Return the logarithm of modelled over measured time, in the order of the rows."""
+        models = {
+            name: CollectiveModel(fabrics[name].fabric(links), links) for name in {name for name, *_ in self._sizes}
+        }
+        modelled = np.empty_like(self._measured)
+        for (name, kind, group), (places, sizes) in self._sizes.items():
+            modelled[places] = models[name].times_s(kind, sizes, group)
+        return np.log(modelled) - self._measured
 
 
 def every_other_size(rows: Sequence[Row], first: int) -> set[Row]:
@@ -305,11 +326,11 @@ def link_file(link: Link) -> str:
 
 def _fit_link(rows: Sequence[Row], fabrics: Mapping[str, MeasuredFabric], links: dict[str, Link], name: str) -> Link:
     prior = links[name].prior
-    weights = [EXACT / max(EXACT, row.read_error) for row in rows]
+    weights = np.array([EXACT / max(EXACT, row.read_error) for row in rows])
+    curves = Curves(rows)
 
     def loss(link: Link) -> float:
-        errors = log_errors(rows, fabrics, links | {name: link})
-        missed = sum(weight * abs(error) for weight, error in zip(weights, errors, strict=True))
+        missed = float(weights @ np.abs(curves.log_errors(fabrics, links | {name: link})))
         strayed = sum(abs(log(getattr(link, parameter) / value)) for parameter, value in prior.items())
         return missed + PRIOR_WEIGHT * strayed
 
@@ -328,7 +349,7 @@ def _descend(link: Link, parameters: Sequence[str], loss: Callable[[Link], float
         0.0 if "efficiency" in parameter else at + FARTHEST for parameter, at in zip(parameters, start, strict=True)
     ]
 
-    def moved(at: npt.NDArray[np.float64]) -> Link:
+    def moved(at: FloatArray) -> Link:
         return link.model_copy(update=dict(zip(parameters, np.exp(at).tolist(), strict=True)))
 
     bounds = list(zip(start - FARTHEST, most, strict=True))

@@ -161,8 +161,8 @@ class Study(Strict):
     catalogue draws the study already."""
 
 
-def expand(study: Study, where: Path) -> Iterator[Settings]:
-    """Yield the settings of every point of a study, in order, duplicates included.
+def expand(study: Study, where: Path) -> list[Settings]:
+    """Return the settings of every point of a study, in order, duplicates included.
 
     Axes win over `set`, `set` over `defaults`; beside each of them, its `layout` wins.
 
@@ -190,7 +190,7 @@ def expand(study: Study, where: Path) -> Iterator[Settings]:
                 num_points += settings.repeats
                 _refuse_too_many(num_points, where)
     problems.refuse()
-    yield from found
+    return found
 
 
 def _refuse_too_many(num_points: int, where: Path) -> None:

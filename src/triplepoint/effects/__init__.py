@@ -204,7 +204,7 @@ def pair_points(
     """
     is_meant = (points["status"] == Status.OK) & points[column].notna() & points[setting].isin([first, other])
     # Of two hundred columns a few: to take rows of all, group by group, takes most of a figure's own time.
-    compared = [name for name in _compared(column) if name in points]
+    compared = [name for name in compared_columns(column) if name in points]
     done = points.loc[is_meant, list(dict.fromkeys([*by, setting, *compared]))]
     effects: dict[tuple[Hashable, ...], Effect] = {}
     for key, members in done.groupby(list(by), sort=False, dropna=False):
@@ -214,7 +214,7 @@ def pair_points(
     return effects
 
 
-def _compared(column: str) -> list[str]:
+def compared_columns(column: str) -> list[str]:
     """Return the columns of `points` that `compare` reads for a quantity."""
     ends = [column_of(column, end) for end in ("lo", "hi", "p10", "p90")]
     return [column, *ends, "run", "repeat", "origin", "num_measured_steps", "step_time_layout_sigma"]
@@ -266,7 +266,7 @@ def _over_ranks(
         ranks: Values by rank.
     """
     value = math.expm1(change) if is_relative else change
-    one, two = (_by_rank(ranks[ranks["run"].isin(rows["run"])], column) for rows in (first, other))
+    one, two = (_by_rank(ranks, set(rows["run"]), column) for rows in (first, other))
     shared = sorted(set(one) & set(two))
     if len(shared) < 2:
         return Effect(value, math.nan, math.nan, "none", 1, is_relative)
@@ -277,12 +277,15 @@ def _over_ranks(
     return Effect(value, value - half, value + half, "ranks", len(shared), is_relative)
 
 
-def _by_rank(rows: "DataFrame", column: str) -> dict[int, float]:
+def _by_rank(ranks: "DataFrame", runs: set[str], column: str) -> dict[int, float]:
     """Return the mean of a quantity over repeats, by rank; nothing of a quantity that is not there."""
-    if column not in rows:
-        return {}
-    means = rows.groupby("rank")[column].mean().dropna()
-    return dict(zip(means.index.tolist(), means.tolist(), strict=True))
+    found: dict[int, list[float]] = {}
+    if column in ranks:
+        # In plain lists: pandas takes longer to group a hundred rows, and a figure compares some hundred times.
+        for run, rank, value in zip(*(ranks[name].tolist() for name in ("run", "rank", column)), strict=True):
+            if run in runs and not math.isnan(value):
+                found.setdefault(rank, []).append(value)
+    return {rank: statistics.fmean(values) for rank, values in found.items()}
 
 
 def _sigma(row: "Series[Any]", column: str, is_relative: bool, are_both_simulated: bool) -> float:

@@ -19,16 +19,16 @@ FAMILIES: Mapping[str, str] = {
 SCALED_DOWN = frozenset({"gpt3-30b", "llama3-30b"})
 
 
-def answer_pairs(
+def change_of_pairs(
     points: DataFrame,
     by: Sequence[str],
     setting: str,
     values: tuple[Hashable, Hashable],
     asked: Mapping[str, str],
-    change: str,
-    noun: str = "layout",
-) -> str:
-    """Return what changing one setting does to some quantities, over all that ran with both values, as a title.
+    words: str,
+    more: Mapping[str, str] | None = None,
+) -> titles.Change:
+    """Return what changing one setting does to some quantities, over all layouts that ran with both values.
 
     Args:
         points: Rows of table `points`.
@@ -36,11 +36,14 @@ def answer_pairs(
         setting: The column that changes.
         values: Its value before and afterwards.
         asked: Columns and what they are called.
-        change: What is changed, such as 'On H200 instead of MI250'.
-        noun: What a pair is called, in the singular.
+        words: What is changed, such as 'On H200 instead of MI250'.
+        more: Columns that the report speaks of too, and what they are called.
     """
-    found = {name: effects.pair_points(points, column, by, setting, *values) for column, name in asked.items()}
-    return titles.say_change(change, found, noun)
+    title, rest = (
+        {name: effects.pair_points(points, column, by, setting, *values) for column, name in columns.items()}
+        for columns in (asked, more or {})
+    )
+    return titles.Change(words, title, more=rest)
 
 
 def answer_order(points: DataFrame, by: Sequence[str], setting: str, column: str = "tokens_per_s_per_gpu") -> str:

@@ -60,7 +60,7 @@ def answer(points: DataFrame) -> str:
         return said
     last = max(size for size, found in pairs.items() if 2 * len(found) >= most)
     change = f"with micro-batch {last} instead of {sizes[0]}"
-    return f"{said}; {titles.say_change(change, {f'use of {NAMES[fullest]}': pairs[last]})}"
+    return f"{said}; {titles.Change(change, {f'use of {NAMES[fullest]}': pairs[last]}).title}"
 
 
 def _pairs(done: DataFrame, name: str, first: int, last: int) -> dict[tuple[Hashable, ...], effects.Effect]:

@@ -104,7 +104,7 @@ def answer_stages(totals: DataFrame) -> str:
         (str(layout),): effects.over_settings([effects.Effect(float(change), nan, nan, "none", 1) for change in found])
         for layout, found in (wide[last] / wide[first] - 1).dropna().groupby(level="layout", sort=False)
     }
-    return f"{said}; {titles.say_change(f'with {last} instead of {first}', {'kernel time': changes})}"
+    return f"{said}; {titles.Change(f'with {last} instead of {first}', {'kernel time': changes}).title}"
 
 
 def exposed_and_overlapped(breakdown: DataFrame) -> DataFrame:

@@ -1,9 +1,10 @@
 """Effects in words, for titles and findings: which setting is best, and what one change does over many settings."""
 
+import json
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, dataclass, field, replace
 from math import nan
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pandas import DataFrame
 
@@ -28,26 +29,91 @@ _WORDS: Mapping[str, tuple[str, Literal["time", "more", "less"]]] = {
 """What the best is called by column, and whether that is less time (so a higher speed), more, or less of it."""
 
 
-def say_change(
-    change: str, quantities: Mapping[str, Found], noun: str = "layout", aside: str = "", is_paired: bool = False
-) -> str:
-    """Return what one change does to some quantities, over all settings that ran with and without it, as a title.
+@dataclass(frozen=True)
+class Change:
+    """What one change does to some quantities, over all settings that ran with and without it.
 
-    Args:
-        change: Such as 'with LoRA instead of training all weights'.
-        quantities: What each quantity is called, and its effects; those without any are left out.
+    Attributes:
+        words: Such as 'With LoRA instead of training all weights'.
+        found: What each quantity is called, and its effects; those without any are left out.
         noun: What a setting is called, in the singular.
         aside: What the intervals leave out, where there are any.
         is_paired: Whether effects are those of pairs, see `summed_up`.
+        more: Further quantities, that the report says and a title has no room for.
     """
-    known = {name: found for name, found in quantities.items() if found}
-    if not known:
-        return f"No {noun} ran both ways: {change}"
-    said = "; ".join(f"{name} {summed_up(found, noun, is_paired)}" for name, found in known.items())
-    if is_paired:
-        return f"{change}, {said}" + f" ({aside})" * bool(aside)
-    over = max((len(found) for found in known.values() if _is_clear(found)), default=0)
-    return f"{change}, {said}" + (f" ({mean_of(over, noun)}{f'; {aside}' * bool(aside)})" if over else "")
+
+    words: str
+    found: Mapping[str, Found]
+    noun: str = "layout"
+    aside: str = ""
+    is_paired: bool = False
+    more: Mapping[str, Found] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The sentence that the figure has as its title."""
+        return self._said(self.found)
+
+    @property
+    def sentence(self) -> str:
+        """The same sentence with the further quantities."""
+        return self._said({**self.found, **self.more})
+
+    @property
+    def means(self) -> list[Effect]:
+        """The mean effect on each quantity, further ones too, with the interval that the sentence gives it."""
+        return [_mean(found, self.is_paired) for found in (*self.found.values(), *self.more.values()) if found]
+
+    def _said(self, quantities: Mapping[str, Found]) -> str:
+        known = {name: found for name, found in quantities.items() if found}
+        if not known:
+            return f"No {self.noun} ran both ways: {self.words}"
+        effects = "; ".join(f"{name} {summed_up(found, self.noun, self.is_paired)}" for name, found in known.items())
+        said = f"{self.words}, {effects}"
+        if self.is_paired:
+            return said + f" ({self.aside})" * bool(self.aside)
+        over = max((len(found) for found in known.values() if _is_clear(found)), default=0)
+        return f"{said} ({mean_of(over, self.noun)}{f'; {self.aside}' * bool(self.aside)})" if over else said
+
+
+class Told(NamedTuple):
+    """What a figure says of a change, as its file tells the report.
+
+    Attributes:
+        sentence: What the change does, with the quantities that the title has no room for.
+        noun: What a setting is called, in the singular.
+        origin: 'measured', 'simulated' or both.
+        means: The mean effect on each quantity, in the order of the sentence.
+    """
+
+    sentence: str
+    noun: str
+    origin: str
+    means: list[Effect]
+
+
+def write_changes(changes: Sequence[Change], points: DataFrame) -> str:
+    """Return what a figure says of some changes as JSON; '' of none.
+
+    Args:
+        changes: What one change does each.
+        points: What is drawn: on one cluster the sentence names it.
+    """
+    clusters = sorted(set(points["cluster"])) if "cluster" in points else []
+    place = clusters[0] if len(clusters) == 1 else ""
+    origin = " + ".join(sorted(set(points["origin"].dropna())))
+    told = [
+        (at_place(place, one.sentence), one.noun, origin, [astuple(mean) for mean in one.means])
+        for one in changes
+        if one.means
+    ]
+    return json.dumps(told) if told else ""
+
+
+def read_changes(text: str) -> list[Told]:
+    """Return what a figure says of changes, from what `write_changes` returned."""
+    told = json.loads(text or "[]")
+    return [Told(said, noun, origin, [Effect(*mean) for mean in means]) for said, noun, origin, means in told]
 
 
 def error_unknown(points: DataFrame) -> str:
@@ -77,11 +143,10 @@ def summed_up(found: Found, noun: str = "layout", is_paired: bool = False) -> st
         is_paired: Whether they are effects of pairs: the interval is then that of the pairs, and how settings differ
             stands beside it: 'falls by 21 % [20, 22] (9.2 to 30 % in 7 layouts)'.
     """
-    effects = list(found.values())
-    if is_paired and (_is_clear(found) or all(one.value * effects[0].value > 0 for one in effects)):
-        return _said_with_range(effects, noun)
+    if _is_of_pairs(found, is_paired):
+        return _said_with_range(list(found.values()), noun)
     if _is_clear(found):
-        return _said_mean(over_settings(effects))
+        return _said_mean(_mean(found, is_paired))
     most, least = (pick(found.values(), key=lambda effect: effect.value) for pick in (max, min))
     rises, falls = (sum(sign * effect.value > 0 for effect in found.values()) for sign in (1, -1))
     if rises and falls:
@@ -102,6 +167,18 @@ def _at_most(effect: Effect) -> str:
 def _is_clear(found: Found) -> bool:
     """Return whether settings agree on the sign of a change, as far as the interval of their mean says."""
     return len(found) < 2 or not over_settings(list(found.values())).is_tie
+
+
+def _is_of_pairs(found: Found, is_paired: bool) -> bool:
+    """Return whether the mean of a change is given with the interval of its pairs: where settings agree on its sign."""
+    effects = list(found.values())
+    return is_paired and (_is_clear(found) or all(one.value * effects[0].value > 0 for one in effects))
+
+
+def _mean(found: Found, is_paired: bool) -> Effect:
+    """Return the mean of a change: with its pairs' interval where the sentence gives that one, else over settings."""
+    effects = list(found.values())
+    return over_pairs(effects) if _is_of_pairs(found, is_paired) else over_settings(effects)
 
 
 def _said_with_range(effects: Sequence[Effect], noun: str) -> str:

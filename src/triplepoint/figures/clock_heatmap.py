@@ -1,5 +1,6 @@
 """Clock of every GPU in every run: a map per cluster."""
 
+import functools
 from collections.abc import Mapping
 
 from matplotlib.figure import Figure
@@ -23,28 +24,19 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     Args:
         tables: `points` and `gpus`.
     """
-    points, gpus = gpu_map.with_gpus(tables)
-    known = gpus[gpus[MEAN].notna()]
-    if known.empty:
-        text = gpu_map.NOTHING if points.empty else f"{style.absent(points)}: clocks"
-        return gpu_map.empty_page(tables["points"], text).finish(), DataFrame(columns=_PLOTTED)
+    points, known, why = gpu_map.with_values(tables, MEAN, "clocks")
+    if why:
+        return gpu_map.empty_page(tables["points"], why).finish(), DataFrame(columns=_PLOTTED)
     column = BUSY if known[BUSY].notna().all() else MEAN
     what = "mean clock while kernels run" if column == BUSY else "mean clock over steps, idle time included"
-    panels = [(str(place), gpu_map.rows_of(found, column)) for place, found in known.groupby("place", sort=False)]
-    drawn = points[points["run"].isin(known["run"])]
     waits = "" if column == BUSY else " A GPU that waits clocks high, so a high clock is no sign of speed."
     note = NOTE.format(what=what, waits=waits, about=between_gpus.ABOUT)
-    page = gpu_map.draw_maps(_answer(known, column), note, drawn, panels, ("viridis", f"{what} (MHz)"))
-    return page.finish(), DataFrame([row for _, found in panels for row in found.to_dict("records")])[_PLOTTED]
+    answer = functools.partial(_answer, column=column)
+    page, cells = gpu_map.draw_maps(answer, note, points, known, column, ("viridis", f"{what} (MHz)"))
+    return page.finish(), cells[_PLOTTED]
 
 
 def _answer(known: DataFrame, column: str) -> str:
-    """Return an answer per cluster: GPUs of two types have no mean."""
-    parts = [(str(place), DataFrame(found)) for place, found in known.groupby("place", sort=False)]
-    return "\n".join(f"{place.removesuffix(', simulated')}: {_answer_of(found, column)}" for place, found in parts)
-
-
-def _answer_of(known: DataFrame, column: str) -> str:
     apart = between_gpus.spread(known, column)
     slowest = known.sort_values(column, kind="stable").iloc[0]
     where = f"node {slowest['node']} GPU {slowest['number']}, {slowest['label']}"

@@ -1,6 +1,6 @@
 """What cooling changes: speed, power, clock and temperature of the same layouts on nodes cooled in different ways."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -10,6 +10,7 @@ from pandas import DataFrame
 
 from triplepoint import effects
 from triplepoint.effects import titles
+from triplepoint.effects.equal_work import change_of_pairs
 from triplepoint.figures import labels, marks, style
 from triplepoint.figures.parallelism_sweep import Quantity
 from triplepoint.status import Status
@@ -21,11 +22,14 @@ QUANTITIES = (
     Quantity("gpu_power_w", "GPU power\n(W)", limit=("gpu_power_limit_w", "power limit {:.0f} W")),
     Quantity("speed_over_warmest", "speed over\nwarmest (%)", scale=100),
 )
+_ASKED = {"tokens_per_s_per_gpu": "speed", "sm_clock_mhz": "clock", "gpu_temp_max_c": "hottest GPU"}
+_MORE = {"gpu_power_w": "power", "gpu_energy_per_token_j": "energy per token"}
 _NAMES = ["cluster", "label", "layout", "model", "tp", "is_sharded", "run", "origin", "status", "inlet_temp_c"]
 NOTE = (
     "Each mark is a run; lines join a layout. Title: mean over layouts of the change from the warmest cluster to the "
-    "coolest, by their hottest GPU, with its {coverage:.0f} % t interval over layouts; how many rise and fall where "
-    "that holds no change. Bars: 90 % interval of the model, which is mostly shared by all cooling."
+    "coolest, by their hottest GPU, with its {coverage:.0f} % t interval over layouts (not the error of the model); "
+    "how many rise and fall where that holds no change. Bars: 90 % interval of the model, which all cooling "
+    "mostly shares."
 )
 
 
@@ -51,7 +55,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     clusters = [str(name) for name in warmest_first.index]
     done = _with_speed(done, clusters[0])
     page = style.new_page(
-        answer(done, clusters[0], clusters[-1]), done, len(QUANTITIES), 1, style.COLUMN, 6.6,
+        [answer(done, clusters[0], clusters[-1])], done, len(QUANTITIES), 1, style.COLUMN, 6.6,
         NOTE.format(coverage=100 * effects.COVERAGE), sharex="col",
     )  # fmt: skip
     handles: list[Artist] = []
@@ -64,21 +68,17 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     return page.finish(), _numbers(done)
 
 
-def answer(done: DataFrame, first: str, other: str) -> str:
-    """Return what the cooling of one cluster changes against that of another, as a title."""
-    asked = {"tokens_per_s_per_gpu": "speed", "sm_clock_mhz": "clock", "gpu_temp_max_c": "hottest GPU"}
-    found = {name: _pairs(done, column, first, other) for column, name in asked.items()}
-    return titles.say_change(f"With {other} instead of {first}", found)
+def answer(done: DataFrame, first: str, other: str) -> titles.Change:
+    """Return what the cooling of one cluster changes against that of another."""
+    return change_of_pairs(
+        done, ["label"], "cluster", (first, other), _ASKED, f"With {other} instead of {first}", _MORE
+    )
 
 
 def _with_speed(done: DataFrame, warmest: str) -> DataFrame:
     """Return runs with `speed_over_warmest`, the ratio less 1 of speeds of the same layout."""
     there = done[done["cluster"] == warmest].drop_duplicates("label").set_index("label")["tokens_per_s_per_gpu"]
     return done.assign(speed_over_warmest=done["tokens_per_s_per_gpu"] / done["label"].map(there) - 1)
-
-
-def _pairs(done: DataFrame, column: str, first: str, other: str) -> dict[tuple[Hashable, ...], effects.Effect]:
-    return effects.pair_points(done, column, ["label"], "cluster", first, other)
 
 
 def _name(clusters: list[str], name: str) -> str:

@@ -1,15 +1,14 @@
 """Maps of GPUs: a row per run, a cell per GPU of its nodes; what figures of single GPUs share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
+from matplotlib.colors import Colormap, Normalize
 from pandas import DataFrame, Series, concat
 
 from triplepoint.figures import labels, marks, style
-from triplepoint.figures.parallelism_sweep import choose
 from triplepoint.status import Status
 
 NOTHING = "no run with a GPU finished"
@@ -23,7 +22,7 @@ _HEAD_IN, _SCALE_IN = 1.1, 0.4
 def with_gpus(tables: Mapping[str, DataFrame]) -> tuple[DataFrame, DataFrame]:
     """Return the finished runs to draw, with labels, and their GPUs with node and `number`, their place in it.
 
-    Of each model and cluster only the layout differs, see `parallelism_sweep.choose`; runs that single GPUs are
+    Of each model and cluster only the layout differs, see `labels.choose`; runs that single GPUs are
     published of are drawn too, and named by what else differs in them.
 
     Args:
@@ -33,7 +32,9 @@ def with_gpus(tables: Mapping[str, DataFrame]) -> tuple[DataFrame, DataFrame]:
     points = points[points["device_type"] != "cpu"]
     published = tables.get("published", DataFrame(columns=["run", "node"]))
     of_gpus = set(published.loc[published["node"].notna(), "run"])
-    chosen = [_with_published(members, choose(members), of_gpus) for _, members in points.groupby("group", sort=False)]
+    chosen = [
+        _with_published(members, labels.choose(members), of_gpus) for _, members in points.groupby("group", sort=False)
+    ]
     drawn = concat(chosen) if chosen else points.assign(label="")
     # Fully sharded layouts beside the others of their model, clusters in the order of the table.
     models, places = (list(dict.fromkeys(drawn[name])) for name in ("model", "place"))
@@ -44,6 +45,20 @@ def with_gpus(tables: Mapping[str, DataFrame]) -> tuple[DataFrame, DataFrame]:
     number = gpus["device"].str.extract(r"(\d+)$")[0].astype(float)
     slot = gpus["slot"].astype(float)
     return done, gpus.assign(number=slot.where(slot.notna(), number).fillna(0).astype(int))
+
+
+def with_values(tables: Mapping[str, DataFrame], column: str, name: str) -> tuple[DataFrame, DataFrame, str]:
+    """Return the finished runs that are drawn and their GPUs with a value, published ones beside ours; and why none is.
+
+    Args:
+        tables: `points`, `gpus`, and `published` where there is one.
+        column: The quantity.
+        name: What it is called.
+    """
+    points, gpus = with_gpus(tables)
+    known = published_gpus(tables.get("published"), gpus[gpus[column].notna()], column)
+    why = NOTHING if points.empty else f"{style.absent(points)}: {name}" if known.empty else ""
+    return points[points["run"].isin(known["run"])], known, why
 
 
 def _with_published(members: DataFrame, chosen: DataFrame, of_gpus: set[str]) -> DataFrame:
@@ -90,27 +105,31 @@ def rows_of(gpus: DataFrame, column: str) -> DataFrame:
 
 
 def draw_maps(
-    answer: str, note: str, points: DataFrame, panels: Sequence[tuple[str, DataFrame]], colours: tuple[str, str],
-    most: float | None = None,
-) -> style.Page:  # fmt: skip
-    """Return a page with a map per panel below each other, on one scale of colours.
+    answer: Callable[[DataFrame], str], note: str, points: DataFrame, known: DataFrame, column: str,
+    colours: tuple[str, str],
+) -> tuple[style.Page, DataFrame]:  # fmt: skip
+    """Return a page with a map per cluster below each other, on one scale of colours, and all cells.
 
     Args:
-        answer: Title.
+        answer: Returns the answer of the GPUs of one cluster: those of two types have no mean.
         note: What is shown.
         points: Runs that are drawn.
-        panels: Place and cells of each map, as `rows_of` returns them.
+        known: Their GPUs with a value.
+        column: The quantity.
         colours: Name of a colour map, and what the scale says.
-        most: End of the scale; that of the values if not given.
     """
+    places = [(str(place), DataFrame(found)) for place, found in known.groupby("place", sort=False)]
+    answers = [f"{place.removesuffix(', simulated')}: {answer(found)}" for place, found in places]
+    panels = [(place, rows_of(found, column)) for place, found in places]
+    cells = DataFrame([row for _, found in panels for row in found.to_dict("records")])
     panels = _fitting([(title_of(place, points), found) for place, found in panels])
     num_rows = [found["row"].nunique() for _, found in panels]
     height = min(style.TALLEST, _HEAD_IN + _SCALE_IN + _PER_PANEL_IN * len(panels) + ROW_IN * sum(num_rows))
     page = style.new_page(
-        answer, points, len(panels), 1, style.PAGE, height, note, height_ratios=[rows + 0.5 for rows in num_rows]
+        answers, points, len(panels), 1, style.PAGE, height, note, height_ratios=[rows + 0.5 for rows in num_rows]
     )
     values = concat([found["value"] for _, found in panels])
-    low, high = (0.0, most) if most is not None else (float(values.min()), float(values.max()))
+    low, high = float(values.min()), float(values.max())
     scale = Normalize(low, max(high, low + 1e-9))
     for axes, (title, found) in zip(page.all_axes, panels, strict=True):
         drawn = draw_cells(axes, found, colours[0], scale)
@@ -118,7 +137,7 @@ def draw_maps(
     page.figure.colorbar(
         drawn, ax=page.all_axes, orientation="horizontal", label=colours[1], aspect=60, shrink=0.5, pad=0.01
     )
-    return page
+    return page, cells
 
 
 def title_of(place: str, points: DataFrame) -> str:
@@ -138,13 +157,13 @@ def _fitting(panels: Sequence[tuple[str, DataFrame]]) -> list[tuple[str, DataFra
     return cut
 
 
-def draw_cells(axes: Axes, found: DataFrame, colours: str, scale: Normalize, label_rows: bool = True) -> Any:
+def draw_cells(axes: Axes, found: DataFrame, colours: str | Colormap, scale: Normalize, label_rows: bool = True) -> Any:
     """Draw one map, nodes apart by white lines, and return what a scale of colours is drawn of.
 
     Args:
         axes: Where.
         found: Cells, as `rows_of` returns them; a cell without a value stays grey, and many of a row say why.
-        colours: Name of a colour map.
+        colours: A colour map or its name.
         scale: Its ends.
         label_rows: Whether rows are named.
     """
@@ -188,7 +207,7 @@ def _name_grey(axes: Axes, found: DataFrame, names: Sequence[str]) -> None:
             is_published = bool("is_published" in own and own["is_published"].any())
             axes.text(
                 (last + end) / 2 + 0.5, number, "not published" if is_published else "not used", ha="center",
-                va="center", fontsize=style.TEXT_PT,
+                va="center", fontsize=style.TEXT_PT, bbox={"facecolor": marks.PALE, "edgecolor": "none", "pad": 0.6},
             )  # fmt: skip
 
 

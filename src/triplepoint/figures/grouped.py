@@ -48,7 +48,11 @@ def _name(row: Series) -> str:
 
 
 def draw_groups(
-    answer: str, points: DataFrame, quantities: Sequence[Quantity], shown: Mapping[str, marks.Mark], note: str = NOTE
+    answer: style.Answer,
+    points: DataFrame,
+    quantities: Sequence[Quantity],
+    shown: Mapping[str, marks.Mark],
+    note: str = NOTE,
 ) -> tuple[style.Page, DataFrame]:
     """Return the page and the numbers it plots.
 
@@ -97,7 +101,7 @@ def _draw_panel(
             middle = at + (number - (len(present) - 1) / 2) * slot
             done = rows[(rows["status"] == Status.OK) & rows[quantity.column].notna()]
             if is_top and done.empty and len(rows):
-                _write_status(axes, middle, rows)
+                style.write_status(axes, middle, rows)
             for index, (_, row) in enumerate(done.iterrows()):
                 width = slot / len(done)
                 place = middle + (index - (len(done) - 1) / 2) * width
@@ -158,15 +162,6 @@ def _look(mark: marks.Mark, is_open: bool) -> dict[str, Any]:
     if is_open:
         return {"facecolor": "white", "hatch": mark.hatch, "edgecolor": mark.colour, "linewidth": 0.9}
     return {"color": mark.colour, "hatch": mark.hatch, "edgecolor": "white", "linewidth": 0}
-
-
-def _write_status(axes: Axes, at: float, rows: DataFrame) -> None:
-    status = rows["status"].iloc[0]
-    text = style.word(status) if status != Status.OK else style.absent(rows)
-    axes.text(
-        at, 0.03, text, transform=axes.get_xaxis_transform(), ha="center", va="bottom", rotation=90,
-        fontsize=style.TEXT_PT, color=marks.GREY,
-    )  # fmt: skip
 
 
 def _legend(numbers: DataFrame, shown: Mapping[str, marks.Mark]) -> list[Artist]:

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from pandas import DataFrame, Series
 
 from triplepoint import effects
-from triplepoint.effects.equal_work import answer_pairs
+from triplepoint.effects.equal_work import change_of_pairs
 from triplepoint.figures import labels, marks, style
 from triplepoint.figures.microbatch_power import legend_of_layouts
 from triplepoint.figures.parallelism_sweep import Quantity
@@ -96,8 +96,8 @@ def with_lines(points: DataFrame) -> DataFrame:
     return named.assign(panel=first + "\n" + Series(asked, named.index) + Series(on, named.index))
 
 
-def answer(points: DataFrame) -> str:
-    """Return what the most sequences that layouts share do against the fewest, by number of layouts, as a title."""
+def answer(points: DataFrame) -> style.Answer:
+    """Return what the most sequences that layouts share do against the fewest, by number of layouts."""
     done = points[points["status"] == Status.OK]
     keys = ["group", "line", "prompt_tokens", "output_tokens"]
     sizes = labels.batches(done["global_batch_size"])
@@ -110,7 +110,7 @@ def answer(points: DataFrame) -> str:
     }
     last = max(size for size, num in ran.items() if num == max(ran.values()))
     said = f"With {last} sequences at once instead of {first}"
-    return answer_pairs(done, keys, "global_batch_size", (first, last), _ASKED, said)
+    return [change_of_pairs(done, keys, "global_batch_size", (first, last), _ASKED, said)]
 
 
 def _name(row: Series, points: DataFrame) -> str:

@@ -8,7 +8,7 @@ from pandas import DataFrame, Series, concat
 
 from triplepoint.effects import shares, titles
 from triplepoint.figures import labels, marks, stacks, style
-from triplepoint.figures.parallelism_sweep import choose, leave_out_far
+from triplepoint.figures.parallelism_sweep import leave_out_far
 
 SOURCE = "figure 10"
 """Of the published study, with the seconds of one rank."""
@@ -28,7 +28,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         tables: `points`, `kernels`, `breakdown` and `published`.
     """
     prepared = labels.prepare(tables["points"])
-    groups = [choose(members) for _, members in prepared.groupby("group", sort=False)]
+    groups = [labels.choose(members) for _, members in prepared.groupby("group", sort=False)]
     groups = [found.drop_duplicates("layout").reset_index(drop=True) for found in groups]
     numbers = _numbers(groups, tables)
     rows = stacks.grid(groups)

@@ -3,7 +3,7 @@
 import itertools
 from typing import Any, get_args, get_origin
 
-from pandas import DataFrame, Series, isna
+from pandas import DataFrame, Series, concat, isna
 from pandas.api.types import is_numeric_dtype
 
 from triplepoint.config.base import Setting, write
@@ -20,6 +20,9 @@ _OF_GROUPS = {"task", "engine"}
 _CHOSEN = [*Measured.model_fields, *ModelChoices.model_fields]
 SETTING = [name for name in _CHOSEN if SETTINGS[name].has_column and name not in _OF_GROUPS] + ["variant"]
 """Settings of a point other than its layout."""
+
+STUDY = "parallelism"
+"""Its points are compared where it is in the selection: other studies try the same layouts at plainer settings."""
 
 UNKNOWN_LAYOUT = "layout\u00a0not\u00a0known"
 """Of a recorded job that nobody described; one word, since what follows the first blank of a label is its sharding."""
@@ -117,6 +120,18 @@ def common_setting(members: DataFrame, free: tuple[str, ...] = ()) -> DataFrame:
         return -covered, *(_plainness(name, values[name]) for name in order if name in values)
 
     return min(choices.items(), key=rank)[1]
+
+
+def choose(members: DataFrame) -> DataFrame:
+    """Return the comparable points of one group, those of `STUDY` where it has any, with column `setting`."""
+    own = members[[STUDY in studies for studies in members["studies"]]]
+    chosen = common_setting(members if own.empty else own)
+    others = own[~own["layout"].isin(chosen["layout"])]
+    elsewhere = [common_setting(found) for _, found in others.groupby("layout", sort=False)]
+    named = [found.assign(layout=layout_at(found.iloc[0], chosen.iloc[0])) for found in elsewhere]
+    joined = concat([chosen.assign(layout=layout_labels(chosen)), *named]).sort_index()
+    setting = setting_text(chosen.iloc[0])
+    return joined.assign(layout=without_shared(joined["layout"]), setting=setting)
 
 
 def run_labels(members: DataFrame) -> dict[Any, str]:

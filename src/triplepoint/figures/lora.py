@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from triplepoint.effects.equal_work import answer_pairs
+from triplepoint.effects.equal_work import change_of_pairs
 from triplepoint.figures import labels, marks, style
 from triplepoint.figures.grouped import comparable, draw_groups
 from triplepoint.figures.parallelism_sweep import Quantity
@@ -36,6 +36,6 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     keys = ["model", "cluster", "num_gpus", "layout"]
     both = points.groupby(keys)["series"].transform("nunique") > 1
     points = points[both] if both.any() else points
-    answer = answer_pairs(points, keys, "series", ("pretrain", "lora"), _ASKED, "With LoRA instead of full training")
-    page, numbers = draw_groups(answer, points, QUANTITIES, marks.TASKS)
+    change = change_of_pairs(points, keys, "series", ("pretrain", "lora"), _ASKED, "With LoRA instead of full training")
+    page, numbers = draw_groups([change], points, QUANTITIES, marks.TASKS)
     return page.finish(), numbers

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from triplepoint.effects.equal_work import answer_pairs
+from triplepoint.effects import titles
+from triplepoint.effects.equal_work import change_of_pairs
 from triplepoint.figures import marks, style
 from triplepoint.figures.grouped import NOTE, comparable, draw_groups
 from triplepoint.figures.parallelism_sweep import Quantity
@@ -30,14 +31,12 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     points = points[both] if both.any() else points
     others = [gpu for gpu in marks.GPU_TYPES if gpu != _BASE and (points["series"] == gpu).any()]
     if (points["series"] == _BASE).any() and others:
-        changes = {gpu: f"On {marks.GPU_TYPES[gpu].name} instead of MI250" for gpu in others}
-        answers = [
-            answer_pairs(points, ["model", "layout"], "series", (_BASE, gpu), _ASKED, change)
-            for gpu, change in changes.items()
+        words = {gpu: f"On {marks.GPU_TYPES[gpu].name} instead of MI250" for gpu in others}
+        answers: list[titles.Change | str] = [
+            change_of_pairs(points, ["model", "layout"], "series", (_BASE, gpu), _ASKED, change)
+            for gpu, change in words.items()
         ]
     else:
         answers = ["No MI250 and other GPU type to compare"]
-    page, numbers = draw_groups(
-        "\n".join(answers), points, QUANTITIES, marks.GPU_TYPES, f"{NOTE} All per GPU, of MI250 per die."
-    )
+    page, numbers = draw_groups(answers, points, QUANTITIES, marks.GPU_TYPES, f"{NOTE} All per GPU, of MI250 per die.")
     return page.finish(), numbers

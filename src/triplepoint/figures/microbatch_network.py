@@ -12,7 +12,8 @@ from triplepoint.figures.parallelism_sweep import Quantity, share_y
 
 NOTE = (
     "Use of the busier direction, of its capacity, mean over measured steps: of all GPUs, for InfiniBand of all nodes. "
-    "Bands: least to most used GPU or node. Title: the highest of them; interval over layouts, or their range."
+    "Bands: least to most used GPU or node. Title: the highest of them; 90 % t "
+    "interval over layouts (not the error of the model), or how many rise and fall."
 )
 _FULL = "full"
 """Column of the share at which a link is full, in per cent."""

@@ -1,7 +1,6 @@
 """What a larger micro-batch does to speed, power, heat and clocks: a column of panels per model, a line per layout."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -10,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame, concat
 
-from triplepoint import effects
-from triplepoint.effects import titles
+from triplepoint.effects import pair_points
+from triplepoint.effects.equal_work import change_of_pairs
 from triplepoint.figures import labels, marks, style
 from triplepoint.figures.parallelism_sweep import Quantity, leave_out_far, published_of, share_y
 from triplepoint.status import Status
@@ -34,6 +33,7 @@ HOST_QUANTITIES = (
 
 _ANSWERED = {"tokens_per_s_per_gpu": "speed", "gpu_power_peak_w": "peak power"}
 """Columns and what the title calls them: two, so that it stays one sentence."""
+_MORE = {"gpu_energy_per_token_j": "energy per token", "gpu_temp_max_c": "hottest GPU", "peak_memory_bytes": "memory"}
 _NAMES = (
     "group", "setting", "layout", "tp", "pp", "is_sharded", "micro_batch_size", "run", "repeat", "origin", "status",
     "reason", "num_gpus",
@@ -115,22 +115,18 @@ def without_far(points: DataFrame) -> tuple[DataFrame, str]:
     return points[[key not in far for key in keys]], about_far
 
 
-def answer(points: DataFrame) -> str:
-    """Return what the largest micro-batch that most layouts ran at does, against the smallest, as a title."""
+def answer(points: DataFrame) -> style.Answer:
+    """Return what the largest micro-batch that most layouts ran at does, against the smallest."""
     done = points[points["status"] == Status.OK]
     sizes = labels.batches(done["micro_batch_size"])
     if len(sizes) < 2:
         return "No two micro-batch sizes finished"
     first = sizes[0]
-    ran = {size: _pairs(done, "tokens_per_s_per_gpu", first, size) for size in sizes[1:]}
-    most = max(len(found) for found in ran.values())
-    last = max(size for size, found in ran.items() if 2 * len(found) >= most)
-    found = {name: _pairs(done, column, first, last) for column, name in _ANSWERED.items()}
-    return titles.say_change(f"With micro-batch {last} instead of {first}", found)
-
-
-def _pairs(done: DataFrame, column: str, first: int, last: int) -> dict[Any, effects.Effect]:
-    return effects.pair_points(done, column, ["group", "layout"], "micro_batch_size", first, last)
+    keys, setting = ["group", "layout"], "micro_batch_size"
+    ran = {size: len(pair_points(done, "tokens_per_s_per_gpu", keys, setting, first, size)) for size in sizes[1:]}
+    last = max(size for size, num in ran.items() if 2 * num >= max(ran.values()))
+    said = f"With micro-batch {last} instead of {first}"
+    return [change_of_pairs(done, keys, setting, (first, last), _ANSWERED, said, _MORE)]
 
 
 def _bands(points: DataFrame) -> str:

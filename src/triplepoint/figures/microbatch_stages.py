@@ -20,7 +20,8 @@ SOURCE = "figure 3"
 MOST_LAYOUTS, MOST_SIZES, MOST_ROWS = 6, 5, 6
 NOTE = (
     "A bar per pipeline stage, from the first: sum of kernel times per step, mean over the stage's traced ranks; "
-    "communication includes waiting. Interval of the title: 90 % t interval over layouts, or how many rise and fall."
+    "communication includes waiting. Interval of the title: 90 % t interval over layouts (not the "
+    "error of the model), or how many rise and fall."
 )
 _BAND: dict[str, Any] = {"facecolor": "none", "edgecolor": marks.BLACK, "linewidth": 0.7, "linestyle": "--"}
 _BAND_NAME = "published: least to largest total of a stage"

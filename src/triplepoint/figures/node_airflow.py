@@ -36,12 +36,9 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     Args:
         tables: `points`, `gpus` and `published`.
     """
-    points, gpus = gpu_map.with_gpus(tables)
-    gpus = gpu_map.published_gpus(tables.get("published"), gpus, "gpu_temp_c")
-    known = gpus[gpus["gpu_temp_c"].notna()]
-    if known.empty:
-        text = gpu_map.NOTHING if points.empty else f"{style.absent(points)}: temperature"
-        return gpu_map.empty_page(tables["points"], text).finish(), DataFrame(columns=_PLOTTED)
+    points, known, why = gpu_map.with_values(tables, "gpu_temp_c", "temperature")
+    if why:
+        return gpu_map.empty_page(tables["points"], why).finish(), DataFrame(columns=_PLOTTED)
     places = [(str(place), DataFrame(found)) for place, found in known.groupby("place", sort=False)]
     slots = {place: _slots(place, found) for place, found in places}
     runs = {place: _runs(place, found) for place, found in places}
@@ -49,7 +46,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     scale = Normalize(min(values) - 1, max(values) + 1)
     page = style.new_page(
         _answer([(gpu_map.title_of(place, points), found) for place, found in places]),
-        points[points["run"].isin(known["run"])], 2, len(places),
+        points, 2, len(places),
         style.PAGE if len(places) > 1 else style.COLUMN, 4.9, NOTE.format(about=between_gpus.ABOUT), sharey="row",
         height_ratios=[1.3, 1],
     )  # fmt: skip

@@ -10,7 +10,6 @@ from pandas import DataFrame, concat
 
 from triplepoint.effects import occupancy
 from triplepoint.figures import labels, marks, style
-from triplepoint.figures.parallelism_sweep import choose
 
 ROWS = (
     ("occupancy", "occupancy\n(%)", 100.0),
@@ -39,7 +38,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         tables: `points` and `kernels`.
     """
     prepared = labels.prepare(tables["points"])
-    found = [choose(members).drop_duplicates("layout") for _, members in prepared.groupby("group", sort=False)]
+    found = [labels.choose(members).drop_duplicates("layout") for _, members in prepared.groupby("group", sort=False)]
     points = concat(found, ignore_index=True)
     kernels = tables["kernels"]
     own = kernels[kernels["run"].isin(points["run"])]

@@ -46,6 +46,10 @@ NOTE = (
     "{basis}{alike}. Title: mean over layouts, in brackets that interval of it where it shows, and their range; how "
     "many rise and fall where they disagree. At the foot memory itself, predicted where it ran out of it."
 )
+_NAMES = (
+    "group", "layout", "switched", "run", "status", "origin", "peak_memory_bytes", "needed_memory_bytes",
+    "needed_memory_lo_bytes", "needed_memory_hi_bytes", "memory_capacity_bytes",
+)  # fmt: skip
 _CHANGES = {
     "base": {},
     "overlap": {"overlap": "base"},
@@ -107,9 +111,14 @@ def _chosen(members: DataFrame) -> DataFrame:
 def _numbers(points: DataFrame, gpus: DataFrame, changes: Sequence[Change]) -> tuple[DataFrame, list[str]]:
     """Return what is plotted, a row per group, layout, what is switched on and changed, and what intervals are over."""
     rows, bases = [], dict[str, None]()
-    ranks = _by_rank(gpus[gpus["run"].isin(points["run"])])
+    # Of two hundred columns a few: to take rows of all, pair by pair, would take most of the figure's time.
+    compared = [name for one in changes for name in effects.compared_columns(one.column) if name in points]
+    points = points[list(dict.fromkeys([*_NAMES, *compared]))]
+    groups = {key: DataFrame(found) for key, found in points.groupby(["group", "layout"], sort=False)}
+    of_gpus = _by_rank(gpus[gpus["run"].isin(points["run"])])
+    of_groups = {key: of_gpus[of_gpus["run"].isin(found["run"])] for key, found in groups.items()}
     for (group, layout, switched), found in points.groupby(["group", "layout", "switched"], sort=False):
-        alike = points[(points["group"] == group) & (points["layout"] == layout)]
+        alike, ranks = groups[group, layout], of_groups[group, layout]
         row = found.iloc[0]
         for changed, before in (_CHANGES[str(switched)] or {"": ""}).items():
             numbers = {
@@ -142,8 +151,8 @@ def _by_rank(gpus: DataFrame) -> DataFrame:
 
 def _effect(base: DataFrame, found: DataFrame, change: Change, ranks: DataFrame) -> effects.Effect | None:
     """Return the change of a quantity; None where either gave no number."""
-    done = [rows[rows["status"] == Status.OK] for rows in (base, found)]
-    both = [rows[rows[change.column].notna() if change.is_share else rows[change.column] > 0] for rows in done]
+    least = -np.inf if change.is_share else 0.0
+    both = [rows[(rows["status"] == Status.OK) & (rows[change.column] > least)] for rows in (base, found)]
     if any(rows.empty for rows in both):
         return None
     return effects.compare(both[0], both[1], change.column, False if change.is_share else None, ranks)
@@ -159,16 +168,17 @@ def _memory(row: Series) -> dict[str, Any]:
     }
 
 
-def _answer(numbers: DataFrame, changes: Sequence[Change]) -> str:
-    """Return what each optimisation does, a line each, as a title."""
+def _answer(numbers: DataFrame, changes: Sequence[Change]) -> style.Answer:
+    """Return what each optimisation does, a line each."""
     lines = []
     for changed in ("recompute", "overlap"):
         own = numbers[numbers["changed"] == changed]
         found = {one.name: _effects_of(own, one.column) for one in changes if one.name}
         if any(found.values()):
             change = f"With {marks.OPTIMIZATIONS[changed].name}"
-            lines.append(titles.say_change(change, found, aside=titles.error_unknown(own), is_paired=True))
-    return "\n".join(lines) or "No layout ran with and without recomputation or overlap"
+            more = {"memory": _memory_effects(numbers, changed)}
+            lines.append(titles.Change(change, found, aside=titles.error_unknown(own), is_paired=True, more=more))
+    return lines or "No layout ran with and without recomputation or overlap"
 
 
 def _effects_of(numbers: DataFrame, column: str) -> dict[tuple[Hashable, ...], effects.Effect]:
@@ -181,6 +191,20 @@ def _effects_of(numbers: DataFrame, column: str) -> dict[tuple[Hashable, ...], e
         )
         for key, found in known.groupby(["group", "layout"], sort=False)
     }
+
+
+def _memory_effects(numbers: DataFrame, changed: str) -> titles.Found:
+    """Return the effect on memory in each layout, the mean of its pairs; no error is known of two such numbers."""
+    done = numbers[numbers["status"] == Status.OK].drop_duplicates(["group", "layout", "switched"])
+    names = done[["group", "layout", "switched"]].itertuples(index=False, name=None)
+    gib = {key: value for key, value in zip(names, done["memory_gib"].astype(float), strict=True) if value > 0}
+    pairs: dict[tuple[Hashable, ...], list[effects.Effect]] = {}
+    for (group, layout, switched), value in gib.items():
+        before = gib.get((group, layout, _CHANGES[switched].get(changed)))
+        if before is not None:
+            one = effects.Effect(value / before - 1, np.nan, np.nan, "none", 1)
+            pairs.setdefault((group, layout), []).append(one)
+    return {key: effects.over_pairs(found) for key, found in pairs.items()}
 
 
 def _draw_changes(axes: Axes, found: DataFrame, column: str, is_top: bool) -> None:

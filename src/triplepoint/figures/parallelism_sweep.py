@@ -17,8 +17,6 @@ from triplepoint.figures import labels, marks, style
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 
-STUDY = "parallelism"
-"""Its points are drawn where it is in the selection: other studies try the same layouts at plainer settings."""
 MOST_GROUPS = 6
 """Models and clusters on one page."""
 
@@ -75,7 +73,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         tables: `points` and `published`.
     """
     prepared = labels.prepare(tables["points"])
-    groups = [choose(members) for _, members in prepared.groupby("group", sort=False)]
+    groups = [labels.choose(members) for _, members in prepared.groupby("group", sort=False)]
     groups, left_out = fitting(groups)
     chosen = concat(groups, ignore_index=True)
     chosen["is_sharded"] = chosen["data_parallel_sharding"] == "optim_grads_params"
@@ -98,8 +96,8 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 
 def fitting(groups: Sequence[DataFrame]) -> tuple[list[DataFrame], str]:
-    """Return the groups that have room on a page, those of `STUDY` before others, and what a note says of the rest."""
-    is_own = [any(STUDY in studies for studies in found["studies"]) for found in groups]
+    """Return the groups that have room on a page, those of `labels.STUDY` first, and a note on the rest."""
+    is_own = [any(labels.STUDY in studies for studies in found["studies"]) for found in groups]
     first = sorted(range(len(groups)), key=lambda place: not is_own[place])[:MOST_GROUPS]
     rest = [found for place, found in enumerate(groups) if place not in first]
     names = ", ".join(str(found["group"].iloc[0]).removesuffix(", simulated") for found in rest)
@@ -127,18 +125,6 @@ def title_of(group: str, points: DataFrame) -> str:
     """Return the title of a group's panels: its model, and where points of several clusters are drawn its cluster."""
     model, _, place = group.partition(" on ")
     return f"{model}\n{place.removesuffix(', simulated')}" if points["place"].nunique() > 1 else model
-
-
-def choose(members: DataFrame) -> DataFrame:
-    """Return the comparable points of one group, those of `STUDY` where it has any, with column `setting`."""
-    own = members[[STUDY in studies for studies in members["studies"]]]
-    chosen = labels.common_setting(members if own.empty else own)
-    others = own[~own["layout"].isin(chosen["layout"])]
-    elsewhere = [labels.common_setting(found) for _, found in others.groupby("layout", sort=False)]
-    named = [found.assign(layout=labels.layout_at(found.iloc[0], chosen.iloc[0])) for found in elsewhere]
-    joined = concat([chosen, *named]).sort_index()
-    setting = labels.setting_text(chosen.iloc[0])
-    return joined.assign(layout=labels.without_shared(joined["layout"]), setting=setting)
 
 
 def _always(points: DataFrame) -> list[str]:
@@ -219,7 +205,7 @@ def draw_bars(axes: Axes, found: DataFrame, quantity: Quantity, is_top: bool) ->
         rows = found[found["layout"] == name]
         done = rows[(rows["status"] == Status.OK) & rows[quantity.column].notna()]
         if done.empty and is_top:
-            _write_status(axes, at, rows)
+            style.write_status(axes, at, rows)
         for number, (_, row) in enumerate(done.iterrows()):
             width = 0.72 / len(done)
             middle = at + (number - (len(done) - 1) / 2) * width
@@ -247,15 +233,6 @@ def _limits(numbers: DataFrame, quantities: Sequence[Quantity]) -> list[Artist]:
 
 def _is_broken(found: DataFrame, quantity: Quantity, limit: float) -> bool:
     return bool((found[quantity.column] * quantity.scale > limit).any())
-
-
-def _write_status(axes: Axes, at: float, rows: DataFrame) -> None:
-    status = rows["status"].iloc[0]
-    text = style.word(status) if status != Status.OK else style.absent(rows)
-    axes.text(
-        at, 0.03, text, transform=axes.get_xaxis_transform(), ha="center", va="bottom", rotation=90,
-        fontsize=style.TEXT_PT, color=marks.GREY,
-    )  # fmt: skip
 
 
 def _draw_value(axes: Axes, at: float, width: float, row: Series, quantity: Quantity, limit: float) -> list[Artist]:

@@ -89,7 +89,7 @@ def _answers(points: DataFrame, numbers: DataFrame, ranks: DataFrame) -> list[st
         where = stacks.place_of(found) if points["place"].nunique() > 1 else ""
         pairs = {name: _pairs(found, column, ranks) for column, name in _ANSWERED.items()}
         aside = titles.error_unknown(found)
-        said = titles.say_change("With recomputation", pairs, aside=aside, is_paired=True)
+        said = titles.Change("With recomputation", pairs, aside=aside, is_paired=True).title
         answers.append(titles.at_place(where, said))
         ours, published = (_pairs(both.loc[both["run"].isin(found["run"])], column) for column in _COMPARED)
         if len(published) > 1:

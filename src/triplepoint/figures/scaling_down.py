@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 from pandas import DataFrame, Series
 
-from triplepoint.effects import over_settings, pair_points
+from triplepoint.effects import pair_points
 from triplepoint.effects.equal_work import FAMILIES, SCALED_DOWN, answer_order
-from triplepoint.effects.titles import Found, say_change
+from triplepoint.effects.titles import Change, at_place
 from triplepoint.figures import marks, style
 from triplepoint.figures.grouped import comparable, draw_groups
 from triplepoint.figures.parallelism_sweep import Quantity
@@ -39,16 +39,18 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     points = points[both] if both.any() else points
     by_size = points.assign(size=points["series"])
     order = answer_order(by_size, ["family", "cluster"], "size", "mfu")
-    lines = [_answer(pair_points(by_size, "mfu", keys, "size", "whole", "30b")), *([order] if order else [])]
-    page, numbers = draw_groups("\n".join(lines), points, QUANTITIES, marks.MODEL_SIZES)
+    found = pair_points(by_size, "mfu", keys, "size", "whole", "30b")
+    change = Change("With the 30B model instead of the whole one", {"model FLOP utilisation": found})
+    lines = [_answer(change), *([order] if order else [])]
+    page, numbers = draw_groups(lines, points, QUANTITIES, marks.MODEL_SIZES)
     return page.finish(), numbers
 
 
-def _answer(found: Found) -> str:
+def _answer(change: Change) -> str:
     """Return whether both sizes have one MFU, and by how much they differ."""
-    said = say_change("with the 30B model instead of the whole one", {"model FLOP utilisation": found})
+    (found,) = change.found.values()
     if len(found) < 2:
-        return said[0].upper() + said[1:]
-    mean = over_settings(list(found.values()))
+        return change.title
+    (mean,) = change.means
     is_alike = max(abs(mean.low), abs(mean.high)) < _ALIKE
-    return f"{'Yes' if is_alike else 'Not known' if mean.is_tie else 'No'}: {said}"
+    return at_place("Yes" if is_alike else "Not known" if mean.is_tie else "No", change.title)

@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -23,6 +24,7 @@ from matplotlib.offsetbox import AnchoredOffsetbox, TextArea, VPacker
 from matplotlib.transforms import blended_transform_factory
 from pandas import DataFrame
 
+from triplepoint.effects.titles import Change, write_changes
 from triplepoint.figures import ANSWER, marks
 from triplepoint.status import Status
 
@@ -42,6 +44,7 @@ TITLE_PT = 8.0
 _CHARACTERS_PER_IN = {TEXT_PT: 19, TITLE_PT: 14}
 """Of lines that are broken to the page: fewer than fit in DejaVu Sans, the title's in bold."""
 
+_INTERVAL = re.compile(r"\[[-\d., +]+\]")
 _NUMBER_WITH_UNIT = re.compile(r"(?<=\d) (?=(?:%|°C|K|W|s|MHz|Hz)(?!\w))")
 """The blank between them, where no line may end."""
 
@@ -124,6 +127,16 @@ def styled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]
     return run
 
 
+Answer = str | Sequence[str | Change]
+"""What a figure says, a line each."""
+
+
+class AnsweringFigure(Figure):
+    """A figure whose file tells the report what it says of changes, see `effects.titles.write_changes`."""
+
+    changes = ""
+
+
 @dataclass(frozen=True)
 class Page:
     """A figure with its axes in rows and columns, beneath a title that says the answer."""
@@ -169,7 +182,7 @@ def _keep_labels(axes: Axes) -> None:
 
 
 def new_page(
-    answer: str,
+    answer: Answer,
     points: DataFrame,
     rows: int = 1,
     cols: int = 1,
@@ -181,7 +194,7 @@ def new_page(
     """Return a page: title, what intervals are, stamp and provenance on top, axes in rows and columns below.
 
     Args:
-        answer: What the figure says, computed from what it draws.
+        answer: What the figure says, computed from what it draws; the report takes changes over as findings.
         points: Points that are drawn, and no others: the stamp and the line of provenance are made from them.
         rows: Rows of axes.
         cols: Columns of axes.
@@ -195,9 +208,12 @@ def new_page(
     """
     if height > TALLEST:
         raise ValueError(f"a page of {height} in is higher than {TALLEST} in: draw it as two figures")
-    figure = Figure(figsize=(width, height), layout="constrained")
+    lines = [answer] if isinstance(answer, str) else answer
+    changes = [line for line in lines if isinstance(line, Change)]
+    figure = AnsweringFigure(figsize=(width, height), layout="constrained")
+    figure.changes = write_changes(changes, points) if changes else ""
     FigureCanvasAgg(figure)
-    _write_head(figure, answer, points, note)
+    _write_head(figure, "\n".join(line.title if isinstance(line, Change) else line for line in lines), points, note)
     return Page(figure, [list(row) for row in figure.subplots(rows, cols, squeeze=False, **grid)])
 
 
@@ -243,7 +259,7 @@ def _look_of_stamp(stamp: str) -> dict[str, Any]:
 def _broken(figure: Figure, text: str, size_pt: float) -> str:
     """Return text in lines that fit the page."""
     width = int(figure.get_figwidth() * _CHARACTERS_PER_IN[size_pt])
-    whole = _NUMBER_WITH_UNIT.sub("\u00a0", text)
+    whole = _INTERVAL.sub(lambda found: found[0].replace(" ", "\u00a0"), _NUMBER_WITH_UNIT.sub("\u00a0", text))
     return "\n".join(textwrap.fill(line, width, break_long_words=False) for line in whole.splitlines())
 
 
@@ -338,14 +354,29 @@ def log_axis(axes: Axes) -> None:
     """Make the axis of values logarithmic, with plain numbers at 1, 2 and 5 of each decade, or at the decades alone."""
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    for leading in ((1, 2, 5), (1,)):
+    name_decades(axes.yaxis, low, high)
+    axes.set_ylim(low, high)
+
+
+def name_decades(axis: Axis, low: float, high: float, steps: Sequence[int] = (1, 2, 5)) -> None:
+    """Write plain numbers at some steps of each decade of a logarithmic axis, at decades alone where those are many."""
+    for leading in (steps, (1,)):
         ticks = [step * 10.0**power for power in range(-9, 10) for step in leading]
         ticks = [tick for tick in ticks if low <= tick <= high]
         if len(ticks) < 7:
             break
-    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.minorticks_off()
-    axes.set_ylim(low, high)
+    axis.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
+    axis.set_ticks([], minor=True)
+
+
+def write_status(axes: Axes, at: float, rows: DataFrame) -> None:
+    """Write in the place of a bar what became of a point, or that the quantity of a finished one is not there."""
+    status = rows["status"].iloc[0]
+    text = word(status) if status != Status.OK else absent(rows)
+    axes.text(
+        at, 0.03, text, transform=axes.get_xaxis_transform(), ha="center", va="bottom", rotation=90, fontsize=TEXT_PT,
+        color=marks.GREY,
+    )  # fmt: skip
 
 
 def say_absent(axes: Axes, found: DataFrame) -> None:

@@ -25,27 +25,15 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     Args:
         tables: `points`, `gpus` and `published`.
     """
-    points, gpus = gpu_map.with_gpus(tables)
-    gpus = gpu_map.published_gpus(tables.get("published"), gpus, "gpu_temp_c")
-    known = gpus[gpus["gpu_temp_c"].notna()]
-    if known.empty:
-        text = gpu_map.NOTHING if points.empty else f"{style.absent(points)}: temperature"
-        return gpu_map.empty_page(tables["points"], text).finish(), DataFrame(columns=_PLOTTED)
-    panels = [(str(place), gpu_map.rows_of(found, "gpu_temp_c")) for place, found in known.groupby("place", sort=False)]
-    drawn = points[points["run"].isin(known["run"])]
-    note = NOTE.format(about=between_gpus.ABOUT)
-    page = gpu_map.draw_maps(_answer(known), note, drawn, panels, ("inferno", "GPU temperature (°C)"))
-    numbers = DataFrame([row for _, found in panels for row in found.to_dict("records")])[_PLOTTED]
-    return page.finish(), numbers.rename(columns={"value": "gpu_temp_c"})
+    points, known, why = gpu_map.with_values(tables, "gpu_temp_c", "temperature")
+    if why:
+        return gpu_map.empty_page(tables["points"], why).finish(), DataFrame(columns=_PLOTTED)
+    note, colours = NOTE.format(about=between_gpus.ABOUT), ("inferno", "GPU temperature (°C)")
+    page, cells = gpu_map.draw_maps(_answer, note, points, known, "gpu_temp_c", colours)
+    return page.finish(), cells[_PLOTTED].rename(columns={"value": "gpu_temp_c"})
 
 
 def _answer(known: DataFrame) -> str:
-    """Return an answer per cluster: GPUs of two types have no mean."""
-    parts = [(str(place), DataFrame(found)) for place, found in known.groupby("place", sort=False)]
-    return "\n".join(f"{place.removesuffix(', simulated')}: {_answer_of(found)}" for place, found in parts)
-
-
-def _answer_of(known: DataFrame) -> str:
     apart = between_gpus.spread(known, "gpu_temp_c")
     hottest = known.sort_values("gpu_temp_c", ascending=False, kind="stable").iloc[0]
     where = f"node {hottest['node']} GPU {hottest['number']}, {hottest['label']}"

@@ -2,23 +2,27 @@
 
 from collections.abc import Mapping, Sequence
 
-from matplotlib.colors import Normalize
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from pandas import DataFrame, concat
 
 from triplepoint.effects import between_gpus
-from triplepoint.figures import gpu_map, style
+from triplepoint.figures import gpu_map, marks, style
 from triplepoint.figures.parallelism_sweep import leave_out_far
 
 LINKS = {"nvlink": "NVLink", "xgmi": "xGMI", "pcie": "PCIe", "infiniband": "InfiniBand"}
 DIRECTIONS = {"tx_share": "sent", "rx_share": "received"}
+_COLOURS = colormaps["viridis"].with_extremes(over=marks.VERMILION)
 _PLOTTED = [
     "place", "row", "run", "origin", "link", "node", "number", "rank", "tx_share", "rx_share", "tx_bytes_per_s",
     "rx_bytes_per_s", "capacity_bytes_per_s",
 ]  # fmt: skip
 NOTE = (
     "A cell is the mean use of a GPU's links in one direction, as a share of capacity; InfiniBand is of a node. "
-    "Each link has its own scale. Title: busier direction, mean over runs with its {about} over runs."
+    "Each link has its own scale, logarithmic over two decades{beyond}. Title: busier direction, mean over runs with "
+    "its {about} over runs (not the error of the model)."
 )
 
 
@@ -43,8 +47,8 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     links = [link for link in LINKS if link in set(counted["link"])]
     groups = [DataFrame(found) for _, found in drawn.groupby("group", sort=False)]
     compared, about_far = leave_out_far(groups, [str(found["model"].iloc[0]) for found in groups])
-    answer = _answer(place, counted[counted["run"].isin(concat(compared)["run"])], links)
-    page = _page(answer, drawn, counted, links, left_out + about_far)
+    counted = counted.assign(is_far=~counted["run"].isin(concat(compared)["run"]))
+    page = _page(_answer(place, counted[~counted["is_far"]], links), drawn, counted, links, left_out + about_far)
     return page.finish(), counted[_PLOTTED]
 
 
@@ -79,23 +83,45 @@ def _page(answer: str, points: DataFrame, counted: DataFrame, links: Sequence[st
     height = 2.2 + 2 * gpu_map.ROW_IN * min(len(names), most)
     cut = f" {most} of {len(names)} runs are drawn; the others are in the CSV." if len(names) > most else ""
     widths = [3.0 if counted.loc[counted["link"] == link, "rank"].notna().any() else 1.6 for link in links]
-    note = NOTE.format(about=between_gpus.ABOUT) + cut + left_out
+    beyond = "; of runs far slower than others, what is beyond it is written" if counted["is_far"].any() else ""
+    note = NOTE.format(about=between_gpus.ABOUT, beyond=beyond) + cut + left_out
     page = style.new_page(answer, points, len(DIRECTIONS), len(links), style.PAGE, height, note, width_ratios=widths)
     for col, link in enumerate(links):
         own = counted[(counted["link"] == link) & counted["row"].isin(names[:most])]
-        highest = float(own[list(DIRECTIONS)].astype(float).max().max())
-        scale = Normalize(0, max(100 * highest, 1e-9))
+        scale = _scale(own)
         for row, (column, word) in enumerate(DIRECTIONS.items()):
             axes = page.axes[row][col]
-            cells = own.assign(value=100 * own[column].astype(float))
-            shown = gpu_map.draw_cells(axes, cells, "viridis", scale, label_rows=not col)
+            # Links that carry nothing have the lowest colour: grey ones were not counted.
+            cells = own.assign(value=(100 * own[column].astype(float)).clip(lower=scale.vmin))
+            shown = gpu_map.draw_cells(axes, cells, _COLOURS, scale, label_rows=not col)
+            _write_beyond(axes, cells, names, float(scale.vmax or 0))
             axes.set_title(f"{LINKS[link]}, {word}")
             if int(own["node"].nunique()) > 2:
                 axes.set_xticks(axes.get_xticks(), [str(node) for node in sorted(own["node"].unique())])
             if row:
                 axes.set_xlabel("node")
-        page.figure.colorbar(
+        bar = page.figure.colorbar(
             shown, ax=[page.axes[row][col] for row in range(2)], orientation="horizontal", label="% of capacity",
-            aspect=25 if widths[col] > 2 else 10, shrink=0.9, pad=0.01,
+            aspect=25 if widths[col] > 2 else 10, shrink=0.9, pad=0.01, extend="both" if own["is_far"].any() else "min",
         )  # fmt: skip
+        style.name_decades(bar.ax.xaxis, *bar.ax.get_xlim(), steps=(1, 2, 5) if widths[col] > 2 else (1,))
     return page
+
+
+def _scale(own: DataFrame) -> LogNorm:
+    """Return the scale of one link: two decades up to the highest value of runs that are not far slower than others."""
+    compared = own[~own["is_far"]]
+    highest = float((own if compared.empty else compared)[list(DIRECTIONS)].astype(float).max().max())
+    end = max(100 * highest, 1e-9)
+    return LogNorm(end / 100, end)
+
+
+def _write_beyond(axes: Axes, cells: DataFrame, names: Sequence[str], limit: float) -> None:
+    """Write the highest value of each row that has some beyond the scale."""
+    for number, name in enumerate(names):
+        beyond = cells[(cells["row"] == name) & (cells["value"] > limit)]
+        if len(beyond):
+            middle = (float(beyond["at"].min()) + float(beyond["at"].max())) / 2
+            text = f"{beyond['value'].max():.2g}"
+            box = {"facecolor": marks.VERMILION, "edgecolor": "none", "pad": 0.6}
+            axes.text(middle, number, text, ha="center", va="center", color="white", fontsize=style.TEXT_PT, bbox=box)

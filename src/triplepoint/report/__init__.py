@@ -13,6 +13,7 @@ import docutils.utils  # type: ignore[import-untyped]
 from markupsafe import Markup
 
 from triplepoint.config.plan import read_plan
+from triplepoint.effects.titles import Told
 from triplepoint.errors import UserError
 from triplepoint.figures import spec_of, text_of
 from triplepoint.figures.selection import figures_of
@@ -55,7 +56,8 @@ _STEPS = (
 )
 _SIMULATED = (
     "Predicted from the model, the layout and the cluster. Intervals are those of the model, meant to hold the truth "
-    "in 90 % of cases."
+    "in 90 % of cases. An interval of a change over layouts, nodes or GPUs leaves out the error of the model: two "
+    "simulated runs share most of it, and what is left is not known."
 )
 LIMIT_BYTES = 1_000_000
 """Size of all figures that stand in the front page as they are; the largest beyond it are packed, to a fifth."""
@@ -91,8 +93,8 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
         read_manifest(results / "runs" / one["run"] / "raw" / "manifest.json") for one in points if one["host"]
     ]
     templates, folder = environment(), out.with_suffix("")
-    found = find(points, [spec_of(name) for name in names], folder.name)
-    shown, colours = _figures(names, figs, captions, out.parent)
+    shown, colours, changes = _figures(names, figs, captions, out.parent)
+    found = find(points, {_identifier(name): spec_of(name) for name in names}, folder.name, changes)
     page = templates.get_template("front.html").render(
         **_front(points, words, manifests, results, folder.name),
         claims=sum_up_claims(claims.to_pylist()),
@@ -129,7 +131,7 @@ def _front(points: Sequence[Row], words: Mapping[str, Words], manifests: Sequenc
         "methodology": _methodology(points),
         "provenance": describe_provenance(manifests, str(results)),
         "style": Markup(vendored("tabulator_simple.min.css") + template("report.css")),
-        "library": Markup(vendored("tabulator.min.js")),
+        "library": Markup(vendored("tabulator.min.js") + vendored("fflate.umd.js")),
         "script": Markup(template("front.js")),
         "data": Markup(_json(data)),
     }
@@ -142,7 +144,7 @@ def _json(data: Any) -> str:
 
 def _write_assets(folder: Path) -> None:
     """Write what the pages of runs share; licences stand beside the libraries."""
-    for name in (*_ASSETS, "tabulator.LICENSE", "uPlot.LICENSE"):
+    for name in (*_ASSETS, "fflate.LICENSE", "tabulator.LICENSE", "uPlot.LICENSE"):
         write_text_if_changed(folder / name, vendored(name))
     for name in ("report.css", "run.js"):
         write_text_if_changed(folder / name, template(name))
@@ -195,17 +197,19 @@ def _methodology(points: Sequence[Row]) -> list[tuple[str, str]]:
 
 def _figures(
     names: Iterable[str], figs: Path, captions: Path, folder: Path
-) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return what the page shows of each figure, and the CSS variables of their colours."""
+) -> tuple[list[dict[str, Any]], dict[str, str], dict[str, list[Told]]]:
+    """Return what the page shows of each figure, the CSS variables of their colours, and what they say of changes."""
     found: list[dict[str, Any]] = []
     colours: dict[str, str] = {}
+    changes: dict[str, list[Told]] = {}
     for name in names:
-        spec, place = spec_of(name), name.replace("/", "--")
+        spec, place = spec_of(name), _identifier(name)
         question = spec.question if spec.name == name else f"{spec.question} Study {name.partition('/')[0]}"
         caption, notes = text_of(spec.name, captions)
         texts = {"caption": _html(caption, spec.name), "notes": _html(notes, spec.name)}
         picture = read_picture(figs / f"{name}.svg", place, f"{question} {_first_sentence(caption)}")
         colours |= picture.colours
+        changes[place] = picture.changes
         paths = [figs / f"{name}.{end}" for end in ("pdf", "csv")]
         files = [(path.suffix[1:].upper(), link_to(path, folder)) for path in paths if path.is_file()]
         found.append({
@@ -215,7 +219,12 @@ def _figures(
             **texts,
         })  # fmt: skip
     _pack_largest(found)
-    return found, colours
+    return found, colours, changes
+
+
+def _identifier(name: str) -> str:
+    """Return what a figure is called in the page, where a slash would end its name."""
+    return name.replace("/", "--")
 
 
 def _pack_largest(found: Sequence[dict[str, Any]]) -> None:

@@ -1,22 +1,19 @@
 """Findings: what the runs of a report show, each a sentence worked out from its tables with interval and figure."""
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 from pandas import DataFrame
 
-from triplepoint.effects import ABOUT, FAR, Effect, compare, far_slower, on_as_many_gpus, over_settings, pair_points
-from triplepoint.effects.titles import answer_best
+from triplepoint.effects import ABOUT, FAR, Effect, compare, far_slower, on_as_many_gpus, titles
+from triplepoint.effects.titles import Told, answer_best
 from triplepoint.figures import FigureSpec, labels
 from triplepoint.report.runs import page_name
 from triplepoint.status import Status
 from triplepoint.tables.results import POINTS
-from triplepoint.tables.schema import column_of
 from triplepoint.units import counted
-from triplepoint.verdicts.runs import IDENTITY
 
 Row = Mapping[str, Any]
 
@@ -26,12 +23,8 @@ FIRST = 10
 """Those that are open when the page is: the rest is a click away."""
 _OF_LAYOUTS = ("parallelism_sweep", "lora", "mi250_vs_nvidia", "inference_batch")
 """Figures that compare layouts, each of its own studies."""
-_COOLING = "cooling"
 _LAYOUTS = "layouts"
 """The question which layout is best."""
-_ALIKE = "alike"
-"""Column with all of a point that a change leaves as it is."""
-_UNKNOWN = ", which is not known: no public measurement of steps differs in this alone"
 _TRACK = 0.6
 """Natural logarithm of a ratio at the ends of the bars: -45 and +82 %. Larger effects are cut off there."""
 _HOT_K = 0.1
@@ -89,73 +82,36 @@ class Finding(NamedTuple):
         return round(50 + 50 * min(max(self._change(end) / _TRACK, -1.0), 1.0), 2)
 
 
-class _Change(NamedTuple):
-    """A setting whose effect is looked for: what it is before and afterwards."""
-
-    column: str
-    first: Hashable
-    other: Hashable
-    words: str
-    module: str
-
-
-class _Quantity(NamedTuple):
-    """A quantity that is looked at: what it is called, and how the sentence speaks of more and of less of it."""
-
-    column: str
-    noun: str
-    more: str
-    less: str
-
-
-_QUANTITIES = (
-    _Quantity("step_time_s", "step time", "makes steps {} longer", "makes steps {} shorter"),
-    _Quantity("gpu_power_w", "power", "draws {} more power", "draws {} less power"),
-    _Quantity(
-        "gpu_energy_per_token_j", "energy per token", "takes {} more energy per token", "takes {} less energy per token"
-    ),
-    _Quantity(
-        "gpu_temp_max_c",
-        "the highest temperature",
-        "makes the hottest GPU {} hotter",
-        "makes the hottest GPU {} cooler",
-    ),
-    _Quantity("peak_memory_bytes", "memory", "needs {} more memory", "needs {} less memory"),
-)
-
-
 def _size(effect: Effect) -> float:
     """Return the magnitude of the logarithm of a ratio, of kelvin a tenth for ten."""
     return abs(math.log1p(effect.value)) if effect.is_relative else abs(effect.value) / 10 * _HOT_K
 
 
-def find(points: Sequence[Row], figures: Sequence[FigureSpec], pages: str) -> list[Finding]:
+def find(
+    points: Sequence[Row], figures: Mapping[str, FigureSpec], pages: str, changes: Mapping[str, Sequence[Told]]
+) -> list[Finding]:
     """Return what was found: the first finding of each question, the next of each, and so on; unclear ones last.
 
     Questions take turns: otherwise layouts, which differ most, would fill the list.
 
     Args:
         points: Rows of table `points`.
-        figures: Figures of the report.
+        figures: Figures of the report by their identifiers in it.
         pages: Folder of the pages of runs, as links from the front page begin.
+        changes: What figures say of changes, by the same identifiers.
     """
-    done = [point for point in points if point["status"] == Status.OK]
-    if not done:
+    if not any(point["status"] == Status.OK for point in points):
         return []
-    frame = _prepared(done)
+    frame = _prepared(points)
+    done = frame[frame["status"] == Status.OK]
     found = [
         *_best_layouts(frame, figures, pages),
-        *_changes(frame),
-        *_micro_batches(frame),
-        *_coolings(frame, figures),
-        *_clusters(frame, pages),
-        *_heat(frame, pages),
+        *_changes(changes, figures),
+        *_clusters(done, pages),
+        *_heat(done, figures, pages),
     ]
-    found = _in_turns(found)
-    modules = {figure.name for figure in figures}
-    named = [one if one.figure in modules else one._replace(figure="") for one in found]
-    named = [one._replace(sentence=one.sentence.replace(" %", "\u00a0%").replace(" K", "\u00a0K")) for one in named]
-    return named[:MOST]
+    found = [one._replace(sentence=one.sentence.replace(" %", "\u00a0%").replace(" K", "\u00a0K")) for one in found]
+    return _in_turns(found)[:MOST]
 
 
 def _in_turns(found: list[Finding]) -> list[Finding]:
@@ -174,40 +130,23 @@ def _in_turns(found: list[Finding]) -> list[Finding]:
 
 
 def _prepared(points: Sequence[Row]) -> DataFrame:
-    """Return finished runs with layout and place in words; lists become texts, so that they can be grouped by."""
+    """Return runs with layout, place and subject in words."""
     frame = labels.prepare(pa.Table.from_pylist(list(points), schema=POINTS.schema()).to_pandas())
     # What is trained with adapters or serves prompts is no match of what is trained whole.
     served = frame["task"].map(lambda task: f", {task}" if task == "inference" else "")
-    frame["subject"] = frame["group"] + served
-    for column in IDENTITY:
-        if frame[column].dtype == object:
-            frame[column] = [
-                ", ".join(value) if isinstance(value, tuple | np.ndarray) else value for value in frame[column]
-            ]
-    return frame
+    return frame.assign(subject=frame["group"] + served)
 
 
-def _slim(frame: DataFrame, changed: str) -> DataFrame:
-    """Return the columns that pairs of runs need, and as a text all that says which point a run is but for a change."""
-    identity = [name for name in (*IDENTITY, "variant", "origin") if name != changed]
-    kept = [changed, "subject", "place", "origin", "status", "repeat", "num_measured_steps", "step_time_layout_sigma"]
-    for quantity in _QUANTITIES:
-        ends = (column_of(quantity.column, end) for end in ("lo", "hi", "p10", "p90"))
-        kept += [name for name in (quantity.column, *ends) if name in frame]
-    alike = [repr(values) for values in frame[identity].itertuples(index=False, name=None)]
-    return frame[kept].assign(**{_ALIKE: alike})
-
-
-def _best_layouts(frame: DataFrame, figures: Sequence[FigureSpec], pages: str) -> Iterator[Finding]:
+def _best_layouts(frame: DataFrame, figures: Mapping[str, FigureSpec], pages: str) -> Iterator[Finding]:
     """Yield the fastest layout of each model on each cluster, at the setting tried with most layouts.
 
     Outliers are compared with nothing: last comes one finding of them all.
     """
     outliers: dict[str, list[tuple[float, Any]]] = {}
     for (_, origin), members in frame.groupby(["subject", "origin"], sort=False):
-        alike = on_as_many_gpus(labels.common_setting(members))
-        alike = alike.assign(layout=labels.without_shared(labels.layout_labels(alike)))
+        alike = on_as_many_gpus(labels.choose(members))
         slow = far_slower(alike)
+        alike = alike[alike["status"] == Status.OK]
         for name, factor in slow.items():
             outliers.setdefault(str(origin), []).append((factor, alike[alike["layout"] == name].iloc[0]))
         chosen = alike[~alike["layout"].isin(list(slow))]
@@ -235,7 +174,9 @@ def _best_layout(alike: DataFrame, figure: str, pages: str) -> Finding:
     return Finding(f"{sentence}.", lead, f"{basis}; interval {ABOUT[lead.basis]}", _LAYOUTS, figure, runs)
 
 
-def _outliers(found: Sequence[tuple[float, Any]], origin: str, figures: Sequence[FigureSpec], pages: str) -> Finding:
+def _outliers(
+    found: Sequence[tuple[float, Any]], origin: str, figures: Mapping[str, FigureSpec], pages: str
+) -> Finding:
     """Return what layouts that are far slower than the best have in common: their names, and how much slower they are.
 
     Args:
@@ -261,101 +202,23 @@ def _outliers(found: Sequence[tuple[float, Any]], origin: str, figures: Sequence
     )
 
 
-def _figure_of(members: DataFrame, figures: Sequence[FigureSpec]) -> str | None:
+def _figure_of(members: DataFrame, figures: Mapping[str, FigureSpec]) -> str | None:
     """Return the figure of layouts that draws some runs, '' where no figure does, None where those ask other things."""
-    studies = set().union(*_studies_of(members))
-    drawn = {figure.name for figure in figures if studies & set(figure.studies)}
-    return next((name for name in _OF_LAYOUTS if name in drawn), None if drawn else "")
+    studies = set().union(*members["studies"])
+    drawn = {spec.name: name for name, spec in figures.items() if studies & set(spec.studies)}
+    return next((drawn[name] for name in _OF_LAYOUTS if name in drawn), None if drawn else "")
 
 
-def _studies_of(members: DataFrame) -> list[set[str]]:
-    """Return the studies of each run."""
-    return [set(names.split(", ") if isinstance(names, str) else names) for names in members["studies"]]
-
-
-def _changes(frame: DataFrame) -> Iterator[Finding]:
-    """Yield what recomputation, overlap and sharding change, over all pairs of runs that differ in nothing else."""
-    for change in _known_changes(frame):
-        slim = _slim(frame, change.column)
-        for origin, members in slim.groupby("origin", sort=False):
-            places = sorted(set(members["place"]))
-            words = change.words if len(places) > 1 else f"{places[0]}: {_lowered(change.words)}"
-            pair = change.column, change.first, change.other
-            yield from _over_pairs(words, members, pair, str(origin), change.module)
-
-
-def _known_changes(frame: DataFrame) -> Iterator[_Change]:
-    """Yield the changes of which runs have both sides."""
-    for name, word in (("full", "Full recomputation"), ("selective", "Selective recomputation")):
-        if {"none", name} <= set(frame["recompute"]):
-            yield _Change("recompute", "none", name, word, "optimization_sweep")
-    overlaps = sorted(value for value in set(frame["overlap"]) if value)
-    for value in overlaps if "" in set(frame["overlap"]) else ():
-        yield _Change("overlap", "", value, f"Overlap of communication ({value})", "optimization_sweep")
-
-
-def _micro_batches(frame: DataFrame) -> Iterator[Finding]:
-    """Yield what the largest micro-batch changes against the smallest, over layouts that ran with both."""
-    slim = _slim(frame, "micro_batch_size")
-    for (subject, origin), members in slim.groupby(["subject", "origin"], sort=False):
-        sizes = sorted(set(members["micro_batch_size"]))
-        if len(sizes) < 2:
-            continue
-        words = f"{subject}: micro-batch {sizes[-1]} instead of {sizes[0]}"
-        pair = "micro_batch_size", sizes[0], sizes[-1]
-        yield from _over_pairs(words, members, pair, str(origin), "microbatch_power")
-
-
-def _coolings(frame: DataFrame, figures: Sequence[FigureSpec]) -> Iterator[Finding]:
-    """Yield what the coolest of the clusters of figure `cooling` changes against the warmest."""
-    studies = {study for figure in figures if figure.name == _COOLING for study in figure.studies}
-    drawn = frame[[bool(studies & of_run) for of_run in _studies_of(frame)]]
-    for origin, members in _slim(drawn, "cluster").groupby("origin", sort=False):
-        known = members[members["gpu_temp_max_c"].notna()]
-        order = known.groupby("cluster")["gpu_temp_max_c"].mean().sort_values(kind="stable").index
-        if len(order) > 1:
-            words = f"The cooling of {order[0]} instead of {order[-1]}"
-            yield from _over_pairs(words, members, ("cluster", order[-1], order[0]), str(origin), _COOLING)
-
-
-def _over_pairs(
-    words: str, members: DataFrame, pair: tuple[str, Hashable, Hashable], origin: str, module: str
-) -> Iterator[Finding]:
-    """Yield the mean effects of a change over pairs as one finding, the largest first; of a single pair its own.
-
-    Args:
-        words: What is changed.
-        members: Slim rows of runs of one origin.
-        pair: The column that changes, its value before and afterwards.
-        origin: Whether they were measured or simulated.
-        module: The figure that shows it.
-    """
-    found = {one: list(pair_points(members, one.column, [_ALIKE], *pair).values()) for one in _QUANTITIES}
-    found = {one: effects for one, effects in found.items() if effects}
-    if not found:
-        return
-    means = {one: over_settings(effects) if len(effects) > 1 else effects[0] for one, effects in found.items()}
-    means = dict(sorted(means.items(), key=lambda item: (item[1].is_tie, -_size(item[1]))))
-    clear = [_said(one, effect) for one, effect in means.items() if not effect.is_tie]
-    ties = [one.noun for one, effect in means.items() if effect.is_tie]
-    unclear = [f"shows no clear change of {_listed(ties, 'or')}"] if ties else []
-    first = next(iter(means))
-    effect, num = means[first], len(found[first])
-    pairs = f"{num} pairs of runs" if num > 1 else "one pair of runs"
-    basis = f"{pairs} that differ in nothing else, {origin}; interval {ABOUT[effect.basis]}"
-    if origin == "simulated" and effect.basis == "settings":
-        basis += ", without the error of the model" + _UNKNOWN * (module == "optimization_sweep")
-    yield Finding(f"{words} {_listed([*clear, *unclear], 'and')}.", effect, basis, module, module)
-
-
-def _said(quantity: _Quantity, effect: Effect) -> str:
-    """Return a clear effect as a verb."""
-    return quantity.more.format(effect.text) if effect.value > 0 else quantity.less.format(effect.opposite.text)
-
-
-def _listed(texts: Sequence[str], word: str) -> str:
-    """Return texts as one, with a word before the last."""
-    return f" {word} ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
+def _changes(changes: Mapping[str, Sequence[Told]], figures: Mapping[str, FigureSpec]) -> Iterator[Finding]:
+    """Yield what figures say of changes, with their brackets: each is ranked by its largest clear effect."""
+    for figure, told in changes.items():
+        for one in told:
+            effect = min(one.means, key=lambda mean: (mean.is_tie, math.isnan(mean.low), -_size(mean)))
+            about = "none" if math.isnan(effect.low) else effect.basis
+            basis = f"{titles.mean_of(effect.num, one.noun)}, {one.origin}; interval {ABOUT[about]}"
+            if "simulated" in one.origin and about == "settings":
+                basis += ", without the error of the model"
+            yield Finding(f"{one.sentence}.", effect, basis, figures[figure].name, figure)
 
 
 def _clusters(frame: DataFrame, pages: str) -> Iterator[Finding]:
@@ -375,8 +238,9 @@ def _clusters(frame: DataFrame, pages: str) -> Iterator[Finding]:
         )
 
 
-def _heat(frame: DataFrame, pages: str) -> Iterator[Finding]:
+def _heat(frame: DataFrame, figures: Mapping[str, FigureSpec], pages: str) -> Iterator[Finding]:
     """Yield the run that lost most time to heat, and the one that lost most to the power limit."""
+    figure = next((name for name, spec in figures.items() if spec.name == "throttling"), "")
     for origin, members in frame.groupby("origin", sort=False):
         for column, cause in (("lost_to_heat_fraction", "Heat"), ("lost_to_power_limit_fraction", "The power limit")):
             known = members[members[column].notna() & (members[column] > 0)]
@@ -390,12 +254,7 @@ def _heat(frame: DataFrame, pages: str) -> Iterator[Finding]:
                     f"{middle * 100:.1f} % in the median of {runs} that it holds back."
                 )
                 basis = f"{origin}, of clocks below the highest; interval {ABOUT['none']}"
-                yield Finding(sentence, effect, basis, cause, "throttling", (_page(row, pages),))
-
-
-def _lowered(words: str) -> str:
-    """Return words as they stand inside a sentence."""
-    return words[0].lower() + words[1:]
+                yield Finding(sentence, effect, basis, cause, figure, (_page(row, pages),))
 
 
 def _name(row: Any) -> str:

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from triplepoint.effects.titles import Told, read_changes
 from triplepoint.errors import UserError
 from triplepoint.figures import ANSWER
 from triplepoint.report.colours import css_name, variables
 
 _SVG = "{http://www.w3.org/2000/svg}"
 _TITLE = "{http://purl.org/dc/elements/1.1/}title"
+_DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
 _HREFS = ("{http://www.w3.org/1999/xlink}href", "href")
 _DROPPED = {"metadata", "style", "script", "foreignObject", "a"}
 """Elements that a figure does not need. Style sheets of matplotlib would hold for the whole page."""
@@ -36,11 +38,13 @@ class Picture(NamedTuple):
         svg: Element `<svg>` as text.
         title: The figure's answer; empty where its file has none.
         colours: CSS variables that `svg` uses, with their values.
+        changes: What it says of changes.
     """
 
     svg: str
     title: str
     colours: dict[str, str]
+    changes: list[Told]
 
 
 def read_picture(path: Path, name: str, label: str) -> Picture:
@@ -64,14 +68,13 @@ def read_picture(path: Path, name: str, label: str) -> Picture:
         raise UserError(f"{path}: not an SVG file ({error}); delete it and draw the figure again") from None
     if root.tag != f"{_SVG}svg":
         raise UserError(f"{path}: not an SVG file; delete it and draw the figure again")
-    found = root.find(f".//{_TITLE}")
-    title = (found.text or "").strip() if found is not None else ""
+    title, told = ((root.findtext(f".//{tag}") or "").strip() for tag in (_TITLE, _DESCRIPTION))
     if title:
         _cut_answer(root)
     colours = {_BLACK}
     _clean(root, f"{name}-", colours)
     root.attrib |= _frame(root) | {"role": "img", "aria-label": label}
-    return Picture(ET.tostring(root, encoding="unicode"), title, variables(colours))
+    return Picture(ET.tostring(root, encoding="unicode"), title, variables(colours), read_changes(told))
 
 
 def _cut_answer(root: ET.Element) -> None:

@@ -1,6 +1,7 @@
 """The fabric: levels of links from the inside out, and where a process group lies on them."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from triplepoint.config.cluster import ClusterConfig
@@ -57,8 +58,9 @@ class Fabric:
         inside = [level.num_gpus for level in self.levels if not level.is_network]
         return max(inside, default=1)
 
+    @cached_property
     def merged(self) -> "Fabric":
-        """Return the fabric with neighbouring levels that differ in name and size only made one.
+        """The fabric with neighbouring levels that differ in name and size only made one.
 
         A level can be spelled as two of the same bandwidth; what follows from it must not tell them apart.
         """

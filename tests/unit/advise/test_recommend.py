@@ -77,7 +77,7 @@ def test_bad_contact_is_named_first_and_its_stage_gets_fewer_layers(
 def check_follow_up(folder: Path, study: Path, answer: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     """The study plans as pairs in the order that is written; the ledger has the promise, and what a pair found."""
     planned_study = Study.model_validate(yaml.safe_load(study.read_text()))
-    settings = list(expand(planned_study, study))
+    settings = expand(planned_study, study)
     assert [one.repeats for one in settings] == [answer["study"]["pairs"]] * 2
     assert settings[1].pipeline_layers == tuple(answer["pipeline_layers"])
     assert settings[0].hosts == ("node0", "node1") and settings[1].hosts == tuple(answer["hosts"])

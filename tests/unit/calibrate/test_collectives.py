@@ -22,10 +22,12 @@ def test_measured_collectives_are_met_within_six_percent() -> None:
     assert statistics.median(errors(ROWS, LINKS)) < 0.06
 
 
+@pytest.mark.long
 def test_sizes_held_out_are_met_within_six_percent() -> None:
     assert statistics.median(held_out(every_other_size(ROWS, 0).__contains__)) < 0.06
 
 
+@pytest.mark.long
 def test_network_of_another_source_is_met_within_six_percent() -> None:
     # One source of several, and an easy one: the bandwidth of its nodes is read off its own plateau. Leaving out each
     # source in turn the median is 9 %, see docs/methodology.md.
@@ -39,6 +41,7 @@ def test_latency_region_is_met_within_thirty_percent() -> None:
     assert statistics.median(abs(error) for error in log_errors(small, FABRICS, LINKS)) < 0.30
 
 
+@pytest.mark.long
 def test_links_recorded_are_those_that_the_rows_give() -> None:
     """Where the search ends depends on the arithmetic of the processor: launch, trees and bend trade by some 5 %."""
     fitted = fit_collectives(ROWS, FABRICS, LINKS)

@@ -66,7 +66,7 @@ def truth_of(start: Machine, machine: Machine) -> Float:
     return np.array(values)
 
 
-@pytest.mark.parametrize("loads_w", [[620.0], [300.0, 620.0]])
+@pytest.mark.parametrize("loads_w", [[620.0], pytest.param([300.0, 620.0], marks=pytest.mark.long)])
 def test_intervals_hold_the_truth_of_20_clusters(loads_w: list[float]) -> None:
     """90 % intervals of six numbers each; and of temperatures at another load, which all numbers together give."""
     is_inside = []

@@ -148,6 +148,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
         pytest.param(lambda case: case.job.gpu.name, 0.20, 0.80, id="gpu"),
     ],
 )
+@pytest.mark.long
 def test_rows_left_out(published: list[Case], key: Callable[[Case], str], mape: float, coverage: float) -> None:
     """Constants are of the other rows alone; thresholds are just above what is reached."""
     found = summarise(judge_left_out(published, key, Calibration.load(CONFIG)))

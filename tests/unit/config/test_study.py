@@ -9,7 +9,7 @@ from triplepoint.errors import UserError
 
 
 def settings(path: Path) -> list[Settings]:
-    return list(expand(read(Study, path), path))
+    return expand(read(Study, path), path)
 
 
 def error(path: Path) -> str:

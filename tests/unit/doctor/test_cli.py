@@ -16,6 +16,7 @@ def config(tmp_path: Path) -> Path:
     return shutil.copytree(CONFIG, tmp_path / "config")
 
 
+@pytest.mark.long
 def test_doctor_measures_processors_and_calibrate_reads_it(
     tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from triplepoint.effects import Effect
-from triplepoint.effects.equal_work import answer_order, answer_pairs
-from triplepoint.effects.titles import at_place, say_change, summed_up
+from triplepoint.effects.equal_work import answer_order, change_of_pairs
+from triplepoint.effects.titles import Change, at_place, read_changes, summed_up, write_changes
 from triplepoint.units import counted
 
 KEYS = ["layout"]
@@ -22,9 +22,9 @@ def points(*rows: tuple[str, str, float, float]) -> pd.DataFrame:
 TWO = points(("a", "old", 100, 50), ("b", "old", 100, 60), ("a", "new", 300, 55), ("b", "new", 300, 68))
 
 
-def test_answer_pairs_says_mean_and_interval_over_layouts() -> None:
+def test_change_of_pairs_says_mean_and_interval_over_layouts() -> None:
     asked = {"tokens_per_s_per_gpu": "speed", "gpu_temp_c": "temperature"}
-    said = answer_pairs(TWO, KEYS, "gpu", ("old", "new"), asked, "On new")
+    said = change_of_pairs(TWO, KEYS, "gpu", ("old", "new"), asked, "On new").title
     # Three times in both: an interval of no width. Differences of 5 and 8 K are 6.5 +- 6.314 * 2.1213 / sqrt(2) K,
     # which holds no change: the settings are counted by sign.
     assert said == (
@@ -33,10 +33,10 @@ def test_answer_pairs_says_mean_and_interval_over_layouts() -> None:
     )
 
 
-def test_answer_pairs_leaves_out_what_ran_with_one_value() -> None:
+def test_change_of_pairs_leaves_out_what_ran_with_one_value() -> None:
     alone = points(("a", "old", 100, 50), ("b", "new", 300, 68))
-    said = answer_pairs(alone, KEYS, "gpu", ("old", "new"), {"tokens_per_s_per_gpu": "speed"}, "on new")
-    assert said == "No layout ran both ways: on new"
+    change = change_of_pairs(alone, KEYS, "gpu", ("old", "new"), {"tokens_per_s_per_gpu": "speed"}, "on new")
+    assert change.title == "No layout ran both ways: on new"
 
 
 @pytest.mark.parametrize(
@@ -69,19 +69,35 @@ def test_summed_up_of_both_signs_counts_settings() -> None:
 
 def test_change_of_pairs_has_their_interval_and_the_range_over_settings() -> None:
     pairs = {(name,): Effect(value, value - 0.01, value + 0.01, "ranks", 8) for name, value in (("a", 0.1), ("b", 0.3))}
-    said = say_change("With it", {"power": pairs}, aside="error unknown", is_paired=True)
+    said = Change("With it", {"power": pairs}, aside="error unknown", is_paired=True).title
     assert said == "With it, power rises by 19.6 % [18.9, 20] (10.0 to 30 % in 2 layouts) (error unknown)"
 
 
-def test_say_change_names_a_mean_only_where_it_gives_one() -> None:
+def test_title_of_a_change_names_a_mean_only_where_it_gives_one() -> None:
     unclear, clear = _found(0.5, -0.2), _found(0.1, 0.1, 0.1)
-    assert say_change("With it", {"speed": unclear, "none": {}}) == (
+    assert Change("With it", {"speed": unclear, "none": {}}).title == (
         "With it, speed rises in 1 layout by up to 50 % and falls in 1 by up to 20 %"
     )
-    assert say_change("With it", {"speed": unclear, "power": clear}).endswith(
+    assert Change("With it", {"speed": unclear, "power": clear}).title.endswith(
         "power rises by 10.0 % [10.0, 10.0] (mean of 3 layouts)"
     )
-    assert say_change("With it", {"speed": _found(0.1)}) == "With it, speed rises by 10.0 % (1 layout)"
+    assert Change("With it", {"speed": _found(0.1)}).title == "With it, speed rises by 10.0 % (1 layout)"
+
+
+def test_changes_are_read_as_they_were_written() -> None:
+    clear, unknown = _found(0.1, 0.1, 0.1), _found(0.5)
+    change = Change("With it", {"speed": clear}, more={"memory": unknown, "none": {}})
+    (told,) = read_changes(write_changes([change, Change("Without", {})], TWO.assign(cluster="h100x64")))
+    assert (
+        told.sentence
+        == "h100x64: with it, speed rises by 10.0 % [10.0, 10.0]; memory rises by 50 % (mean of 3 layouts)"
+    )
+    assert (told.noun, told.origin) == ("layout", "simulated")
+    assert [(mean.value, mean.num, mean.is_tie) for mean in told.means] == [
+        (pytest.approx(0.1), 3, False), (pytest.approx(0.5), 1, False),
+    ]  # fmt: skip
+    assert math.isnan(told.means[1].low)
+    assert read_changes(write_changes([], TWO)) == []
 
 
 def test_counted_has_a_plural() -> None:

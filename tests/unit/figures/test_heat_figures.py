@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from tests.unit.figures.test_figures import read, texts
 from triplepoint import figures
 from triplepoint.effects import between_gpus
+from triplepoint.figures import traffic_heatmap
 
 MAPS = ["thermal_heatmap", "clock_heatmap", "traffic_heatmap", "throttling", "node_airflow"]
 
@@ -61,6 +63,18 @@ def test_clock_heatmap_draws_the_clock_while_busy_where_every_gpu_has_it(studies
     figure, numbers = figures.load("clock_heatmap").draw(tables)
     assert numbers["value"].equals(numbers["sm_clock_mhz"].astype(float))
     assert any("idle time included" in " ".join(text.split()) for text in texts(figure))
+
+
+def test_traffic_heatmap_breaks_off_what_is_far_slower() -> None:
+    cells = pd.DataFrame({"row": ["near", "far", "far"], "at": [0, 0, 4], "is_far": [False, True, True]})
+    cells = cells.assign(tx_share=[0.5, 0.7, 0.8], rx_share=[0.2, 0.1, 0.1])
+    scale = traffic_heatmap._scale(cells)
+    assert (scale.vmin, scale.vmax) == (0.5, 50.0), "two decades to the highest share of what is not far slower"
+    axes = Figure().subplots()
+    traffic_heatmap._write_beyond(axes, cells.assign(value=100 * cells["tx_share"]), ["near", "far"], 50.0)
+    assert [(text.get_text(), text.get_position()) for text in axes.texts] == [("80", (2.0, 1))]
+    alone = traffic_heatmap._scale(cells[cells["is_far"]])
+    assert alone.vmax == pytest.approx(80), "where all are far slower they set the scale"
 
 
 def test_traffic_heatmap_has_every_link_by_direction(studies: dict[str, Path]) -> None:

@@ -7,6 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from triplepoint.effects import Effect
+from triplepoint.effects.titles import Change
 from triplepoint.figures import kernel_breakdown, labels, scaling_down, style, timeline
 
 POINT = {
@@ -38,12 +39,13 @@ def test_timeline_of_a_simulated_run_has_no_profiler() -> None:
         ((0.01, -0.01, 0.01), "Yes: "),
         ((0.5, -0.5), "Not known: "),
         ((-0.2,), "With the 30B model instead of the whole one, model FLOP utilisation falls by 20 % (1 layout)"),
-        ((), "No layout ran both ways: with the 30B model"),
+        ((), "No layout ran both ways: With the 30B model"),
     ],
 )
 def test_scaling_down_answers_first(changes: tuple[float, ...], begin: str) -> None:
     found = {(number,): Effect(value, math.nan, math.nan, "none", 1) for number, value in enumerate(changes)}
-    assert scaling_down._answer(found).startswith(begin)
+    change = Change("With the 30B model instead of the whole one", {"model FLOP utilisation": found})
+    assert scaling_down._answer(change).startswith(begin)
 
 
 def test_a_layout_nobody_knows_is_no_name() -> None:

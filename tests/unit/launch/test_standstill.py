@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.points import planned, tiny_point, write_run
 from tests.unit.launch.test_launch import finish, rank_processes, start, wait_until
 from triplepoint.config.point import Steps
@@ -151,6 +153,7 @@ def test_manifest_of_many_nodes_that_stood_still_says_it_in_few_lines() -> None:
     assert notes[-1] == "92 more interruptions"
 
 
+@pytest.mark.long
 def test_launch_stopped_rank_is_in_the_manifest_and_said(tmp_path: Path) -> None:
     steps = Steps(warmup=1, measured=80, profiled=0)
     folder = write_run(tmp_path, planned(tiny_point(steps=steps)))

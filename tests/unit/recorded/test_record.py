@@ -80,6 +80,7 @@ def test_command_under_torchrun_becomes_a_run_with_steps_telemetry_and_traces(tm
     assert (folder / "categories.parquet").is_file()
 
 
+@pytest.mark.long
 def test_command_of_each_rank_has_one_sampler_a_node(tmp_path: Path) -> None:
     words = command(tmp_path, "--step-pattern", "megatron", "--", sys.executable, str(LOOPS / "plain.py"), "20", "0.02")
     done = subprocess.run(
@@ -148,6 +149,7 @@ def test_recording_whose_watcher_was_killed_is_finished_later(tmp_path: Path) ->
     assert not session.exists()
 
 
+@pytest.mark.long
 def test_window_is_asked_for_from_outside(tmp_path: Path) -> None:
     watcher = subprocess.Popen(
         command(tmp_path, "--", *TORCHRUN, str(LOOPS / "plain.py"), "150", "0.05"),
@@ -164,6 +166,7 @@ def test_window_is_asked_for_from_outside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("loop", ["megatron_core_loop", "deepspeed_loop"])
+@pytest.mark.long
 def test_loops_of_frameworks(tmp_path: Path, loop: str) -> None:
     pytest.importorskip({"megatron_core_loop": "megatron.core", "deepspeed_loop": "deepspeed"}[loop])
     done = run(tmp_path, "--profile", "4:5", "--", *TORCHRUN, str(LOOPS / f"{loop}.py"), "12")
@@ -268,6 +271,7 @@ def test_training_step_of_megatron_lm_is_a_mark(tmp_path: Path) -> None:
     assert len(steps) == 8
 
 
+@pytest.mark.long
 def test_ranks_take_the_gpus_that_are_visible_to_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_node(hgx_h200(4).set_all(load=constant(0.5))) as node:
         for name, value in node.env.items():
@@ -287,6 +291,7 @@ def test_ranks_take_the_gpus_that_are_visible_to_them(tmp_path: Path, monkeypatc
     assert row["num_measured_steps"] > 20 and row["gpu_power_w"] > 100
 
 
+@pytest.mark.long
 def test_trainer_that_starts_its_ranks_itself_has_a_run_of_them_all(tmp_path: Path) -> None:
     """As Lightning and `torch.multiprocessing.spawn` do: no variable of a launcher names the rank."""
     script = tmp_path / "train.py"

@@ -39,7 +39,7 @@ def make_report(folder: Path, specs: list[Spec], studies: tuple[str, ...] = ("sy
 
 
 def draw_report(report: Report) -> Report:
-    names = [f"{report.plan.studies[0]}/{name}" for name in ("kernel_breakdown", "timeline")]
+    names = [f"{report.plan.studies[0]}/{name}" for name in ("optimization_sweep", "timeline")]
     for name in names:
         write_figure(name, report.folder, report.folder / "figs")
     write_report(report.folder, report.folder / "figs", CAPTIONS, report.front, names)

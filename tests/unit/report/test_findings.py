@@ -9,12 +9,15 @@ import pytest
 
 from tests.synthetic import CONFIG, H200, Spec, build
 from triplepoint.aggregate import aggregate
-from triplepoint.effects import Effect
+from triplepoint.effects import ABOUT, Effect
+from triplepoint.effects.titles import Told
 from triplepoint.figures import FIGURES
-from triplepoint.report.findings import Finding, find
+from triplepoint.figures.write import write_figure
+from triplepoint.report.findings import Finding, _changes, find
+from triplepoint.report.pictures import read_picture
 from triplepoint.tables.studies import read_joined
 
-SHOWN = [replace(FIGURES[name], studies=("synthetic",)) for name in ("parallelism_sweep", "microbatch_power")]
+SHOWN = {"sweep": replace(FIGURES["parallelism_sweep"], studies=("synthetic",))}
 
 
 def points_of(folder: Path, *specs: Spec) -> list[dict[str, Any]]:
@@ -31,38 +34,50 @@ def starting(found: list[Finding], words: str) -> Finding:
     return one
 
 
-def test_find_says_what_recomputation_costs_over_all_pairs(tmp_path: Path) -> None:
+def test_find_says_what_a_change_does_with_the_brackets_of_its_figure(tmp_path: Path) -> None:
     specs = [gpus(4, 20_000), gpus(8, 30_000), gpus(2, 40_000)]
-    specs += [gpus(4, 24_000, recompute="full"), gpus(8, 39_000, recompute="full"), gpus(2, 50_000, recompute="full")]
+    specs += [gpus(tp, ms, micro_batch_size=2) for tp, ms in ((4, 24_000), (8, 39_000), (2, 50_000))]
     points = points_of(tmp_path, *specs)
-    one = starting(find(points, SHOWN, "report"), "h200x32, simulated: full recomputation makes steps")
-    # Ratios 1.2, 1.3 and 1.25: their geometric mean is 1.2493.
-    assert one.effect.value == pytest.approx((1.2 * 1.3 * 1.25) ** (1 / 3) - 1, rel=1e-3)
-    assert one.sentence.startswith("h200x32, simulated: full recomputation makes steps 25\u00a0% [")
-    assert one.is_clear and one.effect.low > 0.15
-    assert one.basis.startswith("3 pairs of runs that differ in nothing else, simulated")
-    assert one.figure == "", "the figure of this question is not in the report"
+    write_figure("synthetic/microbatch_power", tmp_path, tmp_path)
+    picture = read_picture(tmp_path / "synthetic" / "microbatch_power.svg", "any", "")
+    shown = {"synthetic--microbatch_power": FIGURES["microbatch_power"]}
+    one = starting(
+        find(points, shown, "report", {"synthetic--microbatch_power": picture.changes}), "h200x32: with micro"
+    )
+    # Ratios 1.2, 1.3 and 1.25: speed is one over their geometric mean.
+    speed = picture.changes[0].means[0]
+    assert speed.value == pytest.approx((1.2 * 1.3 * 1.25) ** (-1 / 3) - 1, rel=1e-3)
+    said = picture.title.partition(", ")[2].partition(";")[0].replace(" %", "\u00a0%")
+    assert said.startswith("speed falls by 20\u00a0% [") and said in one.sentence
+    assert one.basis == "mean of 3 layouts, simulated; interval of the mean over them, without the error of the model"
+    assert one.figure == "synthetic--microbatch_power"
 
 
 def test_find_names_the_best_layout_with_its_figure_and_pages(tmp_path: Path) -> None:
     points = points_of(tmp_path, gpus(4, 20_000), gpus(8, 30_000), gpus(2, 64_000))
-    one = starting(find(points, SHOWN, "pages"), "llama3-70b on h200x32")
+    one = starting(find(points, SHOWN, "pages", {}), "llama3-70b on h200x32")
     assert "TP4·PP8 is 50\u00a0% [9.2, 106] faster than TP8·PP4" in one.sentence
     assert "the slowest, TP2·PP16, takes 3.2 times as long" in one.sentence
-    assert one.figure == "parallelism_sweep"
+    assert one.figure == "sweep"
     assert [label for _, label in one.runs] == ["llama3-70b TP4·PP8", "llama3-70b TP8·PP4"]
     assert all(page.startswith("pages/llama3-70b_h200x32_") for page, _ in one.runs)
 
 
-def test_find_leaves_out_pairs_that_differ_in_more_and_runs_that_failed(tmp_path: Path) -> None:
-    specs = [gpus(4, 20_000), gpus(8, 30_000, recompute="full"), gpus(4, 9_000, recompute="full", status="oom")]
-    found = find(points_of(tmp_path, *specs), SHOWN, "report")
-    assert not [one for one in found if "recomputation" in one.sentence]
+def test_find_ranks_a_change_by_its_largest_clear_effect_with_an_interval() -> None:
+    means = [
+        Effect(0.5, -0.1, 1.0, "settings", 3),
+        Effect(0.4, math.nan, math.nan, "none", 3),
+        Effect(-0.1, -0.2, -0.05, "ranks", 3),
+    ]
+    told = Told("With it, all changes", "layout", "simulated", means)
+    (one,) = _changes({"lora": [told]}, {"lora": FIGURES["lora"]})
+    assert one.effect == means[2] and one.sentence == "With it, all changes."
+    assert one.basis == f"mean of 3 layouts, simulated; interval {ABOUT['ranks']}"
 
 
 def test_find_of_nothing_is_nothing(tmp_path: Path) -> None:
-    assert find([], SHOWN, "report") == []
-    assert find(points_of(tmp_path, gpus(4, 20_000, status="oom")), SHOWN, "report") == []
+    assert find([], SHOWN, "report", {}) == []
+    assert find(points_of(tmp_path, gpus(4, 20_000, status="oom")), SHOWN, "report", {}) == []
 
 
 def finding(value: float, low: float, high: float) -> Finding:
@@ -80,14 +95,8 @@ def test_track_is_on_a_scale_common_to_all() -> None:
 
 def test_find_has_layouts_far_slower_than_all_others_as_one_finding(tmp_path: Path) -> None:
     specs = [gpus(4, 20_000), gpus(8, 50_000), gpus(2, 600_000)]
-    found = find(points_of(tmp_path, *specs), SHOWN, "pages")
+    found = find(points_of(tmp_path, *specs), SHOWN, "pages", {})
     best = starting(found, "llama3-70b on h200x32")
     assert "TP4·PP8 is 2.5 times" in best.sentence and "TP2·PP16" not in best.sentence
     slow = starting(found, "TP2·PP16 takes 30 times as long as the best layout, in 1 training.")
-    assert found.index(best) < found.index(slow) and slow.figure == "parallelism_sweep"
-
-
-def test_find_has_all_that_one_change_does_as_one_finding(tmp_path: Path) -> None:
-    specs = [gpus(tp, ms, micro_batch_size=size) for tp in (4, 8) for size, ms in ((1, 20_000), (4, 30_000 + tp))]
-    one = starting(find(points_of(tmp_path, *specs), SHOWN, "report"), "llama3-70b on h200x32, simulated: micro-batch")
-    assert "makes steps 50\u00a0%" in one.sentence and "no clear change of" in one.sentence
+    assert found.index(best) < found.index(slow) and slow.figure == "sweep"

@@ -80,7 +80,7 @@ def test_front_page_shows_figures_by_question_with_caption_and_files(report: Rep
     assert all(image["role"] == "img" and len(image["aria-label"]) > 60 for image in images)
     assert figures.FIGURES["timeline"].question in front.text
     links = {a["href"] for tag, a in front.tags if tag == "a"}
-    for name in ("timeline", "kernel_breakdown"):
+    for name in ("timeline", "optimization_sweep"):
         assert {f"figs/synthetic/{name}.{end}" for end in ("pdf", "csv")} <= links
     identifiers = [a["id"] for _, a in front.tags if "id" in a]
     assert len(set(identifiers)) == len(identifiers)

@@ -13,7 +13,7 @@ def listed() -> list[tuple[str, ...]]:
 
 
 def test_libraries_are_as_published() -> None:
-    assert len(listed()) == 4
+    assert len(listed()) == 5
     for name, _, _, _, digest in listed():
         assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == digest, name
 
@@ -27,4 +27,4 @@ def test_libraries_come_with_their_licence_and_nothing_is_unlisted() -> None:
 def test_page_names_the_versions_that_are_listed() -> None:
     page = (VENDOR.parent / "templates" / "front.html").read_text()
     versions = {package: version for _, package, version, _, _ in listed()}
-    assert f"Tabulator {versions['tabulator-tables']} and uPlot {versions['uplot']}" in page
+    assert f"Tabulator {versions['tabulator-tables']}, uPlot {versions['uplot']}, fflate {versions['fflate']}," in page

@@ -77,8 +77,8 @@ def test_network_levels_without_bandwidth_are_refused(network: Network) -> None:
 def test_merged_joins_levels_that_differ_in_name_and_size_only() -> None:
     eight = Level("nvlink4", 8, 450e9, 3e-6)
     two, other = Level("pair", 2, 450e9, 3e-6, link="nvlink4"), Level("nvlink4", 16, 50e9, 3e-6)
-    assert Fabric((two, eight, other)).merged() == Fabric((eight, other))
-    assert Fabric((replace(two, bandwidth=500e9), eight)).merged().levels[0].num_gpus == 2
+    assert Fabric((two, eight, other)).merged == Fabric((eight, other))
+    assert Fabric((replace(two, bandwidth=500e9), eight)).merged.levels[0].num_gpus == 2
 
 
 def test_load_link_unknown_name_hints_at_the_nearest() -> None:

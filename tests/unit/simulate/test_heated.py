@@ -99,7 +99,13 @@ def test_a_gpu_held_by_heat_slows_its_rank_and_all_wait(llama: PlannedRun) -> No
     assert others.mean() < usual.trace.power_w.mean() - 30, "those that wait take less"
 
 
-@pytest.mark.parametrize("text", ["llama3.2-3b_h200x1_tp1-pp1-dp1_mbs1_gbs8_seq2048_sim", "gpt3-350m_h200x1_tp1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("llama3.2-3b_h200x1_tp1-pp1-dp1_mbs1_gbs8_seq2048_sim", marks=pytest.mark.long),
+        "gpt3-350m_h200x1_tp1",
+    ],
+)
 def test_worse_contact_never_makes_a_job_faster(text: str) -> None:
     run, factors = planned(text, "h200x1"), sorted([*np.arange(1.0, 8.01, 0.5), 4.65, 4.8])
     found = [heated(run, bad_contact={"node0.gpu0": float(factor)})[1] for factor in factors]

@@ -52,6 +52,7 @@ def assert_same(run: PlannedRun, predicted: Prediction, simulated: Manifest) -> 
     assert predicted.power.throttle_fraction == pytest.approx(facts["throttle_fraction"], abs=0.01), run.run
 
 
+@pytest.mark.long
 def test_points_of_the_studies(tmp_path: Path) -> None:
     for run in sampled():
         assert_same(run, predict_point(run.point, CONFIG), simulate_run(run, tmp_path / run.run, CONFIG))

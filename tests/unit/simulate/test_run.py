@@ -89,7 +89,7 @@ def test_simulated_steps_take_what_predict_says(text: str, tmp_path: Path) -> No
     assert interval == pytest.approx((found.step_time_lo_s, found.step_time_hi_s), rel=1e-3)
 
 
-@pytest.mark.parametrize("name", ["llama3-70b", "mixtral-8x22b"])
+@pytest.mark.parametrize("name", ["llama3-70b", pytest.param("mixtral-8x22b", marks=pytest.mark.long)])
 def test_simulated_slow_gpu_is_named_and_waited_for(name: str, tmp_path: Path) -> None:
     config, times = shutil.copytree(CONFIG, tmp_path / "config"), {}
     layout = {"tp": 2, "pp": 2, "dp": 8} | ({"ep": 4, "sequence_parallel": True} if "mixtral" in name else {})

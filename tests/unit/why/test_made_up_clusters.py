@@ -53,11 +53,13 @@ def judged(runs: dict[Fault, Path]) -> list[Judged]:
     return found
 
 
+@pytest.mark.long
 def test_every_cause_is_told_and_sound_clusters_have_none(judged: list[Judged]) -> None:
     assert len(judged) >= 20
     assert [(one.fault.cause, one.said) for one in judged if one.said != one.fault.cause] == []
 
 
+@pytest.mark.long
 def test_the_slow_gpu_is_named(judged: list[Judged]) -> None:
     for one in judged:
         if one.fault.cause == "heat":  # both of a node
@@ -66,6 +68,7 @@ def test_the_slow_gpu_is_named(judged: list[Judged]) -> None:
             assert one.answer.findings[0].rank == one.fault.rank, one.fault
 
 
+@pytest.mark.long
 def test_what_a_gpu_costs_is_what_its_fault_made_of_the_step(judged: list[Judged]) -> None:
     known = [one for one in judged if one.fault.cause is not None and np.isfinite(one.lost_s)]
     assert len(known) >= 15
@@ -74,25 +77,26 @@ def test_what_a_gpu_costs_is_what_its_fault_made_of_the_step(judged: list[Judged
         assert told_s == pytest.approx(one.lost_s, rel=0.25, abs=0.01 * one.answer.step_s), one.fault
 
 
+@pytest.mark.long
 def test_where_heat_explains_nothing_it_is_said(judged: list[Judged]) -> None:
     for one in judged:
         is_of_heat = one.fault.cause in ("heat", "contact")
         assert one.answer.heat.startswith("Heat explains nothing here") == (not is_of_heat), one.fault
 
 
+@pytest.mark.long
 def test_documented_confusion_table(judged: list[Judged]) -> None:
     table = confusion_table([(one.fault.cause, one.said) for one in judged])
     assert "\n".join(table) in DOCS.read_text(), "\n".join(table)
 
 
-def test_clocks_alone_tell_the_cause_and_a_bound_where_there_are_no_traces(
-    runs: dict[Fault, Path], tmp_path: Path
-) -> None:
+def test_clocks_alone_tell_the_cause_and_a_bound_where_there_are_no_traces(tmp_path: Path) -> None:
     fault = next(fault for fault in CLUSTERS if fault.limit_w == 450)
-    bare = shutil.copytree(runs[fault], tmp_path / "bare")
+    whole = write_cluster(tmp_path / "whole", fault)
+    bare = shutil.copytree(whole, tmp_path / "bare")
     (bare / "timeline.parquet").unlink()
     answer = why_run(bare)
     found = answer.findings[0]
     assert (answer.source, found.rank, found.cause, found.is_bound) == ("step times", fault.rank, "power limit", True)
     assert "no traces" in answer.notes[0]
-    assert found.lost_s > next(iter(why_run(runs[fault]).findings)).lost_s
+    assert found.lost_s > next(iter(why_run(whole).findings)).lost_s

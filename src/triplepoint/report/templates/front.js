@@ -124,13 +124,12 @@ function cellOf(row, first, name, unit, place) {
   return cell;
 }
 
-async function unpack(figure) {
+// At once, not by the browser's DecompressionStream: a page printed as soon as it is loaded has all figures.
+for (const figure of document.querySelectorAll(".packed")) {
   const bytes = Uint8Array.from(atob(figure.dataset.svg), sign => sign.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   // The report's own figure, cleaned when it was written: nothing in it can act.
-  figure.outerHTML = await new Response(stream).text();
+  figure.outerHTML = fflate.strFromU8(fflate.gunzipSync(bytes));
 }
-for (const figure of document.querySelectorAll(".packed")) unpack(figure);
 
 // The picture itself moves into the dialog and back, so that its identifiers stay unique.
 const large = at("large");

@@ -52,7 +52,7 @@ def crossings(
     """
     if group.size < 1 or group.stride < 1 or (num_sharing is not None and num_sharing < 1):
         raise ValueError(f"{group} with {num_sharing} sharing, expected positive numbers")
-    levels = fabric.merged().levels
+    levels = fabric.merged.levels
     crossed: list[Crossing] = []
     inner, part = 1.0, 1
     for place, level in enumerate(levels):

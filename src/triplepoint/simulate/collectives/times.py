@@ -5,12 +5,16 @@ from dataclasses import dataclass, field
 from math import log2
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from triplepoint.simulate.collectives.links import Link, Protocol, load_link
 from triplepoint.simulate.collectives.route import Crossing, crossings
 from triplepoint.simulate.fabric import Fabric, Group
 from triplepoint.simulate.operations import CommKind
 
 Route = Sequence[Crossing]
+FloatArray = npt.NDArray[np.float64]
 
 SIMPLE = Protocol(latency=1.0, tree_latency=1.0, bandwidth=1.0)
 
@@ -203,31 +207,53 @@ class CollectiveModel:
             self._times[key] = max(alone, bound, self._inner_s(kind, num_bytes, group, num_sharing))
         return self._times[key]
 
+    def times_s(self, kind: CommKind, sizes: FloatArray, group: Group) -> FloatArray:
+        """Return `time_s` of collectives of several sizes above 0, shape as `sizes`. Unit: s."""
+        route = self.route(group)
+        if not route:
+            return np.zeros_like(sizes)
+        ways = [(cost.latency, cost.s_per_byte, cost.bend) for cost in self._ways(kind, group, None)]
+        latency, s_per_byte, bend = np.array(ways).T[:, :, np.newaxis]
+        transfer = s_per_byte * sizes
+        large, small = np.maximum(latency, transfer), np.minimum(latency, transfer)
+        times: FloatArray = (large * (1 + (small / large) ** bend) ** (1 / bend)).min(axis=0)
+        if self.bound:
+            times = np.maximum(times, self.bound.times_s(kind, sizes, group))
+        inner = self._inner(kind, group, route)
+        return np.maximum(times, self.times_s(kind, sizes, inner)) if inner else times
+
     def _inner_s(self, kind: CommKind, num_bytes: float, group: Group, num_sharing: int | None) -> float:
-        """Return the time of the members joined below the outermost level: with more of them it is never faster.
+        inner = self._inner(kind, group, self.route(group, num_sharing))
+        return self.time_s(kind, num_bytes, inner, num_sharing) if inner else 0.0
+
+    @staticmethod
+    def _inner(kind: CommKind, group: Group, route: Route) -> Group | None:
+        """Return the members joined below the outermost level: with more of them a collective is never faster.
 
         The levels' curves are fitted apart, so that the curve of the whole may fall below that of its part.
         """
-        route = self.route(group, num_sharing)
         if len(route) < 2 or kind in ("all_to_all", "send_recv"):
-            return 0.0
-        return self.time_s(kind, num_bytes, Group(int(route[-1].inner), group.stride), num_sharing)
+            return None
+        return Group(int(route[-1].inner), group.stride)
 
     def choice(self, kind: CommKind, num_bytes: float, group: Group, num_sharing: int | None = None) -> Cost | None:
         """Return the algorithm that is taken, None where it takes no time. Arguments and errors as of `time_s`."""
         if num_bytes < 0:
             raise ValueError(f"{kind} of {num_bytes} byte, expected 0 or more")
+        return min(self._ways(kind, group, num_sharing), key=lambda cost: cost.time_s(num_bytes), default=None)
+
+    def _ways(self, kind: CommKind, group: Group, num_sharing: int | None) -> list[Cost]:
         key = (kind, group, num_sharing)
         if key not in self._costs:
             route = self.route(group, num_sharing)
             self._costs[key] = costs(kind, group.size, route) if route else []
-        return min(self._costs[key], key=lambda cost: cost.time_s(num_bytes), default=None)
+        return self._costs[key]
 
     def route(self, group: Group, num_sharing: int | None = None) -> tuple[Crossing, ...]:
         """Return the levels a group crosses that take time, from the inside out."""
         key = (group, num_sharing)
         if key not in self._routes:
-            levels = self.fabric.merged().levels
+            levels = self.fabric.merged.levels
             crossed = crossings(self.fabric, self.links, group, num_sharing)
             self._routes[key] = tuple(crossing for crossing in crossed if not levels[crossing.place].is_free)
         return self._routes[key]

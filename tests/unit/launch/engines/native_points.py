@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from triplepoint.config.model import ModelConfig
@@ -103,6 +105,18 @@ class Trained:
     def facts(self) -> dict[str, Any]:
         """Facts of rank 0."""
         return json.loads((self.folder / "facts0.json").read_text())
+
+
+def parameters(names: Iterable[str], kept: Collection[str]) -> list[Any]:
+    """Return names of layouts as parameters of a test; those not `kept` are left to `make test-all`."""
+    return [name if name in kept else pytest.param(name, marks=pytest.mark.long) for name in names]
+
+
+def asked_for(request: pytest.FixtureRequest, points: dict[str, Point], kept: Collection[str]) -> dict[str, Point]:
+    """Return the points that are `kept`, and those that a parameter of a test of this run names."""
+    given = [item.callspec.params.values() for item in request.session.items if hasattr(item, "callspec")]
+    named = {value for values in given for value in values if isinstance(value, str)}
+    return {name: point for name, point in points.items() if name in kept or name in named}
 
 
 def train(

@@ -18,7 +18,9 @@ from tests.unit.launch.engines.native_points import (
     TIED,
     WIDE,
     Trained,
+    asked_for,
     make_point,
+    parameters,
     save_weights,
     train,
 )
@@ -63,6 +65,10 @@ HALF: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
     "bf16, zero 3": (LLAMA, {"dp": 4, **PARAMS}),
     "bf16, pp x dp": (LLAMA, {"pp": 2, "dp": 2, **ONE_F}),
 }
+KEPT = {
+    *("zero 1, overlapped", "zero 2, offloaded", "zero 3", "zero 3, two layers recomputed"),
+    *("pp", "pp uneven x dp, one layer of each recomputed", "bf16, zero 3", "checkpoint"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +84,14 @@ def references(tmp_path_factory: pytest.TempPathFactory, checkpoint: str) -> dic
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, checkpoint: str) -> dict[str, Trained]:
+def trained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, checkpoint: str
+) -> dict[str, Trained]:
     points = {name: deepspeed_point(model, **changes) for name, (model, changes) in LAYOUTS.items()}
     for name, (model, changes) in HALF.items():
         points[name] = deepspeed_point(model, **changes, precision="bf16")
     points["checkpoint"] = deepspeed_point(LLAMA, pp=2, dp=2, **ONE_F, weights=checkpoint)
+    points = asked_for(request, points, KEPT)
     return train(points, tmp_path_factory.mktemp("deepspeed"), timeout_s=280, gang="engine_gang.py")
 
 
@@ -93,7 +102,7 @@ def deepspeed_point(model: ModelConfig, **changes: Any) -> Point:
 
 
 @needs_deepspeed
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", parameters(LAYOUTS, KEPT))
 def test_layout_trains_as_the_native_engine_does(
     layout: str, references: dict[str, Trained], trained: dict[str, Trained]
 ) -> None:
@@ -120,7 +129,7 @@ def test_as_many_layers_are_recomputed_as_asked(
 
 
 @needs_deepspeed
-@pytest.mark.parametrize("layout", HALF)
+@pytest.mark.parametrize("layout", parameters(HALF, KEPT))
 def test_bf16_trains(layout: str, references: dict[str, Trained], trained: dict[str, Trained]) -> None:
     assert trained[layout].losses == pytest.approx(references["tiny-llama"].losses, rel=1e-3)
     assert trained[layout].facts["skipped_steps"] == 0
@@ -138,7 +147,7 @@ KINDS = {"all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduc
 
 
 @needs_deepspeed
-@pytest.mark.parametrize("layout", [*LAYOUTS, *HALF])
+@pytest.mark.parametrize("layout", parameters([*LAYOUTS, *HALF], KEPT))
 def test_messages_of_the_logger_are_those_of_the_trace(
     layout: str, trained: dict[str, Trained], tmp_path: Path
 ) -> None:
@@ -156,7 +165,7 @@ def test_messages_of_the_logger_are_those_of_the_trace(
 
 
 @needs_deepspeed
-@pytest.mark.parametrize("layout", [*LAYOUTS, *HALF])
+@pytest.mark.parametrize("layout", parameters([*LAYOUTS, *HALF], KEPT))
 def test_bytes_of_the_logger_are_those_of_the_flight_recorder(layout: str, trained: dict[str, Trained]) -> None:
     record = json.loads((trained[layout].folder / "traces" / "rank0.groups.json").read_text())
     recorded = Counter((entry["op"], entry["bytes"]) for entry in record["collectives"] if entry["role"] != "world")

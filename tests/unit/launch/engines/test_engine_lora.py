@@ -14,7 +14,9 @@ from tests.unit.launch.engines.native_points import (
     TIED,
     WIDE,
     Trained,
+    asked_for,
     make_point,
+    parameters,
     save_weights,
     train,
 )
@@ -74,6 +76,11 @@ DEEPSPEED: dict[str, tuple[str, dict[str, Any]]] = {
     "bf16, tied pp x dp": ("tiny-tied", {"pp": 2, "dp": 2, **ONE_F, "precision": "bf16"}),
 }
 
+KEPT = {
+    *("dp", "tp x pp, sequence parallel, recomputed", "checkpoint, tp x pp"),
+    *("zero 1, overlapped", "zero 3, overlapped, recomputed"),
+}
+
 
 def lora_point(name: str, weights: str, **changes: Any) -> Point:
     """Return a point whose adapters, scaled by 64, soon matter: they make up 0.2 to 1.3 % of the fifth loss."""
@@ -103,23 +110,29 @@ def references(tmp_path_factory: pytest.TempPathFactory, checkpoint: str) -> dic
 
 
 @pytest.fixture(scope="module")
-def on_megatron(tmp_path_factory: pytest.TempPathFactory, checkpoint: str) -> dict[str, Trained]:
+def on_megatron(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, checkpoint: str
+) -> dict[str, Trained]:
     points = {
         name: lora_point(of, checkpoint, engine="megatron", **changes) for name, (of, changes) in MEGATRON.items()
     }
+    points = asked_for(request, points, KEPT)
     return train(points, tmp_path_factory.mktemp("megatron"), timeout_s=280, gang="engine_gang.py")
 
 
 @pytest.fixture(scope="module")
-def on_deepspeed(tmp_path_factory: pytest.TempPathFactory, checkpoint: str) -> dict[str, Trained]:
+def on_deepspeed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, checkpoint: str
+) -> dict[str, Trained]:
     points = {
         name: lora_point(of, checkpoint, engine="deepspeed", **changes) for name, (of, changes) in DEEPSPEED.items()
     }
+    points = asked_for(request, points, KEPT)
     return train(points, tmp_path_factory.mktemp("deepspeed"), timeout_s=280, gang="engine_gang.py")
 
 
 @needs_megatron
-@pytest.mark.parametrize("layout", MEGATRON)
+@pytest.mark.parametrize("layout", parameters(MEGATRON, KEPT))
 def test_megatron_trains_the_native_adapters(
     layout: str, references: dict[str, Trained], on_megatron: dict[str, Trained]
 ) -> None:
@@ -128,7 +141,7 @@ def test_megatron_trains_the_native_adapters(
 
 
 @needs_deepspeed
-@pytest.mark.parametrize("layout", DEEPSPEED)
+@pytest.mark.parametrize("layout", parameters(DEEPSPEED, KEPT))
 def test_deepspeed_trains_the_native_adapters(
     layout: str, references: dict[str, Trained], on_deepspeed: dict[str, Trained]
 ) -> None:

@@ -6,7 +6,18 @@ from typing import Any
 import pytest
 
 from tests.points import refused
-from tests.unit.launch.engines.native_points import GPT, GQA, LLAMA, MOE, TIED, Trained, make_point, train
+from tests.unit.launch.engines.native_points import (
+    GPT,
+    GQA,
+    LLAMA,
+    MOE,
+    TIED,
+    Trained,
+    asked_for,
+    make_point,
+    parameters,
+    train,
+)
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Point, Steps
 from triplepoint.launch.engines import megatron
@@ -46,6 +57,10 @@ LAYOUTS: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
     ),
     "ep x pp, recomputed": (MOE, {"dp": 2, "ep": 2, "pp": 2, **ONE_F, "recompute": "full"}),
 }
+KEPT = {
+    *("distributed optimizer, overlapped", "gqa tp x dp", "pp interleaved x dp, overlapped", "tied pp x dp"),
+    *("ep x tp, sequence parallel", "pp uneven x dp, one layer of each recomputed", "bf16", "padded"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +71,12 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
     points = {name: megatron_point(model, **changes) for name, (model, changes) in LAYOUTS.items()}
     traced = {"steps": Steps(warmup=1, measured=1, profiled=1), "trace_ranks": (0,)}
     points["bf16"] = megatron_point(LLAMA, tp=2, dp=2, precision="bf16", **SP, **OPTIM, **traced)
     points["padded"] = megatron_point(LLAMA, tp=2, dp=2, samples="padded")
+    points = asked_for(request, points, KEPT)
     return train(points, tmp_path_factory.mktemp("megatron"), timeout_s=280, gang="engine_gang.py")
 
 
@@ -70,7 +86,7 @@ def megatron_point(model: ModelConfig, **changes: Any) -> Point:
     return point
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", parameters(LAYOUTS, KEPT))
 def test_layout_trains_as_the_native_engine_does(
     layout: str, references: dict[str, Trained], trained: dict[str, Trained]
 ) -> None:

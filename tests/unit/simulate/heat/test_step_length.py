@@ -61,7 +61,11 @@ def planned(text: str) -> PlannedRun:
 
 @pytest.mark.parametrize("inlet_c", [None, 50.0])
 @pytest.mark.parametrize(
-    "text", ["llama3-70b_h100x64_tp4-pp8-dp2-sp-zero1_mbs1_sim", "mixtral-8x7b_h200x32_tp1-pp1-dp32"]
+    "text",
+    [
+        pytest.param("llama3-70b_h100x64_tp4-pp8-dp2-sp-zero1_mbs1_sim", marks=pytest.mark.long),
+        "mixtral-8x7b_h200x32_tp1-pp1-dp32",
+    ],
 )
 def test_share_of_the_micro_batches_of_a_point(text: str, inlet_c: float | None) -> None:
     """At 50 degC inlet heat holds clocks too."""
