@@ -3,8 +3,10 @@
 import difflib
 import errno
 import sys
-from collections.abc import Iterable
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+Result = TypeVar("Result")
 
 _FILE_ERRORS = {
     errno.ENOSPC: "no space left on the device; free some and run again, finished runs are kept",
@@ -21,6 +23,8 @@ _FILE_ERRORS = {
 }
 
 
+MOST_ERRORS = 12
+"""Errors that a line names: more are counted."""
 USER_ERROR = 2
 """Exit status for what a user can mend."""
 
@@ -33,6 +37,51 @@ def refuse(why: object) -> NoReturn:
 
 class UserError(Exception):
     """A problem the user can mend: what was found, where, what was expected, what to do, in one line."""
+
+
+class SeveralError(UserError):
+    """Errors of one place, in one line."""
+
+    def __init__(self, where: object, parts: Sequence[str]) -> None:
+        """Say of `where` what `parts` say."""
+        super().__init__(f"{where}: {'; '.join(parts)}")
+        self.where, self.parts = where, parts
+
+
+class Problems:
+    """What is wrong with a file, said in one line at once."""
+
+    def __init__(self, where: object) -> None:
+        """Begin with nothing wrong in `where`, the file, which begins the line."""
+        self._begin = f"{where}: "
+        self._found: dict[str, None] = {}
+
+    def add(self, error: UserError) -> None:
+        """Note an error; one that was noted before is the same."""
+        lines = [str(error)]
+        if isinstance(error, SeveralError) and f"{error.where}: " == self._begin:
+            lines = [f"{self._begin}{part}" for part in error.parts]
+        self._found |= dict.fromkeys(lines)
+
+    def call(self, function: Callable[..., Result], *arguments: Any) -> Result | None:
+        """Return what a function returns; None where it refuses, which is noted."""
+        try:
+            return function(*arguments)
+        except UserError as error:
+            self.add(error)
+            return None
+
+    def refuse(self) -> None:
+        """Refuse the file if anything was noted.
+
+        Raises:
+            UserError: With all errors, or the first ones and the number of the others; the file is named once.
+        """
+        if self._found:
+            first, *others = list(self._found)[:MOST_ERRORS]
+            more = len(self._found) - MOST_ERRORS
+            told = "; ".join([first, *(line.removeprefix(self._begin) for line in others)])
+            raise UserError(f"{told}{f'; and {more} more' if more > 0 else ''}")
 
 
 class PointError(UserError):

@@ -15,7 +15,7 @@ from triplepoint.config.plan import Limits, Plan, PlanEntry, PlannedRun, layout_
 from triplepoint.config.point import Engine, Point
 from triplepoint.config.rules import Rule, fold, refusal, without_effect
 from triplepoint.config.study import Settings, expand, make_points
-from triplepoint.errors import UserError
+from triplepoint.errors import Problems, UserError
 from triplepoint.files import write_text_if_changed
 from triplepoint.launch.engines import get_engine
 from triplepoint.manifest import read_manifest
@@ -184,10 +184,13 @@ def _expand_study(catalogue: Catalogue, name: str, clusters: set[str] | None, si
     where, found = catalogue.path_of_study(name), _Expanded()
     idle: dict[str, str] = {}
     useful: set[str] = set()
+    problems = Problems(where)
     for settings in expand(catalogue.study(name), where):
-        cluster = catalogue.cluster(settings.cluster, where)
-        if clusters is not None and cluster.name not in clusters:
+        cluster = problems.call(catalogue.cluster, settings.cluster, where)
+        if cluster and clusters is not None and cluster.name not in clusters:
             found.elsewhere.add(cluster.name)
+            continue
+        if not problems.call(catalogue.model, settings.model, where) or not cluster:
             continue
         chosen = settings.chosen()
         for point in points_of(settings, catalogue, where, cluster.name in simulated):
@@ -199,6 +202,7 @@ def _expand_study(catalogue: Catalogue, name: str, clusters: set[str] | None, si
                 found.num_folded += 1
             else:
                 found.entries[entry.planned.digest] = entry
+    problems.refuse()
     reasons = [f"{entry.run}: {entry.invalid_because}" for entry in found.entries.values()]
     if reasons and all(entry.invalid_because for entry in found.entries.values()):
         raise UserError(f"{where}: none of its {len(reasons)} points can run; {reasons[0]}")

@@ -14,7 +14,7 @@ from triplepoint.config.point import Engine, Point
 from triplepoint.config.rules import without_effect
 from triplepoint.config.study import Settings, Study, expand
 from triplepoint.config.yaml_file import STANDARD_INPUT, Rows, load, parse_csv, read_any, read_csv, read_text
-from triplepoint.errors import UserError
+from triplepoint.errors import Problems, UserError
 from triplepoint.plan import points_of, refusal_of
 from triplepoint.processes import on_all_cores
 from triplepoint.ranking import rank
@@ -177,16 +177,29 @@ def read_points(source: Path, config: Path, simulated: Collection[str] = ()) -> 
     for name in simulated:
         catalogue.cluster(name)
     requests: dict[str, Request] = {}
-    for where, settings in _read_settings(source):
-        request = request_of(settings, where, len(requests) + 1, catalogue, simulated)
+    problems = Problems(source)
+    for where, settings in _read_settings(source, problems):
+        request = noted_request(problems, settings, where, len(requests) + 1, catalogue, simulated)
+        if request is None:
+            continue
         is_row = isinstance(settings, Configuration)
         key = request.id if is_row else request.point.digest()
         if is_row and key in requests:
-            raise UserError(f"{where}: id {key!r} is also that of {requests[key].where}; change one")
+            problems.add(UserError(f"{where}: id {key!r} is also that of {requests[key].where}; change one"))
         requests.setdefault(key, request)
+    problems.refuse()
     if not requests:
         raise UserError(f"{source}: no configuration in it; give at least model, cluster and global_batch_size of one")
     return list(requests.values())
+
+
+def noted_request(
+    problems: Problems, settings: Settings, where: str | Path, number: int, catalogue: Catalogue, *others: Any
+) -> Request | None:
+    """Return what `request_of` does; None where model, cluster or both are refused, which is noted."""
+    cluster = problems.call(catalogue.cluster, settings.cluster, where)
+    model = problems.call(catalogue.model, settings.model, where)
+    return problems.call(request_of, settings, where, number, catalogue, *others) if cluster and model else None
 
 
 def request_of(
@@ -223,21 +236,21 @@ def _as_usual(settings: Settings, stack: Stack) -> Settings:
     return settings.model_copy(update=usual)
 
 
-def _read_settings(source: Path) -> Iterator[tuple[str | Path, Settings]]:
-    """Yield the settings of each configuration with the place they stand at, for errors."""
+def _read_settings(source: Path, problems: Problems) -> Iterator[tuple[str | Path, Settings]]:
+    """Yield the settings of each configuration with the place they stand at, for errors; what is wrong is noted."""
     suffix = source.suffix.lower()
     if source == STANDARD_INPUT:
-        yield from _of_standard_input()
+        yield from _of_standard_input(problems)
     elif suffix in _TABLES:
-        yield from _of_cells(source, read_cells(source))
+        yield from _of_cells(source, read_cells(source), problems)
     elif suffix in _TREES:
-        yield from _of_tree(source, read_any(source, _MOST_BYTES))
+        yield from _of_tree(source, read_any(source, _MOST_BYTES), problems)
     else:
         known = ", ".join((*_TABLES, *_TREES))
         raise UserError(f"{source}: unknown kind of file {suffix!r}; expected a name that ends in one of {known}")
 
 
-def _of_standard_input() -> Iterator[tuple[str | Path, Settings]]:
+def _of_standard_input(problems: Problems) -> Iterator[tuple[str | Path, Settings]]:
     """Yield the settings in standard input: YAML or JSON if that is what it holds, else a table."""
     try:
         text = read_text(STANDARD_INPUT)
@@ -250,19 +263,21 @@ def _of_standard_input() -> Iterator[tuple[str | Path, Settings]]:
             raise
         content = None
     if isinstance(content, dict | list):
-        return _of_tree(STANDARD_INPUT, content)
-    return _of_cells(
-        STANDARD_INPUT, cells_of(STANDARD_INPUT, *parse_csv(text, STANDARD_INPUT, Configuration.model_fields))
-    )
+        return _of_tree(STANDARD_INPUT, content, problems)
+    rows = cells_of(STANDARD_INPUT, *parse_csv(text, STANDARD_INPUT, Configuration.model_fields))
+    return _of_cells(STANDARD_INPUT, rows, problems)
 
 
-def _of_cells(source: Path, rows: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[tuple[str | Path, Settings]]:
+def _of_cells(
+    source: Path, rows: Iterable[tuple[int, dict[str, Any]]], problems: Problems
+) -> Iterator[tuple[str | Path, Settings]]:
     for line, row in rows:
         where = f"{source}: line {line}"
-        yield where, parse(Configuration, row, where)
+        if settings := problems.call(parse, Configuration, row, where):
+            yield where, settings
 
 
-def _of_tree(source: Path, content: Any) -> Iterator[tuple[str | Path, Settings]]:
+def _of_tree(source: Path, content: Any, problems: Problems) -> Iterator[tuple[str | Path, Settings]]:
     """Yield the settings of what YAML or JSON holds: one configuration, a list of them, or a study."""
     if isinstance(content, dict) and "sweeps" in content:
         for settings in expand(parse(Study, content, source), source):
@@ -271,8 +286,9 @@ def _of_tree(source: Path, content: Any) -> Iterator[tuple[str | Path, Settings]
     for number, one in enumerate(content if isinstance(content, list) else [content], 1):
         place = f"{source}: row {number}" if isinstance(content, list) else source
         if not isinstance(one, dict):
-            raise UserError(f"{place}: expected a mapping of keys to values, found {type(one).__name__}")
-        yield place, parse(Configuration, one, place)
+            problems.add(UserError(f"{place}: expected a mapping of keys to values, found {type(one).__name__}"))
+        elif configuration := problems.call(parse, Configuration, one, place):
+            yield place, configuration
 
 
 def read_cells(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -145,6 +145,20 @@ def start_ticks(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
+def exit_status(pid: int) -> int | None:
+    """Return how a process ended that still waits for its parent to ask, a signal as a negative number; else None.
+
+    Any process of the same user may be asked about, not only one's own children.
+
+    Source: Linux proc_pid_stat(5), fields 3 and 52.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return os.waitstatus_to_exitcode(int(fields[49])) if fields[0] == "Z" else None
+
+
 def has_ended(pid: int, ticks: int) -> bool | None:
     """Return whether the process of this number that started at `ticks` has gone; None where /proc hides it."""
     if (found := start_ticks(pid)) is not None:

@@ -189,6 +189,13 @@ def test_blank_cell_leaves_its_key_out(tmp_path: Path) -> None:
         ),
         ("a", "", "a: unknown kind of file ''; expected"),
         ("a.yaml", {"sweeps": [{"set": {"tpp": 1}}]}, "a.yaml: key 'description' is missing"),
+        (
+            "a.csv",
+            [LLAMA | {"tp": "x"}, LLAMA | {"tp": 1, "model": "llama3-71b", "cluster": "h200x3"}],
+            "a.csv: line 2: tp: Input should be a valid integer, found 'x'; "
+            "line 3: unknown cluster 'h200x3' in config/clusters (did you mean 'h200x32'?); "
+            "line 3: unknown model 'llama3-71b' in config/models (did you mean 'llama3-70b'?)",
+        ),
     ],
 )
 def test_wrong_file_is_refused_in_one_line(tmp_path: Path, name: str, content: object, line: str) -> None:

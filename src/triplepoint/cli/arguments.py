@@ -214,7 +214,7 @@ def add_results(parser: argparse.ArgumentParser) -> None:
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Add `RUN` and `--results`."""
-    parser.add_argument("run", metavar="RUN", help="run id, a folder in RESULTS/runs")
+    parser.add_argument("run", metavar="RUN", help="run id, or the folder of a run")
     add_results(parser)
 
 
@@ -256,13 +256,24 @@ def _currency(text: str) -> str:
     return text
 
 
+def is_run_folder(text: str) -> bool:
+    """Return whether a text names the folder of a run."""
+    return (Path(text) / "point.json").is_file()
+
+
 def run_folder(arguments: argparse.Namespace) -> Path:
-    """Return the folder of the run that was named.
+    """Return the folder of the run that was named, by its id or by its folder; `run` and `results` name it then.
 
     Raises:
         UserError: If the name cannot be a run id, or there is no such run.
     """
     run: str = arguments.run
+    if is_run_folder(run):
+        named = Path(run).resolve()
+        arguments.run = named.name
+        if named.parent.name == "runs":
+            arguments.results = named.parents[1]
+        return named
     if not re.fullmatch(RUN_PATTERN, run):
         raise UserError(f"{run!r} is not a run id: lower-case letters, digits, '.', '_' and '-' only")
     folder: Path = arguments.results / "runs" / run

@@ -8,7 +8,7 @@ from triplepoint.errors import PointError
 
 _ABOUT = """\
 SOURCE is one of
-  RUN        run id, a folder in RESULTS/runs: its point is simulated
+  RUN        run id, or the folder of a run: its point is simulated
   POINT      .yaml, .yml, .json or .csv as 'triplepoint predict' reads it, or POINT:ID of several
 The plan has one clock for each pipeline stage and is simulated whole. Clocks for each direction or pass are said beside
 it. Budgets are of the mean over a step, at the plug. The script is printed and never applied.

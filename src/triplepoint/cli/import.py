@@ -3,6 +3,7 @@
 import argparse
 import gc
 import re
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ _EXAMPLES = (
     "triplepoint import ~/runs/llama70b",
     "triplepoint import logs --describe job.yaml --steps steps.csv --timezone Europe/Berlin",
     "triplepoint import power.csv --map map.yaml",
+    "zstd -dc smi.csv.zst | triplepoint import -",
 )
 _ANSWER = {
     "run": "name of the run",
@@ -53,7 +55,9 @@ def parser() -> argparse.ArgumentParser:
         _EXAMPLES,
         answer=_ANSWER,
     )
-    made.add_argument("folder", type=Path, metavar="FOLDER", help="folder of recordings of one job, or one file")
+    made.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="folder of recordings of one job, one file or pipe; - is stdin"
+    )
     add_job(made, "job")
     made.add_argument(
         "--steps", type=in_file, metavar="CSV", help="steps of the job: columns step, start, end (default: none)"
@@ -121,6 +125,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     from triplepoint.importers.hosts import offsets_of
     from triplepoint.importers.run import Job, import_folder
     from triplepoint.importers.times import find_zone
+    from triplepoint.trace.pipes import spooled
 
     gc.disable()  # millions of cells that are in no cycle, walked again and again
     if arguments.timezone:
@@ -138,8 +143,12 @@ def run(arguments: argparse.Namespace) -> Answer:
         asked=Asked(query, arguments.gpus_per_node, arguments.skip_bad),
     )
     job = Job(described, _numbers(arguments.gpus), *_steps(arguments), study=arguments.study)
-    with Progress("looking at files") as progress:
-        done = import_folder(arguments.folder, arguments.results, job, wanted, catalogue, progress)
+    with Progress("looking at files") as progress, tempfile.TemporaryDirectory() as scratch:
+        (folder,) = spooled([arguments.folder], Path(scratch) / "pipes", progress)
+        try:
+            done = import_folder(folder, arguments.results, job, wanted, catalogue, progress)
+        except UserError as error:
+            raise UserError(str(error).replace(str(folder), str(arguments.folder))) from None
     return Answer(asdict(done), "\n".join(_lines(done)))
 
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from triplepoint.cli.arguments import run_folder
+from triplepoint.cli.arguments import is_run_folder, run_folder
 from triplepoint.config.base import read_json
 from triplepoint.config.plan import PlannedRun
 from triplepoint.errors import UserError, nearest
@@ -27,7 +27,11 @@ def named_points(text: str, arguments: argparse.Namespace, most: int) -> list[Re
         if key not in known:
             raise UserError(f"{name}: no configuration with id {key!r}{nearest(key, known)}")
         return [known[key]]
-    if not Path(text).exists() and Path(text).suffix not in (".yaml", ".yml", ".json", ".csv", ".tsv", ".txt"):
+    if (
+        is_run_folder(text)
+        or not Path(text).exists()
+        and Path(text).suffix not in (".yaml", ".yml", ".json", ".csv", ".tsv", ".txt")
+    ):
         return [_point_of_run(text, arguments)]
     requests = read_points(Path(text), arguments.config)
     if len(requests) > most:
@@ -36,8 +40,9 @@ def named_points(text: str, arguments: argparse.Namespace, most: int) -> list[Re
 
 
 def _point_of_run(run: str, arguments: argparse.Namespace) -> Request:
-    folder = run_folder(argparse.Namespace(run=run, results=arguments.results))
+    named = argparse.Namespace(run=run, results=arguments.results)
+    folder = run_folder(named)
     planned = read_json(PlannedRun, folder / "point.json", "plan the run again")
     if not planned.point.knows("model", "tp", "pp", "dp", "global_batch_size", "micro_batch_size"):
         raise UserError(f"{run}: model, layout or batch of the recorded job are unknown; describe it (docs/own_job.md)")
-    return Request(run, folder, planned.point, None, None)
+    return Request(named.run, folder, planned.point, None, None)

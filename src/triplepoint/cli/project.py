@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ABOUT = """\
 SOURCE is one of
   POINT   .yaml, .yml or .json as 'triplepoint predict' reads it, or POINT:ID of several
-  RUN     run id, a folder in RESULTS/runs; of a measured one, steps follow from its median measured step
+  RUN     run id, or the folder of a run; of a measured one, steps follow from its median measured step
   FILE    of config/projection, which says all that is asked
 Its job is scaled by data parallelism: each replica stays as it is, and there are more or fewer.
 

@@ -8,6 +8,7 @@ from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import (
     add_config,
     add_results,
+    is_run_folder,
     make_parser,
     number,
     out_file,
@@ -69,7 +70,10 @@ def parser() -> argparse.ArgumentParser:
         answer=_ANSWER,
     )
     made.add_argument(
-        "run", nargs="?", metavar="RUN|CLUSTER", help="run id, a folder in RESULTS/runs; or a file in config/clusters"
+        "run",
+        nargs="?",
+        metavar="RUN|CLUSTER",
+        help="run id, or the folder of a run; or a file in config/clusters",
     )
     add_results(made)
     made.add_argument(
@@ -107,6 +111,8 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Learn, search and say what to do; or say what became of it."""
+    if arguments.run and is_run_folder(arguments.run):
+        run_folder(arguments)
     from triplepoint.advise.passport_file import find_drift, keep, last_before
     from triplepoint.advise.recommend_text import content, render
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _ABOUT = """\
 SOURCE is one of
-  RUN        run id, a folder in RESULTS/runs: meters at the plug, or power sensors of GPUs where a node has none
+  RUN        run id, or the folder of a run: meters at the plug, or power sensors of GPUs where a node has none
   FILE       .parquet or .csv with t_s, time_ms or t_ns, and node and node_power_w, or a column for each node
   POINT      .yaml, .yml or .json as 'triplepoint predict' reads it, or POINT:ID of several: simulated over many steps
 Its form and that of the specification are in docs/swings.md.
@@ -215,7 +215,6 @@ def _read(arguments: argparse.Namespace) -> "NodePower":
         power = read_file(path)
     else:
         arguments.run = arguments.source
-        folder = path.resolve() if (path / "point.json").is_file() else run_folder(arguments)
-        power = read_run(folder, arguments.config)
+        power = read_run(run_folder(arguments), arguments.config)
     window_s = power.window_s if arguments.window is None else arguments.window
     return replace(power, window_s=window_s, nodes_per_rack=arguments.nodes_per_rack or power.nodes_per_rack)

@@ -27,7 +27,7 @@ _ABOUT = """\
 POINTS and OTHER are each one of
   FILE       configurations as 'triplepoint predict' reads them: .csv, .tsv, .txt, .yaml, .yml, .json, or a study
   FILE:ID    the one with this id, or in a study this number
-  RUN        run id, a folder in RESULTS/runs; the point is simulated, and told beside its measured step
+  RUN        run id, or the folder of a run; the point is simulated, and told beside its measured step
   COMPARISON a file of config/whatif: the fastest points of two clusters, by model
 With OTHER, one point each, the difference OTHER less POINTS is explained: a factor's part is what it costs one more
 than the other.

@@ -4,14 +4,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from triplepoint.config.base import MOST_ERRORS, parse
+from triplepoint.config.base import parse
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import SETTINGS, settings_of
-from triplepoint.errors import UserError, nearest
+from triplepoint.errors import Problems, UserError, nearest
 from triplepoint.metrics import Z90
-from triplepoint.predictions import Configuration, Request, read_cells, request_of
+from triplepoint.predictions import Configuration, Request, noted_request, read_cells
 from triplepoint.simulate.predict.prediction import Prediction
 from triplepoint.status import PredictionStatus
 from triplepoint.tables.results import POINTS
@@ -22,8 +22,6 @@ from triplepoint.verdicts.quantities import DERIVED, Ordering, unit_of
 from triplepoint.verdicts.read import read_claims
 from triplepoint.verdicts.rows import NO_NUMBER, why_not
 from triplepoint.verdicts.runs import IDENTITY, Group, Runs, group_repeats
-
-_T = TypeVar("_T")
 
 SD = "_sd"
 """End of the column with the standard deviation of a quantity."""
@@ -65,9 +63,9 @@ def compare_table(
     runs = _read_runs(results, config)
     if not runs.points:
         say(f"compare: no tables in {results}: every row is held against the prediction")
-    refused = _Refused(source)
-    judged = [refused.call(lambda one=one: list(_judge(one, runs, config))) for one in rows]
-    refused.check()
+    problems = Problems(source)
+    judged = [problems.call(lambda one=one: list(_judge(one, runs, config))) for one in rows]
+    problems.refuse()
     return [row for found in judged for row in found or []]
 
 
@@ -81,77 +79,39 @@ def _read_runs(results: Path, config: Path) -> Runs:
 
 def _read(source: Path, config: Path) -> list[_Measured]:
     """Return the rows of a table that have a measured value; all that is wrong with it is said at once."""
-    catalogue, rows, refused = Catalogue(config), list(read_cells(source)), _Refused(source)
+    catalogue, rows, problems = Catalogue(config), list(read_cells(source)), Problems(source)
     if not rows:
         raise UserError(f"{source}: no row in it; expected settings and measured values, see 'compare --help'")
     names = dict.fromkeys(name for _, cells in rows for name in cells)
-    unknown = {name for name in names if not refused.call(_is_known, name)}
+    unknown = {name for name in names if not problems.call(_is_known, name, source)}
     found: list[_Measured] = []
     ids: set[str] = set()
     for number, (line, cells) in enumerate(rows, 1):
-        where = f"line {line}"
+        where = f"{source}: line {line}"
         settings = {name: value for name, value in cells.items() if name in Configuration.model_fields}
-        configuration = refused.call(parse, Configuration, settings, where)
+        configuration = problems.call(parse, Configuration, settings, where)
         measured = {name: value for name, value in cells.items() if name not in settings and name not in unknown}
-        values = refused.call(_numbers, measured, where)
+        values = problems.call(_numbers, measured, where)
         if values is not None and not values and not unknown:
-            refused.add(f"{where}: no measured value; give a column of table points, such as step_time_s")
-        request = refused.request(configuration, where, number, catalogue) if configuration else None
+            problems.add(UserError(f"{where}: no measured value; give a column of table points, such as step_time_s"))
+        request = noted_request(problems, configuration, where, number, catalogue) if configuration else None
         if request is None or values is None:
             continue
         if request.id in ids:
-            refused.add(f"{where}: id {request.id!r} stands twice; change one")
+            problems.add(UserError(f"{where}: id {request.id!r} stands twice; change one"))
         ids.add(request.id)
         found.append(_Measured(request, _stated(request, settings), values))
-    refused.check()
+    problems.refuse()
     return found
 
 
-class _Refused:
-    """Everything that is wrong with a table, to be said in one line."""
-
-    def __init__(self, source: Path) -> None:
-        """Begin with nothing."""
-        self._source = source
-        self._errors: list[str] = []
-
-    def add(self, error: str) -> None:
-        """Note an error."""
-        self._errors.append(error)
-
-    def call(self, function: Callable[..., _T], *arguments: Any) -> _T | None:
-        """Return what a function returns; None where it refuses, which is noted."""
-        try:
-            return function(*arguments)
-        except UserError as error:
-            self.add(str(error))
-            return None
-
-    def request(self, configuration: Configuration, where: str, number: int, catalogue: Catalogue) -> Request | None:
-        """Return the point of a row; None where it is refused, be it for its model, its cluster or both."""
-        cluster = self.call(catalogue.cluster, configuration.cluster, where)
-        model = self.call(catalogue.model, configuration.model, where)
-        return self.call(request_of, configuration, where, number, catalogue) if cluster and model else None
-
-    def check(self) -> None:
-        """Refuse the table if anything was noted.
-
-        Raises:
-            UserError: With all errors, or the first ones and the number of the others.
-        """
-        if self._errors:
-            rest = len(self._errors) - MOST_ERRORS
-            more = f"; and {rest} more" if rest > 0 else ""
-            raise UserError(f"{self._source}: {'; '.join(self._errors[:MOST_ERRORS])}{more}")
-
-
-def _is_known(name: str) -> bool:
+def _is_known(name: str, source: Path) -> bool:
     """Return that a column is of settings or of measured values; one that is neither is refused."""
     if name not in Configuration.model_fields and name.removesuffix(SD) not in _QUANTITIES:
         known = [*Configuration.model_fields, *_QUANTITIES]
         hint = nearest(name, known)
         hint = hint if len(hint) < 60 else "; expected a setting or a column of table points"
-        raise UserError(f"unknown column {name[:60]!r}{hint}")
+        raise UserError(f"{source}: unknown column {name[:60]!r}{hint}")
     return True
 
 

@@ -22,7 +22,7 @@ from pydantic import (
     model_serializer,
 )
 
-from triplepoint.errors import UserError, nearest
+from triplepoint.errors import MOST_ERRORS, SeveralError, UserError, nearest
 
 Row = Mapping[str, Any]
 """Values of all settings of a point by name: `point.settings_of`, or a row of table `points`."""
@@ -117,8 +117,6 @@ StageLayers = Annotated[int, Field(ge=0, le=10_000, strict=True)]
 """Layers of a stage, which may have none."""
 
 
-MOST_ERRORS = 12
-"""Errors of one section that a line names: more are counted."""
 MOST_LETTERS = 200
 """Length of such a line, but for keys that are known, from which it names no further one."""
 _KNOWN = " (known: "
@@ -195,7 +193,7 @@ def parse(section: type[Section], content: Any, where: str | Path) -> Section:
     try:
         return section.model_validate(content)
     except ValidationError as error:
-        raise UserError(f"{where}: {_explain(section, error)}") from None
+        raise SeveralError(where, _explain(section, error)) from None
 
 
 def read_json(section: type[Section], path: Path, advice: str) -> Section:
@@ -218,13 +216,13 @@ def read_json(section: type[Section], path: Path, advice: str) -> Section:
     return parse(section, content, path)
 
 
-def _explain(section: type[BaseModel], error: ValidationError) -> str:
-    """Return all errors of a section in one line, unknown keys first."""
+def _explain(section: type[BaseModel], error: ValidationError) -> list[str]:
+    """Return all errors of a section, unknown keys first."""
     errors = sorted(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     told: list[str] = []
     for num_told, found in enumerate(errors):
         if num_told == MOST_ERRORS or sum(len(line.partition(_KNOWN)[0]) for line in told) > MOST_LETTERS:
-            return f"{'; '.join(told)}; and {len(errors) - num_told} more"
+            return [*told, f"and {len(errors) - num_told} more"]
         # A misspelt key is both unknown and missing; the first of the two says what to do.
         is_hinted = found["type"] == "missing" and any(f"did you mean {found['loc'][-1]!r}" in line for line in told)
         line = _explain_one(section, found)
@@ -232,7 +230,7 @@ def _explain(section: type[BaseModel], error: ValidationError) -> str:
             line = line.partition(_KNOWN)[0]
         if not is_hinted and line not in told:
             told.append(line)
-    return "; ".join(told)
+    return told
 
 
 def _explain_one(section: type[BaseModel], error: "ErrorDetails") -> str:

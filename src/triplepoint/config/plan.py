@@ -1,6 +1,7 @@
 """What a study came to: `plan.json` for the selection, `point.json` for each run, and the run ids."""
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -15,6 +16,7 @@ from triplepoint.config.point import SETTINGS, Layout, Measured, Point, canonica
 from triplepoint.errors import UserError
 
 _ADVICE = "write it with 'triplepoint plan --write'"
+_ADVICE_RECORDED = "no plan has a recorded or imported run: put back a copy of the file, or remove the run's folder"
 
 RunId = Annotated[str, Field(pattern=RUN_PATTERN)]
 
@@ -110,10 +112,23 @@ def read_planned_run(path: Path) -> PlannedRun:
     Raises:
         UserError: If it is missing or damaged, or its digest is not that of its point.
     """
-    planned = read_json(PlannedRun, path, _ADVICE)
+    try:
+        planned = read_json(PlannedRun, path, _ADVICE)
+    except UserError as error:
+        if not _is_recorded(path.parent):
+            raise
+        raise UserError(f"{str(error).removesuffix('; ' + _ADVICE)}; {_ADVICE_RECORDED}") from None
     if planned.digest != planned.point.digest():
         raise UserError(f"{path}: digest does not belong to the point; do not edit it, change the study and plan again")
     return planned
+
+
+def _is_recorded(run: Path) -> bool:
+    """Return whether the manifest in a run's folder says that it was recorded or imported."""
+    try:
+        return bool(json.loads((run / "raw" / "manifest.json").read_text(encoding="utf-8"))["engine"] == "recorded")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 DIGEST_DIGITS = 6

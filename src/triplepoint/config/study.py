@@ -25,7 +25,7 @@ from triplepoint.config.task import (
     PromptTokens,
 )
 from triplepoint.config.yaml_file import read
-from triplepoint.errors import UserError, nearest
+from triplepoint.errors import Problems, SeveralError, UserError, nearest
 
 MOST_TOKENS = 2**31 - 1
 """Of a sequence, as `sequence_length` takes them."""
@@ -174,19 +174,22 @@ def expand(study: Study, where: Path) -> list[Settings]:
         UserError: If a key or a value is not a setting, if two axes set the same key, or if there are too many points.
     """
     _refuse_too_many(sum(math.prod(map(len, sweep.axes.values())) for sweep in study.sweeps), where)
+    problems = Problems(where)
+    defaults = problems.call(_flatten, study.defaults, "defaults", where) or {}
+    sweeps: list[tuple[Mapped, list[list[Mapped]]]] = []
+    for number, sweep in enumerate(study.sweeps):
+        fixed = problems.call(_flatten, sweep.set, f"sweeps.{number}.set", where) or {}
+        sweeps.append((defaults | fixed, problems.call(_axes, sweep, f"sweeps.{number}.axes", where) or []))
+    problems.refuse()
     found: list[Settings] = []
     num_points = 0
-    defaults = _flatten(study.defaults, "defaults", where)
-    for number, sweep in enumerate(study.sweeps):
-        place = f"sweeps.{number}"
-        fixed = defaults | _flatten(sweep.set, f"{place}.set", where)
-        axes = [_values(key, values, f"{place}.axes", where) for key, values in sweep.axes.items()]
-        _refuse_overlap(axes, f"{place}.axes", where)
+    for fixed, axes in sweeps:
         for chosen in itertools.product(*axes):
-            settings = parse(Settings, _merge(fixed, *chosen), where)
-            num_points += settings.repeats
-            _refuse_too_many(num_points, where)
-            found.append(settings)
+            if settings := problems.call(parse, Settings, _merge(fixed, *chosen), where):
+                found.append(settings)
+                num_points += settings.repeats
+                _refuse_too_many(num_points, where)
+    problems.refuse()
     return found
 
 
@@ -198,16 +201,17 @@ def _refuse_too_many(num_points: int, where: Path) -> None:
         )
 
 
-def _values(key: str, values: list[Any], place: str, where: Path) -> list[Mapped]:
-    return [_flatten({key: value}, place, where) for value in values]
+def _axes(sweep: Sweep, place: str, where: Path) -> list[list[Mapped]]:
+    axes = [[_flatten({key: value}, place, where) for value in values] for key, values in sweep.axes.items()]
+    _refuse_overlap(axes, place, where)
+    return axes
 
 
 def _flatten(settings: Mapping[str, Any], place: str, where: Path) -> Mapped:
     """Return plain settings, with the mapping under `layout` merged into them."""
     known = [*Settings.model_fields, LAYOUT]
-    for key in settings:
-        if key not in known:
-            raise UserError(f"{where}: unknown key '{place}.{key}'{nearest(str(key), known)}")
+    if unknown := [key for key in settings if key not in known]:
+        raise SeveralError(where, [f"unknown key '{place}.{key}'{nearest(str(key), known)}" for key in unknown])
     flat = {key: value for key, value in settings.items() if key != LAYOUT}
     if LAYOUT not in settings:
         return flat

@@ -63,8 +63,8 @@ _HOST_OUT_OF_MEMORY = re.compile(r"exceeded (job |step )?memory limit|oom[-_ ]?k
 """What Slurm writes to a job's log when host memory ran out. Source: Slurm 22.05, slurmstepd and task/cgroup."""
 
 _AFTERSHOCK = re.compile(
-    r"Connection (closed|reset|refused)|Broken pipe|socket|Timed out waiting|timeout.*waiting"
-    r"|NCCL (remote|communicator)|ncclRemoteError|application has timed out|peer|told to end|SIGTERM",
+    r"Connection (closed|reset|refused)|Broken pipe|\bsocket|Timed out waiting|timeout.*waiting"
+    r"|NCCL (remote|communicator)|ncclRemoteError|application has timed out|\bpeer|told to end|SIGTERM",
     re.IGNORECASE,
 )
 """Messages and exits of a healthy rank when another one has gone or the scheduler ends the job."""

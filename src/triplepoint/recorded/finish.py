@@ -368,9 +368,9 @@ def _message(status: Status, end: Mapping[str, Any]) -> str:
 
 
 def _first_ended(end: Mapping[str, Any]) -> tuple[str, int]:
-    """Return which rank ended first, by the words of its launcher, and its exit status, that of a signal negative.
+    """Return which rank ended first and its exit status, that of a signal negative.
 
-    Where no launcher says it, that is the process itself, unnamed.
+    Its launcher says it, else what watched its processes; where neither does, it is the process itself, unnamed.
     """
     for line in end["log_tail"]:
         if found := next(filter(None, (pattern.search(line) for pattern in _RANK_ENDED)), None):
@@ -379,6 +379,9 @@ def _first_ended(end: Mapping[str, Any]) -> tuple[str, int]:
             status = int(named["status"]) if status is None and named.get("status") else status
             if status not in (None, -signal.SIGTERM):
                 return f"{'local ' if 'local_rank' in found.re.pattern else ''}rank {named['rank']} ", status
+    if end.get("first_failed"):
+        rank, status = end["first_failed"]
+        return f"rank {rank} ", status
     status = end["status"]
     return "", 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
 

@@ -17,10 +17,10 @@ from typing import IO, Any, TextIO
 from triplepoint.launch.outcome import log_tail
 from triplepoint.launch.slurm import count_host_kills
 from triplepoint.launch.watch import Sampler
-from triplepoint.processes import has_ended, start_ticks
+from triplepoint.processes import exit_status, has_ended, start_ticks
 from triplepoint.recorded.marks import SESSION, STEPS_BY, rank_of
 from triplepoint.recorded.patterns import LogMarks, step_pattern
-from triplepoint.recorded.session import ENDING_SIGNALS, Session
+from triplepoint.recorded.session import ENDING_SIGNALS, Session, job_key
 
 HOOK = Path(__file__).parent / "hook"
 _POLL_S = 0.1
@@ -74,13 +74,16 @@ def record_command(session: Session, command: Sequence[str], how: Watching, out:
         )
         log = session.folder / "logs" / f"rank{rank_of()}-{os.getpid()}.log"
         streams = [_Tee(child.stdout, out, log, marks), _Tee(child.stderr, sys.stderr, log, marks)]
+        ranks = _Ranks(session)
         with _passing_on(child) as received:
             while (status := _ended(child)) is None:
                 beside.watch()
+                ranks.watch()
         for stream in streams:
             stream.join(timeout=5.0)  # a child of the command's own may hold the pipe open
         said = log_tail(log, _JUDGED_LINES)
-        session.leave_end(status, command, said, count_host_kills() - kills, next(iter(received), None))
+        told_by = next(iter(received), None)
+        session.leave_end(status, command, said, count_host_kills() - kills, told_by, ranks.first_failed)
     return status if status >= 0 else 128 - status
 
 
@@ -160,6 +163,30 @@ class _Beside:
         self._session.wait_for_others()
         self._sampler.stop()
         self._session.end_node(self._sampler.ends)
+
+
+class _Ranks:
+    """Sees which rank of a command fails first: trainers that start ranks themselves may not say it."""
+
+    def __init__(self, session: Session) -> None:
+        self._folder, self._host = session.folder / "ranks", session.host
+        self._is_needed = job_key() is None  # else the command is one rank
+        self._pids: dict[str, tuple[int, int]] = {}
+        self.first_failed: tuple[int, int] | None = None
+        """Rank and exit status, a signal as a negative number; None for none."""
+
+    def watch(self) -> None:
+        """Look at every rank that has marked a step; one that its launcher told to end did not fail."""
+        if not self._is_needed or self.first_failed is not None:
+            return
+        for path in self._folder.glob("rank*.json"):
+            if path.name not in self._pids:
+                with contextlib.suppress(ValueError):  # it is being written
+                    rank = json.loads(path.read_text())
+                    self._pids[path.name] = (rank["rank"], rank["pid"] if rank["host"] == self._host else 0)
+        ended = [(rank, exit_status(pid)) for rank, pid in self._pids.values() if pid]
+        failed = [(rank, status) for rank, status in ended if status not in (None, 0, -signal.SIGTERM)]
+        self.first_failed = min(failed, key=lambda one: (one[1] > 0, one[0]), default=None)
 
 
 def _environment(session: Session, how: Watching) -> dict[str, str]:

@@ -120,6 +120,7 @@ class Session:
         said: Sequence[str],
         num_host_kills: int = 0,
         told_by: int | None = None,
+        first_failed: tuple[int, int] | None = None,
     ) -> None:
         """Note how this process, or the command it watched, ended.
 
@@ -129,9 +130,10 @@ class Session:
             said: The last lines of its log.
             num_host_kills: Processes the kernel ended meanwhile for want of memory.
             told_by: First of `ENDING_SIGNALS` that came before it ended; None for none.
+            first_failed: Rank of the command that was seen to fail first, with its exit status; None for none.
         """
         end = {"rank": rank_of(), "host": self.host, "status": status, "num_host_kills": num_host_kills}
-        end["told_by"] = told_by
+        end |= {"told_by": told_by, "first_failed": first_failed}
         write_json(
             self.folder / "ends" / f"{self.host}-{os.getpid()}.json",
             end | {"command": list(command), "log_tail": list(said)},

@@ -1,4 +1,4 @@
-"""Traces that come through a pipe, kept in a file while they are read: a reader goes back to where it began."""
+"""What comes through a pipe, kept in a file while it is read: a reader goes back to where it began."""
 
 import shutil
 import stat
@@ -32,7 +32,7 @@ def spooled(arguments: Sequence[Path], scratch: Path, progress: Callable[[str], 
     if not pipes:
         return found
     if STDIN in found and sys.stdin is None:
-        raise UserError("-: standard input is closed; pipe a trace into it, or name a file")
+        raise UserError("-: standard input is closed; pipe into it, or name a file")
     progress(f"reading what comes through {', '.join(str(found[index]) for index in pipes)}")
     with ThreadPoolExecutor(len(pipes)) as threads:
         copies = threads.map(lambda index: _copy(found[index], scratch / str(index)), pipes)

@@ -1,5 +1,6 @@
 """Arguments that make no sense, and places that cannot be written: one line and status 2, before any work is done."""
 
+import argparse
 import os
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from triplepoint.cli import main
+from triplepoint.cli.arguments import run_folder
 
 ROOT = Path(__file__).parents[3]
 TRACE = ROOT / "tests" / "data" / "traces" / "dlrm_v100_rank0.json.gz"
@@ -131,3 +133,14 @@ def test_overhead_of_another_recording(
     )
     line = refused(capsys, "overhead", tmp_path / "out.json", "--from", tmp_path)
     assert f"overhead.parquet: {expected}" in line
+
+
+@pytest.mark.parametrize("folder", ["results/runs/a_r1_123456", "copied/a_r1_123456"])
+def test_run_is_named_by_its_folder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "point.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    named = argparse.Namespace(run=folder, results=Path("here"))
+    assert run_folder(named) == tmp_path / folder
+    results = tmp_path / "results" if folder.startswith("results") else Path("here")
+    assert (named.run, named.results) == ("a_r1_123456", results)

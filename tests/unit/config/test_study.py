@@ -66,6 +66,16 @@ def test_expand_layout_in_set_and_defaults(write_study: WriteStudy) -> None:
         ("  - set: {steps: {warm_up: 2}}", "unknown key 'steps.warm_up' (did you mean 'warmup'?)"),
         ("  - axes: {tp: [1], layout: [{tp: 2}]}", "sweeps.0.axes: two axes set 'tp'; vary it in one of them"),
         (
+            "  - set: {tpp: 2, ppp: 2}\n  - axes: {micro_batch: [1]}",
+            "unknown key 'sweeps.0.set.tpp' (did you mean 'tp'?); unknown key 'sweeps.0.set.ppp' (did you mean 'pp'?); "
+            "unknown key 'sweeps.1.axes.micro_batch' (did you mean 'micro_batch_size'?)",
+        ),
+        (
+            "  - axes: {tp: [0, 1, x], pp: [1, y]}",
+            "tp: Input should be greater than 0, found 0; pp: Input should be a valid integer, found 'y'; "
+            "tp: Input should be a valid integer, found 'x'",
+        ),
+        (
             "  - set: {layout: {layout: {tp: 1}}}",
             "unknown key 'sweeps.0.set.layout.layout'; a layout cannot hold another",
         ),

@@ -1,6 +1,9 @@
 """What a recording can have wrong: one line that says what, where, and what to do, or a note and what is whole."""
 
 import gzip
+import io
+import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,12 +11,14 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.importing import part, read, values
+from tests.importing import SAMPLES, part, read, values
+from triplepoint.cli import main
 from triplepoint.errors import UserError
 from triplepoint.importers import prometheus_json
 from triplepoint.importers.declaration import Asked
 from triplepoint.importers.folder import Wanted, list_folder
 from triplepoint.importers.text import read_content
+from triplepoint.manifest import read_manifest
 
 HEADER = "timestamp, index, power.draw [W], temperature.gpu"
 UTC = Wanted(timezone="UTC")
@@ -251,3 +256,26 @@ def test_damaged_answer_of_prometheus_is_one_line(tmp_path: Path, content: str, 
     path.write_text(content)
     with pytest.raises(UserError, match=said):
         prometheus_json.FORMAT.read(read_content(path), Asked())
+
+
+@pytest.mark.parametrize("is_fifo", [True, False])
+def test_log_through_a_pipe_is_imported(tmp_path: Path, is_fifo: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = (SAMPLES / "nvidia_smi_8gpus.csv").read_bytes()
+    source = "-"
+    if is_fifo:
+        source = str(tmp_path / "fifo")
+        os.mkfifo(source)
+        threading.Thread(target=Path(source).write_bytes, args=(log,), daemon=True).start()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(log)))
+    assert main(["import", source, "--results", str(tmp_path / "results")]) == 0
+    (manifest,) = (tmp_path / "results").glob("runs/*/raw/manifest.json")
+    assert len(read_manifest(manifest).nodes[0].devices) == 8
+
+
+def test_pipe_of_something_else_is_named_as_the_user_named_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hello\n")))
+    assert main(["import", "-", "--results", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("triplepoint: -: no telemetry and no traces; found stdin; known are nvidia-smi CSV")

@@ -312,6 +312,27 @@ def test_trainer_that_starts_its_ranks_itself_has_a_run_of_them_all(tmp_path: Pa
     assert [device.rank for device in manifest.nodes[0].devices] == [0, 1]
 
 
+def test_killed_rank_of_a_trainer_that_says_nothing_is_named(tmp_path: Path) -> None:
+    """Lightning's own launcher: rank 0 starts the others, asks every 5 s how they are, and fails with a lost peer."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, signal, subprocess, sys, torch, torch.distributed as dist\n"
+        "rank = int(os.environ.get('MY_RANK', 0))\n"
+        "if rank == 0: other = subprocess.Popen([sys.executable, *sys.argv], env=os.environ | {'MY_RANK': '1'})\n"
+        "dist.init_process_group('gloo', init_method='file://' + sys.argv[1], rank=rank, world_size=2)\n"
+        "optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1)\n"
+        "for step in range(6):\n"
+        "    if rank == 1 and step == 5: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    try: dist.barrier(); optimizer.step()\n"
+        "    except RuntimeError: signal.sigtimedwait([signal.SIGUSR1], 1.0); raise\n"
+    )
+    words = ["--warmup", "0", "--", sys.executable, str(script), str(tmp_path / "rendezvous")]
+    done = run(tmp_path / "results", *words)
+    assert done.returncode == 1, done.stderr
+    _, manifest, _ = recorded(tmp_path / "results")
+    assert str(manifest.facts["ending"]).startswith("rank 1 killed by signal 9 (SIGKILL)"), done.stderr
+
+
 def test_update_of_a_trainer_on_an_engine_is_one_step(tmp_path: Path) -> None:
     """Hugging Face's Trainer on DeepSpeed: the engine's update and the callback are of one step."""
     package = tmp_path / "lib" / "transformers"

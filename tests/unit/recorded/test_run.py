@@ -220,6 +220,14 @@ def test_plan_of_recorded_runs_costs_nothing(tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().out == "1 recorded runs: nothing is ahead\n"
 
 
+def test_damaged_point_of_a_recorded_run_is_in_no_plan(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "runs", Description(), [node("a", 500.0)], {}, [], source="triplepoint record")
+    (tmp_path / "runs" / run / "point.json").write_text('{"run"')
+    assert main(["why", run, "--results", str(tmp_path)]) == 2
+    line = capfd.readouterr().err
+    assert "point.json: not whole JSON" in line and "put back a copy of the file" in line and "--write" not in line
+
+
 def test_launch_of_a_recorded_run_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = write_run(tmp_path / "runs", Description(), [node("a", 500.0)], {}, [], source="triplepoint record")
     assert main(["launch", run, "--results", str(tmp_path), "--force"]) == 2
