@@ -126,5 +126,5 @@ def gather(
     whole = [cells for _, cells in numbered if len(cells) == num and cells[0].strip() != first]
     columns = [list(column) for column in zip(*whole, strict=True)]
     if not columns:
-        raise UserError(f"{content.path}: a header and no whole line below it; nothing was recorded")
+        raise UserError(f"{content.path}: a header and no whole line below it; nothing was recorded, so leave it out")
     return Grid([name for name, _ in names], [unit for _, unit in names], columns, notes)

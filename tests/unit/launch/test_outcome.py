@@ -62,6 +62,12 @@ def test_root_cause_is_not_the_rank_that_saw_the_other_go() -> None:
     assert root_cause([seen_first, cause]) is cause
 
 
+def test_root_cause_may_be_an_error_whose_name_reads_like_a_lost_peer() -> None:
+    raised = Failure(1, "crashed", "TypeError: unsupported operand type(s) for +: 'int' and 'str'", 20)
+    lost = Failure(0, "crashed", "RuntimeError: Connection closed by peer [127.0.0.1]:4242", 10)
+    assert root_cause([lost, raised]) is raised
+
+
 def test_root_cause_out_of_memory_goes_before_an_earlier_crash() -> None:
     crash = Failure(0, "crashed", "ValueError: x", 10)
     oom = Failure(3, "oom", "CUDA out of memory", 11)
