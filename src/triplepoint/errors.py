@@ -98,9 +98,10 @@ _ELSEWHERE = {
 } | {
     "mbs": "micro_batch_size", "gbs": "global_batch_size", "seq_len": "sequence_length",
     "seq_length": "sequence_length",
+    "zero1": "optim", "zero2": "optim_grads", "zero3": "optim_grads_params", "fsdp": "optim_grads_params",
     "recompute_granularity": "recompute", "dtype": "precision", "n_gpus": "num_gpus", "world_size": "num_gpus",
 }  # fmt: skip
-"""Words of Megatron-LM, DeepSpeed, torchtitan and published tables for settings, and what they are called here."""
+"""Words of Megatron-LM, DeepSpeed, torchtitan and published tables for settings and values, as they are called here."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

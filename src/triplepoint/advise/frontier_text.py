@@ -92,7 +92,7 @@ def _lines(answer: FrontierAnswer) -> Iterator[str]:
     yield "without an interval: savings are the model's, compared with no step measured at locked clocks"
     yield "stages have paces of their own, in `triplepoint predict` that of the slowest: steps differ by up to 2 %"
     yield ""
-    rows = [("", "step", "GPU energy", "mean of node", "mean of hall", "hottest die"), _outcome("as it is", present)]
+    rows = [("", "step", "GPU energy", "highest node", "all nodes", "hottest die"), _outcome("as it is", present)]
     if answer.steady is not None:
         rows.append(_outcome("highest steady clocks", answer.steady))
     yield from _table([*rows, _outcome(NAMES[answer.plan.sharing], then)])

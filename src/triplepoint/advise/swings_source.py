@@ -171,6 +171,10 @@ def read_file(path: Path) -> NodePower:
     for rows, name in columns:
         power_w = _numbers(table, name, path)
         is_known = rows & np.isfinite(power_w) & np.isfinite(all_times_s)
+        if num_infinite := int(np.isinf(power_w[rows]).sum()):
+            raise UserError(
+                f"{path}: column {name} has infinite readings ({num_infinite}); mend them or leave their cells empty"
+            )
         if num_below := int((power_w[is_known] < 0).sum()):
             raise UserError(
                 f"{path}: column {name} has readings below 0 W ({num_below}), down to {power_w[is_known].min():g} W; "

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 import datetime
 import json
+import re
 from pathlib import Path
 from typing import Annotated, ClassVar, TypeVar
 
@@ -247,6 +248,9 @@ def _explain_one(section: type[BaseModel], error: "ErrorDetails") -> str:
     if error["type"] in ("tuple_type", "list_type") and isinstance(found, str | int | float):
         message = f"expected a list; write [{found if str(found).isprintable() else _short(found)}]"
     shown = f", found {_short(found)}" if isinstance(found, str | int | float | bool | datetime.date) else ""
+    if error["type"] == "literal_error" and isinstance(found, str):
+        hint = nearest(found, re.findall(r"'([^']*)'", error["ctx"]["expected"]))
+        shown += hint if "did you mean" in hint else ""  # all others stand before it
     return f"{place + ': ' if place else ''}{message}{shown}"
 
 

@@ -201,6 +201,7 @@ def test_column_that_is_no_node_is_refused(name: str, value: float, said: str, t
     ("text", "said"),
     [
         ("t_s,node_power_w\n0,5000\n1,-70\n2,5000\n", r"readings below 0 W \(1\), down to -70 W"),
+        ("t_s,node_power_w\n0,5000\n1,inf\n2,5000\n", r"infinite readings \(1\); mend them"),
         ("node,watts\n1,2\n", "no column t_s"),
         ("t_s,node_power_w\n1,5\n", "fewer than two readings"),
         ("t_s,node_power_w\n1,5\n2,5\n3,5\n1e18,5\n", "mend the time that is far off"),

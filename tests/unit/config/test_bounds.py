@@ -71,6 +71,7 @@ def test_plan_study_without_points(config: Path, capsys: pytest.CaptureFixture[s
         (f"micro_batch_size: {'9' * 5000}", "not readable as YAML"),
         (f"sequence_length: 0x{'f' * 5000}", "of 5002 characters is out of range"),
         (f"sequence_length: {2**31}", "sequence_length: Input should be less than 2147483648"),
+        ("data_parallel_sharding: zero1", "or 'optim_grads_params', found 'zero1' (did you mean 'optim'?)"),
         (f"tp: {10**12}", "tp: Input should be less than or equal to 1000000, found 1000000000000"),
         (f"vp: {10**12}", "vp: Input should be less than or equal to 10000"),
         (f"lora_rank: {10**12}", "lora_rank: Input should be less than"),
