@@ -15,7 +15,7 @@ COPYLEFT := $(COPYLEFT);GPL-2.0-only;GPL-2.0-or-later;GPL-3.0-only;GPL-3.0-or-la
 MIT := conda-inject $(addprefix snakemake-interface-,common logger-plugins report-plugins scheduler-plugins storage-plugins)
 AUDIT := .venv-audit
 
-.PHONY: all env test test-all test-slurm test-launch test-workflow test-models test-rest check format lint types docs audit clean help
+.PHONY: all env test test-all test-slurm test-gangs test-workflow test-models test-rest check format lint types docs audit clean help
 
 help:
 	@echo "make all     make the environment, then every figure and report.html"
@@ -44,23 +44,24 @@ $(READY): pyproject.toml envs/constraints.txt $(NATIVE)
 	@touch $(READY)
 
 # Five lanes side by side. Gangs have time limits and wait for most of their time, so they go first.
+GANGS := $(addprefix tests/unit/,doctor launch recorded)
 MODELS := $(addprefix tests/unit/,advise aggregate calibrate published simulate)
 # Tests marked `long` repeat for more layouts, models and rows what others show for one; `test-all` runs them too.
 SHORT := -m "not long"
 test: env
-	$(MAKE) --jobs=5 --keep-going --output-sync=target test-slurm test-launch test-workflow test-models test-rest
+	$(MAKE) --jobs=5 --keep-going --output-sync=target test-slurm test-gangs test-workflow test-models test-rest
 
 test-all:
 	$(MAKE) test SHORT=
 
 # Byte code of the tests too, see env: compiling them takes as long as importing them.
-test-slurm test-launch test-workflow test-models test-rest: export PYTHONDONTWRITEBYTECODE :=
+test-slurm test-gangs test-workflow test-models test-rest: export PYTHONDONTWRITEBYTECODE :=
 
 test-slurm: env
 	$(BIN)/python -m pytest $(SHORT) -p no:cacheprovider tests/slurm
 
-test-launch: env
-	$(BIN)/python -m pytest $(SHORT) -p no:cacheprovider tests/unit/launch
+test-gangs: env
+	$(BIN)/python -m pytest $(SHORT) -p no:cacheprovider $(GANGS)
 
 test-workflow: env
 	nice -n 5 $(BIN)/python -m pytest $(SHORT) -p no:cacheprovider tests/workflow
@@ -69,7 +70,7 @@ test-models: env
 	nice -n 5 $(BIN)/python -m pytest $(SHORT) -p no:cacheprovider $(MODELS)
 
 test-rest: env
-	nice -n 5 $(BIN)/python -m pytest $(SHORT) $(addprefix --ignore=,tests/slurm tests/unit/launch tests/workflow $(MODELS))
+	nice -n 5 $(BIN)/python -m pytest $(SHORT) $(addprefix --ignore=,tests/slurm tests/workflow $(GANGS) $(MODELS))
 
 check: env format lint types docs test
 

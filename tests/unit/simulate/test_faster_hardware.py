@@ -30,6 +30,10 @@ CALIBRATION = Calibration.load(CONFIG)
 GPUS = {path.stem: Catalogue(CONFIG).gpu(path.stem) for path in sorted((CONFIG / "gpus").glob("*.yaml"))}
 TOLERANCE = 1e-9
 """Relative, of rounding."""
+SHARED = 2e-3
+"""Relative: collectives of replicas that are done sooner take more of the links inside the node meanwhile, from those
+of tensor parallelism. Found: 7e-4, for 16 adapters of 800 Gb/s in place of 8 under a model of 512 hidden.
+"""
 
 
 def specification(gpu: GpuConfig) -> tuple[float, ...]:
@@ -124,7 +128,20 @@ def test_more_and_faster_adapters_take_no_longer(
     one: Job, name: str, networks: tuple[StatedNetwork, StatedNetwork]
 ) -> None:
     few, many = (time_s(one, GPUS[name], usual(GPUS[name], one, network)) for network in networks)
-    assert many <= few * (1 + TOLERANCE)
+    assert many <= few * (1 + SHARED)
+
+
+def test_more_adapters_take_from_links_inside_the_node_less_than_is_allowed() -> None:
+    one = job(
+        gpt(hidden_size=512, ffn_hidden_size=1024, num_attention_heads=8, num_query_groups=8),
+        tp=4, dp=4, sequence_parallel=True, data_parallel_sharding="optim_grads_params", micro_batch_size=1,
+        global_batch_size=4, sequence_length=512, recompute="none", overlap=frozenset({"grad"}),
+        stack="Megatron-Core r0.8",
+    )  # fmt: skip
+    few, many = (
+        time_s(one, GPUS["a100"], usual(GPUS["a100"], one, read_network(f"{num}x800G IB/node"))) for num in (8, 16)
+    )
+    assert TOLERANCE < many / few - 1 < SHARED
 
 
 @given(
