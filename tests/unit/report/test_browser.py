@@ -17,7 +17,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: the report is not driven")
 
-TAKES_MS = 20_000
+TAKES_MS = 60_000
 """Longest wait for anything: a machine that tests beside others may be slow."""
 
 
