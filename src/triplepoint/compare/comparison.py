@@ -8,13 +8,16 @@ from typing import Any
 from triplepoint.compare.answer import answer, signed
 from triplepoint.compare.changes import Change, find_changes
 from triplepoint.compare.kernels import ABOUT, KernelDifference, kernel_differences
-from triplepoint.compare.parts import StepDifference, scale_of, step_difference
+from triplepoint.compare.parts import UNPROFILED, StepDifference, scale_of, step_difference
 from triplepoint.compare.quantities import QuantityDifference, quantity_differences
 from triplepoint.compare.ranks import RankChange, find_changed_rank
 from triplepoint.compare.sides import Context, Side, check_finished, read_side
 from triplepoint.compare.subjects import check_apart, find_subject
 from triplepoint.effects import ABOUT as ABOUT_BASIS
 from triplepoint.errors import UserError
+
+_FAR = 0.5
+"""Share of a measured step by which the profiled one is longer before it is said: a profiler costs less. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +121,21 @@ def compare_two(first: str, other: str, context: Context) -> Comparison:
     step = step_difference(one, two)
     kernels = kernel_differences(one.traced, two.traced, step) if one.traced and two.traced and step else []
     quantities = quantity_differences(one, two)
-    notes = [*_notes(one, two), *_about_intervals(step, quantities), *about_ranks]
+    notes = [*_notes(one, two), *about_profiled(step), *_about_intervals(step, quantities), *about_ranks]
     return Comparison(one, two, find_changes(one, two), step, kernels, quantities, notes, changed)
+
+
+def about_profiled(step: StepDifference | None) -> Iterator[str]:
+    """Yield of which side the profiled step is far longer than the measured one."""
+    rest = next((one for one in step.parts if one.part == UNPROFILED), None) if step else None
+    if step is None or rest is None:
+        return
+    for letter, measured_s, rest_s in (("A", step.first_s, rest.first_s), ("B", step.other_s, rest.other_s)):
+        if -rest_s > _FAR * measured_s:
+            yield (
+                f"{letter}'s profiled step takes {1 - rest_s / measured_s:.1f} times a measured one, so its parts are "
+                "of steps unlike those measured"
+            )
 
 
 def _about_ranks(first: Side, other: Side, changed: RankChange | None) -> Iterator[str]:

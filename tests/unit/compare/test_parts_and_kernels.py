@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from triplepoint.compare.comparison import about_profiled
 from triplepoint.compare.kernels import kernel_differences
-from triplepoint.compare.parts import step_difference
+from triplepoint.compare.parts import UNPROFILED, Contribution, StepDifference, step_difference
 from triplepoint.compare.sides import Side
 from triplepoint.compare.traced import KernelName, KernelTime, Part, Traced, of_repeats, part_of
+from triplepoint.effects.samples import unpaired
 from triplepoint.trace.lanes import Job, RankSummary
 
 GEMM = Part("compute", "gemm")
@@ -33,6 +35,14 @@ def traced(
 def side(found: Traced | None, *, is_simulated: bool = False) -> Side:
     summary = RankSummary("rank0.json", 0, True, (0, 1), [], [], 1, 1, 0, 0, False, Job(is_simulated=is_simulated))
     return Side("traces", [], found, [summary])
+
+
+def test_profiled_step_unlike_the_measured_ones_is_said() -> None:
+    """Of A a step of 0.1 s was profiled as one of 0.2 s; of B, 0.15 s, as one of 0.16 s."""
+    rest = Contribution(UNPROFILED, -0.1, -0.01, unpaired([-0.1], [-0.01], "none"))
+    (note,) = about_profiled(StepDifference(0.1, 0.15, 1.0, False, [rest]))
+    assert note.startswith("A's profiled step takes 2.0 times a measured one")
+    assert list(about_profiled(StepDifference(0.2, 0.2, 1.0, True, []))) == list(about_profiled(None)) == []
 
 
 def test_step_difference_by_hand() -> None:
