@@ -75,7 +75,8 @@ class StepTimes:
         yield self._about_ranks()
         if self.drift is not None:
             within = "" if self.drift.is_clear else ", within its spread"
-            yield f"drift: {self._size(self.drift)} from the first third of the steps to the last{within}"
+            word = "longer" if self.drift.value_s > 0 else "shorter"
+            yield f"drift: steps of the last third are {word} than those of the first, {self._size(self.drift)}{within}"
         if not self.long_steps:
             yield f"no step stands out: none takes {_LONG:g} times the median beyond the usual spread"
             return
@@ -102,7 +103,7 @@ class StepTimes:
         ends = ""
         if one.low_s is not None and one.high_s is not None:
             ends = f" [{one.low_s / self.median_s:+.1%}, {one.high_s / self.median_s:+.1%}]"
-        return f"{one.value_s / self.median_s:+.1%}{ends} of a step"
+        return f"{one.value_s / self.median_s:+.1%}{ends} of the median step"
 
 
 def study_steps(operations: Operations, kind: str = "measured") -> StepTimes:

@@ -56,6 +56,7 @@ def test_drift_is_the_last_third_less_the_first() -> None:
     found = study_steps(whole_steps(times_s))
     assert found.drift is not None and found.drift.is_clear
     assert found.drift.value_s == pytest.approx(0.2, abs=0.01)
+    assert any(line.startswith("drift: steps of the last third are longer than") for line in found.sentences())
 
 
 def test_rare_slow_steps_are_named_with_rank_and_cost_and_are_no_drift() -> None:
