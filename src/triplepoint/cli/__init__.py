@@ -54,6 +54,9 @@ _WITHOUT_PANDAS = ("simulate", "import", "telemetry", "parse", "trace", "aggrega
 
 _SERVER = "TRIPLEPOINT_FORKS"
 """`forks.SERVER`: importing it takes as long as all else a command starts with."""
+_COMPILED = ("_scanner", "_sweep")
+"""Modules in C, which a clone has once it is installed."""
+
 FAILED = 1
 INTERRUPTED = 130
 
@@ -96,6 +99,10 @@ def _run(command: str, words: list[str]) -> int:
         return _answer(command, module.run, parser.parse_args(words))
     except UserError as error:
         return _fail(str(error), USER_ERROR)
+    except ImportError as error:
+        if not any(part in str(error) for part in _COMPILED):
+            raise
+        return _fail(f"{error}: it is compiled; run `make env` in the clone, or `pip install .`", USER_ERROR)
     except BrokenPipeError:  # the reader of our output has gone: `triplepoint plan | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

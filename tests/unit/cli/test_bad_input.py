@@ -206,3 +206,15 @@ def test_words_of_other_tools_are_known(word: str, ours: str) -> None:
         nearest(word, ("tp", "pp", "sequence_parallel", "micro_batch_size", "precision"))
         == f" (did you mean {ours!r}?)"
     )
+
+
+def test_clone_that_was_not_compiled_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("triplepoint.trace.kineto.reader")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "triplepoint.trace.kineto._scanner", None)
+    (tmp_path / "t.json").write_text("{}")
+    assert main(["trace", str(tmp_path / "t.json"), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "_scanner" in said and "run `make env`" in said
