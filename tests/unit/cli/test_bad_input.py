@@ -208,13 +208,10 @@ def test_words_of_other_tools_are_known(word: str, ours: str) -> None:
     )
 
 
-def test_clone_that_was_not_compiled_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    for name in [name for name in sys.modules if name.startswith("triplepoint.trace.kineto.reader")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "triplepoint.trace.kineto._scanner", None)
+def test_clone_that_was_not_compiled_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text("{}")
-    assert main(["trace", str(tmp_path / "t.json"), "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "_scanner" in said and "run `make env`" in said
+    call = "import sys; sys.modules['triplepoint.trace.kineto._scanner'] = None; from triplepoint.cli import main; "
+    call += "sys.exit(main(['trace', 't.json', '--out', 'out']))"
+    done = subprocess.run([sys.executable, "-c", call], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1 and "_scanner" in done.stderr and "run `make env`" in done.stderr
