@@ -202,3 +202,20 @@ def test_without_a_power_limit_no_clock_is_lost_to_it() -> None:
     assert power.lost_to_power_limit_fraction == pytest.approx(0.0, abs=1e-9)
     assert power.gpu_power_w > case.predict(CONFIG).power.gpu_power_w
     assert math.isfinite(power.gpu_power_hi_w)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": "gpt3-175b", "cluster": "h200x32", "tp": 4, "pp": 8},
+        {"model": "llama3-70b", "cluster": "h100x64", "tp": 8, "pp": 4},
+    ],
+)
+def test_what_a_power_limit_costs_is_what_its_absence_gains(settings: dict[str, Any]) -> None:
+    """Where heat takes nothing of it: all stages then run at the highest clock."""
+    case = case_of(settings | {"global_batch_size": 64, "recompute": "full"})
+    limited, free = case.predict(CONFIG), changed(case, "power_limit").predict(CONFIG)
+    assert free.power.lost_to_heat_fraction == 0.0
+    gained = 1.0 - free.step_time_s / limited.step_time_s
+    assert limited.power.lost_to_power_limit_fraction == pytest.approx(gained, abs=1e-4)
+    assert gained > 0.01

@@ -181,8 +181,12 @@ def warm_up(
             machine = nodes_under(conditions)
             last = _apart(_turn(last.load, machine, last.factor, followed), reload, min(last.factor.values()))
         if not with_few_nodes:
-            highest = dict.fromkeys(range(load.job.num_gpus), 1.0 / float(first.ready.calibrated.max()))
-            fastest_s = reload(highest).length_s
+            highest = 1.0 / first.ready.calibrated
+            fastest_s = reload(
+                _of_stages(highest, load)
+                if clock_limit_mhz
+                else dict.fromkeys(range(load.job.num_gpus), float(highest.max()))
+            ).length_s
     else:
         factor = dict(start.factor)
         last = _turn(reload(factor), nodes_under(conditions), factor, followed, start)
@@ -304,16 +308,21 @@ def _locked(last: _Turn[AnyLoad], reload: Callable[[dict[int, float]], AnyLoad])
         last: The job with its clocks limited, at another pace.
         reload: Simulates it once more, with these factors on the computation of ranks.
     """
-    job = last.load.job
-    stage = np.array([last.load.place(rank)[0] for rank in range(job.num_gpus)])
     for _ in range(_MOST_TURNS):
-        pace = np.zeros(job.layout.pp)
-        np.maximum.at(pace, stage, last.ratio.reshape(-1)[: job.num_gpus])
-        factor = dict(enumerate(pace[stage].tolist()))
+        factor = _of_stages(last.ratio, last.load)
         if all(abs(last.factor[rank] / wanted - 1.0) < _STEP_OF_SPEED / 2 for rank, wanted in factor.items()):
             break
         last = _turn(reload(factor), last.machine, factor, last.followed)
     return last
+
+
+def _of_stages(ratio: Float, load: Load) -> dict[int, float]:
+    """Return the factor on the computation of every rank, where a stage computes at the pace of its slowest device."""
+    job = load.job
+    stage = np.array([load.place(rank)[0] for rank in range(job.num_gpus)])
+    pace = np.zeros(job.layout.pp)
+    np.maximum.at(pace, stage, ratio.reshape(-1)[: job.num_gpus])
+    return dict(enumerate(pace[stage].tolist()))
 
 
 def _as_long_as_timeline(last: _Turn[AnyLoad]) -> _Turn[AnyLoad]:
