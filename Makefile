@@ -15,12 +15,13 @@ COPYLEFT := $(COPYLEFT);GPL-2.0-only;GPL-2.0-or-later;GPL-3.0-only;GPL-3.0-or-la
 MIT := conda-inject $(addprefix snakemake-interface-,common logger-plugins report-plugins scheduler-plugins storage-plugins)
 AUDIT := .venv-audit
 
-.PHONY: all env test test-all test-slurm test-gangs test-workflow test-models test-rest check format lint types docs audit clean help
+.PHONY: all env test test-all test-slurm test-gangs test-workflow test-models test-rest campaign check format lint types docs audit clean help
 
 help:
 	@echo "make all     make the environment, then every figure and report.html"
 	@echo "make test    make the environment, then run the tests, but for the long ones"
 	@echo "make test-all  the long ones too: every layout of every engine, every fit repeated"
+	@echo "make campaign  random faults to files, launches, disks, projects and Slurm: some half an hour, log in logs/"
 	@echo "make check   formatter, linter, type checker, snakefmt, snakemake --lint, tests: what CI runs"
 	@echo "make docs    make the environment, then the documentation as a site with search: site/index.html"
 	@echo "make audit   known vulnerabilities and licences of the pins; asks pypi.org"
@@ -71,6 +72,14 @@ test-models: env
 
 test-rest: env
 	nice -n 5 $(BIN)/python -m pytest $(SHORT) $(addprefix --ignore=,tests/slurm tests/workflow $(GANGS) $(MODELS))
+
+# The same seeds do the same; another week: make campaign FIRST=1000. Slurm of the tests has to be up, or say SLURM=0.
+FIRST ?= 1
+SLURM ?= 10
+campaign: env
+	@mkdir -p logs
+	bash -o pipefail -c '$(BIN)/python -m tests.benchmarks.fault_campaign --first $(FIRST) --number 300 --launches 10 \
+	    --disks 20 --pipelines 30 --slurm $(SLURM) 2>&1 | tee logs/campaign.log'
 
 check: env format lint types docs test
 

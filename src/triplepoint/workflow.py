@@ -304,15 +304,19 @@ class Binding:
         found = outdated_files(self._plan, _RESULTS, self.products)
         for run in self.runs:
             traces = {f"{_RESULTS}/runs/{run}/{product}" for product in self.trace_products}
-            there = set(filter(os.path.isfile, traces))
+            there = set(filter(_holds_something, traces))
             found |= traces - there if there else set()
         for study, plan in self._plans.items():
             files = self._tables_of(study)
             behind = self._files_of_runs(study, self.aggregated)
-            if _is_of_another_plan(_TABLES / study / "plan.json", plan) or not all(map(os.path.isfile, files + behind)):
+            if _is_of_another_plan(_TABLES / study / "plan.json", plan) or not all(
+                map(_holds_something, files + behind)
+            ):
                 found.update(files)
-        if not all(map(os.path.isfile, self.judged)):
+        if not all(map(_holds_something, self.judged)):
             found.update(self.judged)
+        shown = [f"figs/{figure}.{kind}" for figure in self.figures for kind in ("pdf", "svg", "png", "csv")]
+        found.update(filter(_is_empty, [*shown, f"{self.report}.html"]))
         return found
 
     @property
@@ -510,12 +514,21 @@ def are_records_lost(tables: Sequence[str]) -> bool:
     return not any(_RECORDS.glob("*")) and any(Path(path).exists() for path in tables)
 
 
-def _is_empty(path: Path) -> bool:
-    """Return whether a file is there and holds nothing, as a full disk leaves it."""
+def _size(path: Path | str) -> int | None:
+    """Return the bytes of a file; None if it is not there."""
     try:
-        return path.stat().st_size == 0
+        return Path(path).stat().st_size
     except OSError:
-        return False
+        return None
+
+
+def _is_empty(path: Path | str) -> bool:
+    """Return whether a file is there and holds nothing, as a full disk leaves it."""
+    return _size(path) == 0
+
+
+def _holds_something(path: Path | str) -> bool:
+    return bool(_size(path))
 
 
 def _is_damaged(path: Path, digest: str) -> bool:

@@ -3,7 +3,9 @@
 Prints a line for each seed. A command may work or refuse in one line with exit status 2; a traceback, a hang or many
 lines are counted, and the exit status is 1 if there was any. `--launches 5` kills processes of real launches too: the
 next launch has to end well, with no process of the first left. `--disks 5` fills the disk of launches or makes it
-read-only (`unshare -rm`, a small tmpfs): the launch has to end in one line, and the next one well.
+read-only (`unshare -rm`, a small tmpfs): the launch has to end in one line, and the next one well. `--pipelines 5` lets
+accidents happen between and during calls of Snakemake (`pipeline_faults`), `--slurm 5` to jobs of the test cluster
+(`slurm_soak`). `make campaign` does all, with its log.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.benchmarks.pipeline_faults import disturb, prepare
 from tests.launchers import environment
 from tests.points import planned, tiny_point, write_run
 from triplepoint.cli import main as triplepoint
@@ -194,26 +197,50 @@ def disk_in_launch(seed: int) -> str | None:
     return problem
 
 
+def disturb_pipelines(seeds: range) -> int:
+    """Let accidents happen to copies of one finished project; return how many ended wrongly."""
+    with tempfile.TemporaryDirectory() as scratch:
+        finished = prepare(Path(scratch, "finished")) if seeds else None
+        wrong = 0
+        for seed in seeds:
+            with tempfile.TemporaryDirectory() as place:
+                wrong += finished is not None and disturb(finished, Path(place), seed) is not None
+        return wrong
+
+
+def soak(seeds: range) -> bool:
+    """Let faults happen to the test cluster; return whether any run was lost or doubled."""
+    words = ["--number", str(len(seeds)), "--first", str(seeds.start)]
+    return bool(seeds) and subprocess.run([sys.executable, "-m", "tests.benchmarks.slurm_soak", *words]).returncode != 0
+
+
 def main() -> int:
     """Do the faults of consecutive seeds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--number", type=int, default=100, help="files damaged")
     parser.add_argument("--launches", type=int, default=0, help="launches with a process killed")
     parser.add_argument("--disks", type=int, default=0, help="launches on a disk that is full or read-only")
+    parser.add_argument("--pipelines", type=int, default=0, help="projects with accidents around calls of Snakemake")
+    parser.add_argument("--slurm", type=int, default=0, help="faults of the test cluster, which has to be up")
     parser.add_argument("--first", type=int, default=1, help="first seed")
     arguments = parser.parse_args()
 
     def seeds_of(number: int) -> range:
         return range(arguments.first, arguments.first + number)
 
-    bad = sum(read_damaged(seed) is not None for seed in seeds_of(arguments.number))
-    lost = sum(kill_in_launch(seed) is not None for seed in seeds_of(arguments.launches))
-    disks = sum(disk_in_launch(seed) is not None for seed in seeds_of(arguments.disks))
-    print(
-        f"ended wrongly: {bad} of {arguments.number} files damaged, {lost} of {arguments.launches} launches killed, "
-        f"{disks} of {arguments.disks} disks"
-    )
-    return 1 if bad or lost or disks else 0
+    wrong = {
+        f"of {arguments.number} files damaged": sum(
+            read_damaged(seed) is not None for seed in seeds_of(arguments.number)
+        ),
+        f"of {arguments.launches} launches killed": sum(
+            kill_in_launch(seed) is not None for seed in seeds_of(arguments.launches)
+        ),
+        f"of {arguments.disks} disks": sum(disk_in_launch(seed) is not None for seed in seeds_of(arguments.disks)),
+        f"of {arguments.pipelines} projects": disturb_pipelines(seeds_of(arguments.pipelines)),
+        f"soaks of {arguments.slurm} faults of the test cluster": int(soak(seeds_of(arguments.slurm))),
+    }
+    print("ended wrongly: " + ", ".join(f"{number} {what}" for what, number in wrong.items()))
+    return 1 if any(wrong.values()) else 0
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ if "triplepoint.launch.rank" in sys.orig_argv:
                 time.sleep(0.01)
             time.sleep(STEP_S)
             recorder.end()
-            recorder.write(1.0, 32, 1 << 20)
+            recorder.write(1.0, point.num_tokens, 1 << 20)
         if "profiled" in point.steps.kinds:
             with gzip.open(context.raw / "traces" / f"rank{context.rank}.json.gz", "wt") as trace:
                 trace.write('{"traceEvents": []}')

@@ -61,6 +61,21 @@ def test_empty_file_is_made_again(project: Project, product: str, rule: str) -> 
     assert {"aggregate", "figure"} <= outcome.rules
 
 
+@pytest.mark.parametrize(
+    ("product", "rule"),
+    [
+        ("results/tables/mini/kernels.parquet", "aggregate"),
+        ("figs/mini/timeline.svg", "figure"),
+        ("report.html", "report"),
+    ],
+)
+def test_empty_table_figure_or_report_is_made_again(project: Project, product: str, rule: str) -> None:
+    (project.folder / product).write_bytes(b"")
+    outcome = project.snakemake("-n", "all")
+    assert rule in outcome.rules
+    assert not {"launch", "telemetry", "trace"} & outcome.rules
+
+
 @pytest.mark.long
 def test_launch_that_failed_on_a_changed_point_is_launched_again_with_the_limits_of_today(project: Project) -> None:
     """Also: results of the point as it was are kept, and found again."""
