@@ -61,8 +61,9 @@ class Change:
 
     @property
     def means(self) -> list[Effect]:
-        """The mean effect on each quantity, further ones too, with the interval that the sentence gives it."""
-        return [_mean(found, self.is_paired) for found in (*self.found.values(), *self.more.values()) if found]
+        """The mean effect on each quantity of the title, with its interval; on further ones where that has none."""
+        asked = self.found if any(self.found.values()) else self.more
+        return [_mean(found, self.is_paired) for found in asked.values() if found]
 
     def _said(self, quantities: Mapping[str, Found]) -> str:
         known = {name: found for name, found in quantities.items() if found}
@@ -83,7 +84,7 @@ class Told(NamedTuple):
         sentence: What the change does, with the quantities that the title has no room for.
         noun: What a setting is called, in the singular.
         origin: 'measured', 'simulated' or both.
-        means: The mean effect on each quantity, in the order of the sentence.
+        means: The mean effect on each quantity of the title, in its order: findings are ranked by what figures draw.
     """
 
     sentence: str

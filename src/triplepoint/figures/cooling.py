@@ -118,7 +118,7 @@ def _draw_quantity(axes: Axes, done: DataFrame, clusters: list[str], quantity: Q
 
 
 def _numbers(done: DataFrame) -> DataFrame:
-    columns = list(_NAMES)
+    columns = [*_NAMES, *(name for name in _MORE if name in done)]
     for one in QUANTITIES:
         found = [one.column, *(column_of(one.column, end) for end in ("lo", "hi")), one.limit[0]]
         columns += [name for name in found if name in done and name not in columns]

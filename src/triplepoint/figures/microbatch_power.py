@@ -134,7 +134,7 @@ def _bands(points: DataFrame) -> str:
 
 
 def _numbers(points: DataFrame, published: DataFrame | None, quantities: Sequence[Quantity]) -> DataFrame:
-    columns = list(_NAMES)
+    columns = [*_NAMES, *(name for name in _MORE if name in points)]
     for one in quantities:
         names = [one.column, *(column_of(one.column, end) for end in ("p10", "p90", "lo", "hi")), one.limit[0]]
         columns += [name for name in names if name in points and name not in columns]

@@ -1,7 +1,7 @@
 """Findings: what the runs of a report show, each a sentence worked out from its tables with interval and figure."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -92,7 +92,8 @@ def find(
 ) -> list[Finding]:
     """Return what was found: the first finding of each question, the next of each, and so on; unclear ones last.
 
-    Questions take turns: otherwise layouts, which differ most, would fill the list.
+    Questions take turns: otherwise layouts, which differ most, would fill the list. What is trained comes before what
+    serves prompts: training is what the tool is about.
 
     Args:
         points: Rows of table `points`.
@@ -108,14 +109,24 @@ def find(
         *_best_layouts(frame, figures, pages),
         *_changes(changes, figures),
         *_clusters(done, pages),
-        *_heat(done, figures, pages),
+        *_heat(done, pages),
     ]
     found = [one._replace(sentence=one.sentence.replace(" %", "\u00a0%").replace(" K", "\u00a0K")) for one in found]
-    return _in_turns(found)[:MOST]
+    served = set().union(*done.loc[done["task"] == "inference", "studies"])
+    trained = set().union(*done.loc[done["task"] != "inference", "studies"])
+    of_serving = {
+        name for name, spec in figures.items() if set(spec.studies) & served and not set(spec.studies) & trained
+    }
+    return _in_turns(found, of_serving)[:MOST]
 
 
-def _in_turns(found: list[Finding]) -> list[Finding]:
-    """Return findings in turns of their questions, the largest certain ones of each first; what may be none is last."""
+def _in_turns(found: list[Finding], last: Collection[str]) -> list[Finding]:
+    """Return findings in turns of their questions, the largest certain ones of each first; what may be none is last.
+
+    Args:
+        found: Findings.
+        last: Figures whose findings end each turn.
+    """
 
     def rank(one: Finding) -> tuple[bool, bool, float]:
         # The steps of one launch do not show how launches differ: as good as no interval.
@@ -125,8 +136,8 @@ def _in_turns(found: list[Finding]) -> list[Finding]:
     placed = []
     for one in sorted(found, key=rank):
         turn = turns[one.is_clear, one.question] = turns.get((one.is_clear, one.question), -1) + 1
-        placed.append((not one.is_clear, turn, one))
-    return [one for *_, one in sorted(placed, key=lambda entry: entry[:2])]
+        placed.append((not one.is_clear, turn, one.figure in last, one))
+    return [one for *_, one in sorted(placed, key=lambda entry: entry[:3])]
 
 
 def _prepared(points: Sequence[Row]) -> DataFrame:
@@ -238,9 +249,8 @@ def _clusters(frame: DataFrame, pages: str) -> Iterator[Finding]:
         )
 
 
-def _heat(frame: DataFrame, figures: Mapping[str, FigureSpec], pages: str) -> Iterator[Finding]:
-    """Yield the run that lost most time to heat, and the one that lost most to the power limit."""
-    figure = next((name for name, spec in figures.items() if spec.name == "throttling"), "")
+def _heat(frame: DataFrame, pages: str) -> Iterator[Finding]:
+    """Yield the run that lost most time to heat, and that which lost most to the power limit; no figure draws these."""
     for origin, members in frame.groupby("origin", sort=False):
         for column, cause in (("lost_to_heat_fraction", "Heat"), ("lost_to_power_limit_fraction", "The power limit")):
             known = members[members[column].notna() & (members[column] > 0)]
@@ -254,7 +264,7 @@ def _heat(frame: DataFrame, figures: Mapping[str, FigureSpec], pages: str) -> It
                     f"{middle * 100:.1f} % in the median of {runs} that it holds back."
                 )
                 basis = f"{origin}, of clocks below the highest; interval {ABOUT['none']}"
-                yield Finding(sentence, effect, basis, cause, figure, (_page(row, pages),))
+                yield Finding(sentence, effect, basis, cause, "", (_page(row, pages),))
 
 
 def _name(row: Any) -> str:

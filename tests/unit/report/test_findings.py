@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pandas import read_csv
 
 from tests.synthetic import CONFIG, H200, Spec, build
 from triplepoint.aggregate import aggregate
 from triplepoint.effects import ABOUT, Effect
 from triplepoint.effects.titles import Told
-from triplepoint.figures import FIGURES
+from triplepoint.figures import FIGURES, microbatch_power
 from triplepoint.figures.write import write_figure
 from triplepoint.report.findings import Finding, _changes, find
 from triplepoint.report.pictures import read_picture
@@ -51,6 +52,9 @@ def test_find_says_what_a_change_does_with_the_brackets_of_its_figure(tmp_path: 
     assert said.startswith("speed falls by 20\u00a0% [") and said in one.sentence
     assert one.basis == "mean of 3 layouts, simulated; interval of the mean over them, without the error of the model"
     assert one.figure == "synthetic--microbatch_power"
+    assert len(picture.changes[0].means) == 2, "speed and peak power: what further quantities do ranks no finding"
+    drawn = read_csv(tmp_path / "synthetic" / "microbatch_power.csv").columns
+    assert {*microbatch_power._ANSWERED, *microbatch_power._MORE} <= {*drawn}, "what is said is in the figure's numbers"
 
 
 def test_find_names_the_best_layout_with_its_figure_and_pages(tmp_path: Path) -> None:
@@ -73,6 +77,16 @@ def test_find_ranks_a_change_by_its_largest_clear_effect_with_an_interval() -> N
     (one,) = _changes({"lora": [told]}, {"lora": FIGURES["lora"]})
     assert one.effect == means[2] and one.sentence == "With it, all changes."
     assert one.basis == f"mean of 3 layouts, simulated; interval {ABOUT['ranks']}"
+
+
+def test_find_has_trainings_before_inference(tmp_path: Path) -> None:
+    points = points_of(tmp_path, gpus(4, 20_000), gpus(8, 30_000))
+    served = {"task": "inference", "studies": ["served"]}
+    points += [point | served | {"run": point["run"] + "_served"} for point in points]
+    told = Told("A change of much", "layout", "simulated", [Effect(9.0, 8.0, 10.0, "settings", 3)])
+    shown = SHOWN | {"serving": replace(FIGURES["lora"], studies=("served",))}
+    found = find(points, shown, "pages", {"serving": [told]})
+    assert [one.figure for one in found][0] == "sweep" and "serving" in [one.figure for one in found]
 
 
 def test_find_of_nothing_is_nothing(tmp_path: Path) -> None:
