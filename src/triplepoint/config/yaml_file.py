@@ -72,9 +72,12 @@ def load(text: str, where: str | Path, kind: str = "YAML") -> Any:
     """Return what YAML text holds; `where` it stands and its `kind` are named in the `UserError` if it is not YAML."""
     try:
         return _load(text)
+    except _RefusedError as error:
+        raise UserError(f"{where}: line {error.line}, column {error.column}: {error}") from None
     # PyYAML lets through what Python says of a date or a number that there is none like.
     except (yaml.YAMLError, ValueError, KeyError) as error:
-        raise UserError(f"{where}: not readable as {kind}: {' '.join(str(error).split())}") from None
+        said = " ".join(str(error).replace('in "<unicode string>", ', "at ").split())
+        raise UserError(f"{where}: not readable as {kind}: {said}") from None
 
 
 def _read_regular(path: Path, most_bytes: int) -> str:
@@ -97,7 +100,7 @@ def _load(text: str) -> Any:
     for event in yaml.parse(text, Loader=_Loader):
         level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if level > MOST_LEVELS:
-            raise yaml.YAMLError(f"nested more than {MOST_LEVELS} levels deep, {str(event.start_mark).strip()}")
+            raise _RefusedError(f"nested more than {MOST_LEVELS} levels deep", event.start_mark)
     return yaml.load(text, Loader=_Loader)
 
 
@@ -198,6 +201,15 @@ def _header(text: str, delimiter: str) -> list[str]:
     return next((names for row in rows if any(names := [name.strip() for name in row])), [])
 
 
+class _RefusedError(Exception):
+    """What YAML allows and no file of ours may hold, with where it stands."""
+
+    def __init__(self, text: str, mark: Any) -> None:
+        super().__init__(text)
+        self.line: int = mark.line + 1
+        self.column: int = mark.column + 1
+
+
 class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
     """YAML that refuses a key given twice, which plain YAML settles silently."""
 
@@ -209,7 +221,7 @@ class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoa
             # One that cannot be hashed is refused below.
             if isinstance(key, Hashable):
                 if key in seen:
-                    raise yaml.YAMLError(f"key {key!r} given twice, {str(node.start_mark).strip()}")
+                    raise _RefusedError(f"key {key!r} given twice", key_node.start_mark)
                 seen.add(key)
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
         return mapping
@@ -221,7 +233,8 @@ class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoa
         # YAML's `.inf` and `.nan` are no quantities, and 1e400 is read as the first of them.
         if number.bit_length() > MOST_BITS if isinstance(number, int) else not math.isfinite(number):
             shown = node.value if len(node.value) <= 40 else f"{node.value[:20]}... of {len(node.value)} characters"
-            raise yaml.YAMLError(f"{shown} is out of range, {str(node.start_mark).strip()}")
+            expected = f"an integer of at most {MOST_BITS} bits" if is_integer else "a finite number"
+            raise _RefusedError(f"{shown} is out of range, expected {expected}", node.start_mark)
         return number
 
 

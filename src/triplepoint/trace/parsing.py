@@ -1,5 +1,6 @@
 """Trace files: which to read, the rank of each, and parsing them into folders of rank tables: `triplepoint parse`."""
 
+import filecmp
 import itertools
 import os
 import re
@@ -65,7 +66,7 @@ def find_traces(arguments: Iterable[Path]) -> list[TraceFile]:
     """Return the traces among files and folders, one a rank.
 
     Raises:
-        UserError: If there are none, one is no regular file, or two are of the same rank.
+        UserError: If there are none, one is no regular file, or two are of the same rank or hold the same.
     """
     paths: list[Path] = []
     for path in arguments:
@@ -82,7 +83,22 @@ def find_traces(arguments: Iterable[Path]) -> list[TraceFile]:
         found += _split(path, int(named[-1]) if named else None)
     found = _with_ranks(found)
     check_ranks((file.path, file.rank) for file in found if file.rank is not None)
+    _check_no_copies(paths)
     return found
+
+
+def _check_no_copies(paths: Sequence[Path]) -> None:
+    """Refuse two files that hold the same: measured times of two ranks never agree to the byte.
+
+    Chakra traces may, which hold work without times.
+    """
+    by_size: dict[int, list[Path]] = {}
+    for path in itertools.filterfalse(is_chakra, paths):
+        by_size.setdefault(path.stat().st_size if path.is_file() else 0, []).append(path)
+    for size, alike in by_size.items():
+        for path, other in itertools.combinations(alike if size else (), 2):
+            if filecmp.cmp(path, other, shallow=False):
+                raise UserError(f"{other}: holds the same as {path}; pass one file a rank, of one job")
 
 
 def _may_be_trace(name: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from triplepoint.effects.samples import paired, unpaired
+from triplepoint.manifest import SLOW
 from triplepoint.metrics import robust_sigma
 from triplepoint.units import counted
 from triplepoint.why.operations import Operations
@@ -19,7 +20,7 @@ _LEAST_CHANGE = 0.01
 """Share of the step from which a difference of ranks, or a drift, is said to be one. Our choice."""
 _LONG, _LONG_SIGMA = 1.25, 5.0
 """A step counts as far longer than usual from so many medians on that are also so many robust standard deviations: of
-normal times one in 3.5 million is. Our choice."""
+normal times one in 3.5 million is. One of `SLOW` medians is in any case, as launches name it. Our choice."""
 _MOST_NAMED = 4
 
 
@@ -119,6 +120,7 @@ def study_steps(operations: Operations, kind: str = "measured") -> StepTimes:
     slow, fast = int(means_s.argmax()), int(means_s.argmin())
     median_s = float(np.median(job_s))
     is_long = (job_s >= _LONG * median_s) & (job_s - median_s >= _LONG_SIGMA * robust_sigma(job_s))
+    is_long |= job_s > SLOW * median_s
     longest = np.flatnonzero(is_long)[np.argsort(-job_s[is_long])] if len(job_s) >= _LEAST_STEPS else np.array([], int)
     ranks = [worker.rank for worker in operations.workers]
     return StepTimes(

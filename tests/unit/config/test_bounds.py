@@ -79,7 +79,7 @@ def test_plan_study_without_points(config: Path, capsys: pytest.CaptureFixture[s
         (f"steps: {{measured: {10**12}}}", "steps.measured: Input should be less than or equal to 1000000"),
         (f"steps: {{warmup: {10**12}}}", "steps.warmup: Input should be less than or equal to 1000000"),
         (f"trace_ranks: [{10**30}]", "is out of range"),
-        ("telemetry_period_s: .inf", ".inf is out of range"),
+        ("telemetry_period_s: .inf", ".inf is out of range, expected a finite number"),
         ("telemetry_period_s: .nan", ".nan is out of range"),
         ("telemetry_period_s: 1.0e-300", "telemetry_period_s: Input should be greater than or equal to 0.001"),
         ("lora_alpha: 1.0e+400", "1.0e+400 is out of range"),

@@ -11,7 +11,7 @@ from triplepoint.trace.parsing import TraceFile, check_ranks, find_run_traces, f
 def touch(*paths: Path) -> None:
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("[]")
+        path.write_text(f'["{path.name}"]')
 
 
 def test_find_traces_of_a_folder_are_those_that_can_be_traces(tmp_path: Path) -> None:
@@ -24,6 +24,13 @@ def test_find_traces_of_a_folder_are_those_that_can_be_traces(tmp_path: Path) ->
         ("rank2.json.zst", 2),
         ("rank3.json.zstd", 3),
     ]
+
+
+def test_find_traces_refuses_copies_of_one_trace(tmp_path: Path) -> None:
+    (tmp_path / "rank0.json").write_text("[]")
+    (tmp_path / "rank1.json").write_text("[]")
+    with pytest.raises(UserError, match=r"rank1.json: holds the same as .*rank0.json; pass one file a rank"):
+        find_traces([tmp_path])
 
 
 def test_find_traces_named_files_are_taken_whatever_they_are_called(tmp_path: Path) -> None:

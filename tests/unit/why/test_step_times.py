@@ -70,6 +70,13 @@ def test_rare_slow_steps_are_named_with_rank_and_cost_and_are_no_drift() -> None
     assert "2 steps far longer" in line and "4.8% of the time: step 50 (rank 1), step 55 (rank 1)" in line
 
 
+def test_a_step_that_launches_name_is_one_here_too() -> None:
+    """Half of the steps differ so much that three times the median is within five of their deviations."""
+    times_s = np.tile(np.array([0.4, 0.6, 1.0, 1.4, 1.6]), (2, 12))
+    times_s[:, 30] = 3.5
+    assert study_steps(whole_steps(times_s)).long_steps == (30,)
+
+
 def test_two_steps_and_one_rank_say_that_they_are_too_few() -> None:
     assert "too few" in list(study_steps(whole_steps(np.ones((2, 2)))).sentences())[-1]
     assert any("none to compare it with" in line for line in study_steps(whole_steps(np.ones((1, 5)))).sentences())

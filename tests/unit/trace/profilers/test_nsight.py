@@ -68,9 +68,10 @@ def test_gpus_of_a_file_are_ranks_in_their_order(tmp_path: Path) -> None:
 
 
 def test_files_of_nodes_are_ranks_in_the_order_of_their_names(tmp_path: Path) -> None:
-    for node in ("node10", "node9"):
+    for node, end in (("node10", 8), ("node9", 9)):
         for device in (0, 1):
-            write_nsight(tmp_path / f"{node}.sqlite", recording(kernel("gemm", 0, 9)), device=device, pid=PID + device)
+            done = recording(kernel("gemm", 0, end))
+            write_nsight(tmp_path / f"{node}.sqlite", done, device=device, pid=PID + device)
     found = [(file.path.stem, file.rank) for file in find_traces([tmp_path])]
     assert found == [("node9", 0), ("node9", 1), ("node10", 2), ("node10", 3)]
 

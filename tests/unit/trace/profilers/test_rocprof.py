@@ -150,7 +150,7 @@ def test_processes_with_a_gpu_each_are_ranks_in_the_order_of_their_gpus(tmp_path
         ("901_kernel_trace.csv", 0),
         ("900_kernel_trace.csv", 1),
     ]
-    (tmp_path / "902_kernel_trace.csv").write_text(V3.replace('"KERNEL_DISPATCH",1', '"KERNEL_DISPATCH",2'))
+    (tmp_path / "902_kernel_trace.csv").write_text(V3.replace('"KERNEL_DISPATCH",1', '"KERNEL_DISPATCH",2') + "\n")
     with pytest.raises(UserError, match=r"neither its name \(rank<N>\) nor what is in it says which rank it is of"):
         trace_files([tmp_path], tmp_path / "out", load_scheme(), lambda line: None, num_jobs=1)
 
