@@ -14,7 +14,7 @@ from triplepoint.advise.fronts import Bool, Few, few_to_measure, may_reach_front
 from triplepoint.advise.search_evaluate import Candidate, follow, look
 from triplepoint.advise.search_space import Question, Row, groups_of
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.errors import UserError
+from triplepoint.errors import Problems, UserError
 from triplepoint.plan_cost import START_S
 from triplepoint.prices import UNPRICED, Prices
 from triplepoint.processes import on_all_cores
@@ -182,14 +182,17 @@ def search(
         UserError: If the question is wrong, or no configuration is legal.
     """
     catalogue = Catalogue(config)
+    problems = Problems("search")
     if objective == "cost" and not prices.are_given:
-        raise UserError("search: cost has no prices; give --price-kwh, --price-gpu-hour or both")
+        problems.add(UserError("search: cost has no prices; give --price-kwh, --price-gpu-hour or both"))
+    groups = problems.call(groups_of, question, catalogue) or []
     has_racks = limits.rack_power_kw < math.inf
-    if has_racks and catalogue.cluster(question.cluster, "search").nodes_per_rack is None:
-        raise UserError(
+    if groups and has_racks and catalogue.cluster(question.cluster, "search").nodes_per_rack is None:
+        line = (
             f"search: cluster {question.cluster} has no nodes_per_rack; set it, or use --max-node-power or --max-power"
         )
-    groups = groups_of(question, catalogue)
+        problems.add(UserError(line))
+    problems.refuse()
     read_calibrations(config)
     looked = _looked_at(groups, config, limits, say)
     follow_all = partial(_followed, config=config, prices=prices, say=say)

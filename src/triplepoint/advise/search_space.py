@@ -10,7 +10,7 @@ from typing import Any
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.study import MOST_POINTS
-from triplepoint.errors import UserError, nearest
+from triplepoint.errors import Problems, UserError, nearest
 from triplepoint.predictions import Configuration
 
 _MICRO_BATCHES = (1, 2, 4, 8)
@@ -66,9 +66,13 @@ def groups_of(question: Question, catalogue: Catalogue) -> list[list[Row]]:
         UserError: If the model, the cluster or a setting is not known, if degrees leave no configuration, or if there
             are too many.
     """
-    _check_names(question.values)
-    cluster = catalogue.cluster(question.cluster, "search")
-    model = catalogue.model(question.model, "search")
+    problems = Problems("search")
+    for error in _wrong_values(question.values):
+        problems.add(error)
+    cluster = problems.call(catalogue.cluster, question.cluster, "search")
+    model = problems.call(catalogue.model, question.model, "search")
+    problems.refuse()
+    assert cluster is not None and model is not None
     axes = _axes(question, model, cluster.num_gpus, cluster.gpus_per_node)
     total = math.prod(len(values) for values in axes.values())
     if total > 50 * MOST_POINTS:
@@ -85,15 +89,15 @@ def groups_of(question: Question, catalogue: Catalogue) -> list[list[Row]]:
     return groups
 
 
-def _check_names(values: Values) -> None:
+def _wrong_values(values: Values) -> Iterator[UserError]:
     known = [name for name in Configuration.model_fields if name not in (*_ALWAYS, "id", "stack", "dp", "repeats")]
     for name in values:
         if name not in known:
-            raise UserError(f"search: --set {name}: is not a setting to search over{nearest(name, known)}")
+            yield UserError(f"search: --set {name}: is not a setting to search over{nearest(name, known)}")
     for name in _SIZES:
         for value in values.get(name, ()):
             if type(value) is not int or value < 1:
-                raise UserError(
+                yield UserError(
                     f"search: --set {name}: found {value!r}, expected whole numbers from 1, such as {name}=1,2"
                 )
 

@@ -17,7 +17,7 @@ from triplepoint.cli.arguments import (
     whole_number,
 )
 from triplepoint.cli.progress import Progress
-from triplepoint.errors import UserError
+from triplepoint.errors import Problems, UserError
 
 if TYPE_CHECKING:
     from triplepoint.advise.search import Found
@@ -125,8 +125,11 @@ def run(arguments: argparse.Namespace) -> Answer:
     from triplepoint.advise.search import Limits, search
     from triplepoint.advise.search_space import Question
 
+    problems = Problems("search")
     if arguments.study is not None and arguments.study.suffix != ".yaml":
-        raise UserError(f"{arguments.study}: expected a name that ends in .yaml")
+        problems.add(UserError(f"search: --study {arguments.study}: expected a name that ends in .yaml"))
+    values = dict(pair for text in arguments.set if (pair := problems.call(_values, text)))
+    problems.refuse()
     limits = Limits(
         step_time_s=arguments.max_step_time,
         energy_per_token_j=arguments.max_energy,
@@ -137,7 +140,6 @@ def run(arguments: argparse.Namespace) -> Answer:
         memory_gib=arguments.max_memory,
         fits_probability=arguments.fits,
     )
-    values = dict(_values(text) for text in arguments.set)
     question = Question(arguments.model, arguments.cluster, arguments.batch, values, arguments.stack)
     with Progress("listing configurations") as say:
         found = search(

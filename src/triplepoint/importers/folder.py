@@ -1,5 +1,7 @@
 """Read a folder of recordings: which file is of which format and host, on one clock, as samples of each host."""
 
+import tarfile
+import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -98,6 +100,10 @@ def list_folder(folder: Path, mapping: Path | None = None, skipped: Sequence[Pat
             continue
         _sort(path, known, found)
     if not found.telemetry and not found.traces:
+        for path in found.others:
+            if tarfile.is_tarfile(path) or zipfile.is_zipfile(path):
+                which = "" if folder.is_file() else f"{path.name} is "
+                raise UserError(f"{folder}: {which}an archive; unpack it, and import the folder that it makes")
         names = ", ".join(path.name for path in found.others[:_MOST_NAMED]) or "nothing"
         raise UserError(
             f"{folder}: no telemetry and no traces; found {names}; known are "

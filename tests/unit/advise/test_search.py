@@ -177,6 +177,16 @@ def test_energy_has_a_first_of_its_own() -> None:
     assert energies == sorted(energies)
 
 
+def test_all_that_is_wrong_with_a_question_is_said_at_once() -> None:
+    with pytest.raises(UserError) as error:
+        search(Question("llama3-70x", "h100x511", 0, {"tp": [0]}, None), CONFIG, "cost")
+    told = str(error.value)
+    assert told.startswith("search: cost has no prices") and told.count("search: ") == 1
+    assert all(
+        word in told for word in ("--set tp: found 0", "unknown cluster 'h100x511'", "unknown model 'llama3-70x'")
+    )
+
+
 def test_a_setting_that_is_not_known_is_refused() -> None:
     with pytest.raises(UserError, match="micro_batch"):
         groups_of(Question("llama3-8b", "h200x32", 64, {"micro_batch": [1]}), Catalogue(CONFIG))

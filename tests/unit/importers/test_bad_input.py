@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+import tarfile
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -279,3 +280,15 @@ def test_pipe_of_something_else_is_named_as_the_user_named_it(
     assert main(["import", "-", "--results", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("triplepoint: -: no telemetry and no traces; found stdin; known are nvidia-smi CSV")
+
+
+def test_archive_on_a_pipe_says_that_it_is_to_be_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        archive.add(__file__)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(made.getvalue())))
+    assert main(["import", "-", "--results", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "triplepoint: -: an archive; unpack it, and import the folder that it makes"
