@@ -291,6 +291,7 @@ def _limits(advice: Advice) -> list[str]:
 def _seen(caps: Caps) -> str:
     before, after = caps.before, caps.after
     return (
+        "with the leakage that clocks of each GPU show (placement: equal parts): "
         f"all GPUs {before.power_w / KILO:.2f} kW, then {after.power_w / KILO:.2f} kW; "
         f"step {before.step_time_s:.2f} s, then {after.step_time_s:.2f} s; "
         f"clocks of a stage {before.clock_spread - 1:.1%} apart, then {after.clock_spread - 1:.1%}"

@@ -12,7 +12,7 @@ from triplepoint.advise.caps import Caps, Drawn, find_caps, with_leakage, with_l
 from triplepoint.advise.gain import Gain
 from triplepoint.advise.placement import Site, placed_on
 from triplepoint.advise.recommend import Advice, Limits
-from triplepoint.advise.recommend_text import script
+from triplepoint.advise.recommend_text import _seen, script
 from triplepoint.config.cluster import ConditionsConfig
 from triplepoint.config.rules import fold
 from triplepoint.errors import UserError
@@ -56,6 +56,7 @@ def test_power_in_equal_time_is_within_a_point_of_lit_silicon() -> None:
     assert caps is not None and caps.after.step_time_s <= 1.001 * caps.before.step_time_s
     assert 1.0 - caps.after.power_w / caps.before.power_w == pytest.approx(0.04, abs=0.01)
     assert all(limit_w < 700 for limit_w in caps.limits_w.values()) and (0, 6) not in caps.limits_w
+    assert _seen(caps).startswith("with the leakage that clocks of each GPU show (placement: equal parts): all GPUs ")
 
 
 def test_time_at_equal_power_gains_but_less_than_lit_silicon() -> None:
