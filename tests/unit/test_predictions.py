@@ -177,7 +177,7 @@ def test_blank_cell_leaves_its_key_out(tmp_path: Path) -> None:
         ("a.csv", "tp,tp\n1,2\n", "a.csv: column 'tp' stands 2 times; keep one"),
         ("a.csv", "tp,pipeline_layers\n1,[3, 5]\n", "a.csv: line 2: 3 cells, the header has 2"),
         ("a.csv", "tp,pp\n1,{\n", "a.csv: line 2: pp: not readable as a value"),
-        ("a.json", '{"tp": 1, "tp": 2}', "a.json: not readable as JSON: key 'tp' given twice"),
+        ("a.json", '{"tp": 1, "tp": 2}', "a.json: line 1, column 11: key 'tp' given twice"),
         ("a.csv", "tp,pp\n\n1,{\n", "a.csv: line 3: pp: not readable as a value"),
         ("a.yaml", LLAMA | {"overlap": "grad"}, "a.yaml: overlap: expected a list; write [grad], found 'grad'"),
         ("a.csv", [LLAMA | {"id": "x"}] * 2, "a.csv: line 3: id 'x' is also that of "),

@@ -93,6 +93,6 @@ def test_read_hta_ranks_are_as_written_and_in_order(tmp_path: Path) -> None:
     for name, rank in (("a.json", 7), ("b.json", 2)):
         write_trace(tmp_path / name, [kernel(GEMM, 0, 1)], distributedInfo={"rank": rank})
     assert [one.rank for one in read_hta(find_traces([tmp_path]), lambda line: None)] == [2, 7]
-    write_trace(tmp_path / "c.json", [kernel(GEMM, 0, 1)], distributedInfo={"rank": 7})
+    write_trace(tmp_path / "c.json", [kernel(GEMM, 0, 2)], distributedInfo={"rank": 7})
     with pytest.raises(UserError, match=r"c\.json: rank 7 is also in .*a\.json"):
         read_hta(find_traces([tmp_path]), lambda line: None)

@@ -98,7 +98,7 @@ def test_trace_files_csv_stands_beside_every_table(tmp_path: Path) -> None:
 
 def test_trace_files_rank_from_name_then_from_content(tmp_path: Path) -> None:
     named = write_trace(tmp_path / "job_rank-12.json", rank_events(), distributedInfo={"rank": 3})
-    inside = write_trace(tmp_path / "worker_b.json", rank_events(), distributedInfo={"rank": 3})
+    inside = write_trace(tmp_path / "worker_b.json", rank_events(), distributedInfo={"rank": 3}, of="another process")
     alone = write_trace(tmp_path / "toy.json", rank_events())
     run([named, inside], tmp_path / "both")
     assert ranks_of(tmp_path / "both") == [3, 12]
@@ -129,7 +129,10 @@ def test_trace_files_same_rank_by_name_is_refused(tmp_path: Path) -> None:
 
 
 def test_trace_files_same_rank_as_written_is_refused(tmp_path: Path) -> None:
-    paths = [write_trace(tmp_path / name, rank_events(), distributedInfo={"rank": 1}) for name in ("a.json", "b.json")]
+    paths = [
+        write_trace(tmp_path / name, rank_events(), distributedInfo={"rank": 1}, of=name)
+        for name in ("a.json", "b.json")
+    ]
     refused(tmp_path, paths, r"b\.json: rank 1 is also in .*a\.json")
 
 
