@@ -10,7 +10,7 @@ from typing import Any
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.contents import with_contents
-from triplepoint.config.mesh import Place, RankMesh, beside_border
+from triplepoint.config.mesh import Place, RankMesh, ranks_at_boundary
 from triplepoint.config.plan import Limits, Plan, PlanEntry, PlannedRun, layout_label, run_id, run_label
 from triplepoint.config.point import Engine, Point
 from triplepoint.config.rules import Rule, fold, refusal, without_effect
@@ -265,7 +265,7 @@ def as_simulated(point: Point, cluster: ClusterConfig) -> Point:
     stages = [round(index * last / max(num_traced - 1, 1)) for index in range(num_traced)]
     mesh = RankMesh(layout)
     ranks = {mesh.rank(Place(pp=stage)) for stage in stages}
-    ranks.update(rank for stage in stages for rank in beside_border(mesh.stage(stage), cluster.gpus_per_node))
+    ranks.update(rank for stage in stages for rank in ranks_at_boundary(mesh.stage(stage), cluster.gpus_per_node))
     for node, gpu in cluster.speeds:
         slow = node * cluster.gpus_per_node + gpu
         if slow < point.num_gpus:
