@@ -290,8 +290,7 @@ class Binding:
         """
         if not runs or self._selection.studies is not None:
             return
-        from triplepoint.budget import over_budget
-        from triplepoint.plan_cost import plan_cost
+        from triplepoint.plan_cost import over_budget, plan_cost
 
         meant = set(runs)
         launched = Plan(entries=tuple(entry for entry in self._plan.valid if entry.run in meant))

@@ -124,8 +124,8 @@ def _machines(plan: "Plan") -> list[str]:
 
 def _beyond_budget(costs: "Sequence[RunCost]", arguments: argparse.Namespace) -> list[str]:
     """Return what Snakemake will ask before it launches so much, a line if anything."""
-    from triplepoint.budget import over_budget
     from triplepoint.config.study import read_selection
+    from triplepoint.plan_cost import over_budget
 
     chosen = read_selection(arguments.config)
     budget = chosen.max_gpu_hours if arguments.max_gpu_hours is None else arguments.max_gpu_hours

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from tests.unit.test_plan_cost import STEP_10_S, one
-from triplepoint.budget import over_budget
-from triplepoint.plan_cost import Existing, RunCost
+from triplepoint.plan_cost import Existing, RunCost, over_budget
 from triplepoint.simulate.predict.prediction import Prediction
 
 
