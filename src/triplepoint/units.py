@@ -1,4 +1,4 @@
-"""Powers of ten and of two, defined here only, and numbers with their noun."""
+"""Unit conversion factors, and numbers with their noun as text."""
 
 NS_PER_US = 1_000
 NS_PER_S = 1_000_000_000
@@ -19,10 +19,10 @@ GIB = 1 << 30
 
 
 def ns_to_s(duration_ns: float) -> float:
-    """Return nanoseconds as seconds."""
+    """Convert nanoseconds to seconds."""
     return duration_ns / NS_PER_S
 
 
 def counted(num: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun, such as '1 layout' and '3 layouts'; the plural ends in s unless given."""
+    """Return a number with its noun, such as '1 layout' or '3 layouts'; the plural adds an s unless given."""
     return f"{num} {noun}" if num == 1 else f"{num} {plural or noun + 's'}"

@@ -11,7 +11,7 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import SETTINGS, settings_of
 from triplepoint.errors import Problems, UserError, nearest
 from triplepoint.metrics import Z90
-from triplepoint.predictions import Configuration, Request, noted_request, read_cells
+from triplepoint.predictions import Configuration, Request, read_cells, try_request
 from triplepoint.simulate.predict.prediction import Prediction
 from triplepoint.status import PredictionStatus
 from triplepoint.tables.results import POINTS
@@ -94,7 +94,7 @@ def _read(source: Path, config: Path) -> list[_Measured]:
         values = problems.call(_numbers, measured, where)
         if values is not None and not values and not unknown:
             problems.add(UserError(f"{where}: no measured value; give a column of table points, such as step_time_s"))
-        request = noted_request(problems, configuration, where, number, catalogue) if configuration else None
+        request = try_request(problems, configuration, where, number, catalogue) if configuration else None
         if request is None or values is None:
             continue
         if request.id in ids:
