@@ -113,8 +113,9 @@ SQUARES = (
     (0.08, 0.25, 40),
     (0.05, 0.5, 60),
 )
-"""Period in s, busy share and number of cycles of each square wave. 0.1 s at 25 % is the update period and duty reported
-for the sensors of A100 and H100, at which a plain mean of samples has the largest error. Source: arXiv:2312.02741."""
+"""Period in s, busy share and number of cycles of each square wave. 0.1 s at 25 % is the reported update period and
+duty of the sensors of A100 and H100, at which a plain mean of samples has the largest error. Source: arXiv:2312.02741.
+"""
 
 
 def square_waves(machine: Machine, scale: float) -> Iterator[Row]:
@@ -165,7 +166,7 @@ def _sleep_until(deadline_s: float) -> None:
 
 
 def churn_loop(device: str) -> Callable[[], None]:
-    """Return a function that allocates and frees device memory, which contends with the sampler for the driver's lock."""
+    """Return a function that allocates and frees device memory, which needs the same driver lock as the sampler."""
     num_bytes = 64 << 20 if device != "cpu" else 1 << 10
 
     def step() -> None:
