@@ -12,8 +12,7 @@ import pyarrow.parquet
 
 from triplepoint import swings
 from triplepoint.aggregate.energy import read_sensors
-from triplepoint.aggregate.nodes import readings_of
-from triplepoint.aggregate.plug import LEAST_SAMPLES
+from triplepoint.aggregate.nodes import LEAST_SAMPLES, readings_of
 from triplepoint.aggregate.samples import Samples
 from triplepoint.aggregate.steps import read_steps
 from triplepoint.config.catalogue import Catalogue
