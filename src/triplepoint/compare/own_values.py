@@ -20,7 +20,7 @@ from triplepoint.tables.studies import read_joined
 from triplepoint.verdicts.number import Number, Verdict, judge_values
 from triplepoint.verdicts.quantities import DERIVED, Ordering, unit_of
 from triplepoint.verdicts.read import read_claims
-from triplepoint.verdicts.rows import NO_NUMBER, why_not
+from triplepoint.verdicts.rows import NO_NUMBER, missing_reason
 from triplepoint.verdicts.runs import IDENTITY, Group, Runs, group_repeats
 
 SD = "_sd"
@@ -172,7 +172,7 @@ def _judge(measured: _Measured, runs: Runs, config: Path) -> Iterator[dict[str, 
             row |= {"origin": "predicted", "runs": ""}
         else:
             ours = runs.number(groups[0], quantity) if groups[0].has_run else None
-            reason = why_not(groups[0]) or NO_NUMBER
+            reason = missing_reason(groups[0]) or NO_NUMBER
             row |= {"origin": groups[0].origin, "runs": ";".join(groups[0].runs)}
         yield row | _beside(number, ours, reason)
 
