@@ -66,9 +66,7 @@ def blocks() -> list[Block]:
 
 
 BLOCKS = blocks()
-COMMAND_LINES = [
-    pytest.param(command, id=f"{block}: {command}") for block in BLOCKS for command in block.commands
-]
+COMMAND_LINES = [pytest.param(command, id=f"{block}: {command}") for block in BLOCKS for command in block.commands]
 SPANS = sorted(
     {span for page in PAGES for span in re.findall(r"`(triplepoint [a-z][^`\n]*)`", _BLOCK.sub("", page.read_text()))}
 )
