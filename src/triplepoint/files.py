@@ -15,7 +15,7 @@ from triplepoint.errors import UserError
 
 
 @contextlib.contextmanager
-def whole(path: Path, is_private: bool = False) -> Iterator[Path]:
+def atomic_file(path: Path, is_private: bool = False) -> Iterator[Path]:
     """Yield a scratch path next to `path`; move it there when the block succeeds, remove it when it raises.
 
     Args:
@@ -39,7 +39,7 @@ def whole(path: Path, is_private: bool = False) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield an empty scratch folder next to `path`; it replaces `path` if the block succeeds, else it is removed.
 
     Raises:
@@ -88,7 +88,7 @@ def guarded(text: str) -> str:
 
 def write_text(path: Path, text: str, is_private: bool = False) -> None:
     """Write text to a file atomically."""
-    with whole(path, is_private) as scratch:
+    with atomic_file(path, is_private) as scratch:
         scratch.write_text(text, encoding="utf-8")
 
 

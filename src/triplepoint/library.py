@@ -271,7 +271,7 @@ def simulate(point: Mapping[str, object], config: str | Path = "config", out: st
     """
     from triplepoint.config.base import parse
     from triplepoint.config.catalogue import Catalogue
-    from triplepoint.files import whole_folder, write_text
+    from triplepoint.files import atomic_folder, write_text
     from triplepoint.plan import plan_point
     from triplepoint.predictions import Configuration, request_of
     from triplepoint.simulate.artefacts.simulate_run import simulate_run
@@ -285,7 +285,7 @@ def simulate(point: Mapping[str, object], config: str | Path = "config", out: st
     keep = tempfile.TemporaryDirectory(prefix="triplepoint-") if out is None else None
     folder = Path(out if keep is None else keep.name) / "runs" / planned.run  # type: ignore[arg-type]
     write_text(folder / "point.json", planned.model_dump_json(indent=2) + "\n")
-    with whole_folder(folder / "raw") as raw:
+    with atomic_folder(folder / "raw") as raw:
         simulate_run(planned, raw, Path(config))
     return Run(folder, keep)
 

@@ -254,7 +254,7 @@ class Node(Strict):
     telemetry: Telemetry | None
     """Summary of the telemetry; None without telemetry."""
     telemetry_absent: str | None = None
-    """Why there is no telemetry; None if there is, and in older manifests."""
+    """Reason that there is no telemetry; None if there is, and in older manifests."""
     sampler_ends: tuple[SamplerEnd, ...] = ()
     """Unexpected ends of the sampler."""
     placement: Placement | None = None
@@ -264,11 +264,11 @@ class Node(Strict):
     clock: Clock | None = None
     """Offset from the first node's clock; None on the first node, and if the agents could not compare the clocks."""
     clock_absent: str | None = None
-    """Why the agents could not compare the clocks, or not to the end; None if they could, and on the first node."""
+    """Reason that the agents did not complete the clock comparison; None if they did, and on the first node."""
     zeus: tuple[ZeusWindow, ...] = ()
     """Energies measured by Zeus, compared with the sampler's."""
     zeus_absent: str | None = None
-    """Why measurements of Zeus are missing; None if they are complete, and in simulated runs."""
+    """Reason that measurements of Zeus are missing; None if they are complete, and in simulated runs."""
     device_problems: tuple[str, ...] = ()
     """Problems with the devices: a rank's device that the sampler did not find, or a slot for no device or for two."""
 

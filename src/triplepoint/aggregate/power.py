@@ -112,7 +112,7 @@ class Power:
     host_spread_w: Spread | None = None
     """Spread of that sum over measured steps. Unit: W."""
     absent: str | None = None
-    """Why power (of GPUs; on cpu, of hosts) was not measured; None if it was."""
+    """Reason that power of GPUs (on cpu: of hosts) was not measured; None if it was."""
     cpu_utilisation: np.ndarray = field(default_factory=lambda: np.array([]))
     """CPU utilisation, all samples of measured steps. Shape (num_samples,)."""
     gpu_utilisation: np.ndarray = field(default_factory=lambda: np.array([]))

@@ -21,8 +21,8 @@ def add_prediction(point: Point, manifest: Manifest, row: Row, ranks: list[Row],
     Args:
         point: Point of the run.
         manifest: Manifest of the run.
-        row: Its row of `points`, changed in place.
-        ranks: Its rows of `gpus`, changed in place; empty if it did not finish.
+        row: Row of the run in `points`, changed in place.
+        ranks: Rows of the run in `gpus`, changed in place; empty if it did not finish.
         config: Folder of the configuration.
     """
     if manifest.origin == "simulated":
@@ -102,7 +102,7 @@ def add_memory_need(point: Point, row: Row, config: Path) -> None:
 
     Args:
         point: The point.
-        row: Its row of `points`, changed in place.
+        row: Row of the point in `points`, changed in place.
         config: Folder of the configuration.
     """
     if point.cluster.device == "cpu":

@@ -24,13 +24,13 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Simulate the run, whatever is there already."""
     folder = run_folder(arguments)
     from triplepoint.config.plan import read_planned_run
-    from triplepoint.files import whole_folder
+    from triplepoint.files import atomic_folder
     from triplepoint.simulate.artefacts.simulate_run import simulate_run
 
     planned = read_planned_run(folder / "point.json")
     if planned.point.engine != "simulated":
         raise UserError(f"{planned.run}: its engine is {planned.point.engine}; launch it, or plan it with --simulated")
-    with whole_folder(folder / "raw") as raw:
+    with atomic_folder(folder / "raw") as raw:
         manifest = simulate_run(planned, raw, arguments.config)
     say(f"{planned.run}: {manifest.status}")
     return answer_of_run(folder, manifest)

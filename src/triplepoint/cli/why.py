@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _write(out: Path, answer: "Why") -> None:
-    from triplepoint.files import whole
+    from triplepoint.files import atomic_file
     from triplepoint.tables.why import WHY
 
     table = WHY.from_rows(answer.rows())
@@ -101,5 +101,5 @@ def _write(out: Path, answer: "Why") -> None:
         return
     import pyarrow.csv
 
-    with whole(out) as scratch:
+    with atomic_file(out) as scratch:
         pyarrow.csv.write_csv(table, scratch)

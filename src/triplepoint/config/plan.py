@@ -27,7 +27,7 @@ class Limits(Featured):
     features: ClassVar[frozenset[str]] = frozenset({"slots"})
 
     executor: Literal["local", "slurm"]
-    """How to launch the gang."""
+    """Launch of the gang: on this machine, or through Slurm."""
     time_limit_s: float
     """Wall time after which the launch ends as `timeout`. Unit: s."""
     hang_timeout_s: float

@@ -53,9 +53,9 @@ class Gang(Strict):
     """Longest time until a file written on one node is visible on another; NFS caches attributes for up to a minute.
     Unit: s."""
     requeues: Count = 3
-    """How often to submit a launch again after preemption, or a lost or bad node."""
+    """Number of times that a launch is submitted again after preemption, or a lost or bad node."""
     retries: Count = 1
-    """How often to submit a launch again after a crash, a hang or an error of a collective."""
+    """Number of times that a launch is submitted again after a crash, a hang or an error of a collective."""
 
     def job_parameters(
         self, num_gpus: int, exclude: Collection[str] = (), srun_args: Sequence[str] = ()

@@ -167,7 +167,7 @@ def expand(study: Study, where: Path) -> list[Settings]:
 
     Args:
         study: The study.
-        where: Its file, for errors.
+        where: File of the study, for error messages.
 
     Raises:
         UserError: If a key or a value is not a setting, if two axes set the same key, or if there are too many points.

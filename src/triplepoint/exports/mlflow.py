@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from triplepoint.exports.runs import ExportedRun
-from triplepoint.files import whole_folder, write_text
+from triplepoint.files import atomic_folder, write_text
 
 _FINISHED, _FAILED = 3, 4
 """`RunStatus` of MLflow."""
@@ -93,7 +93,7 @@ def _write_run(study: str, run: ExportedRun, home: Path) -> Path:
     for name, step, value in series:
         metrics.setdefault(f"steps/{name}", []).append(f"{step.t_ns // _NS_PER_MS} {value!r} {step.step}")
     tags = {"mlflow.runName": run.run, **{f"triplepoint.{name}": text for name, text in run.tags.items()}}
-    with whole_folder(target) as scratch:
+    with atomic_folder(target) as scratch:
         write_text(scratch / "meta.yaml", yaml.safe_dump(about))
         (scratch / "artifacts").mkdir()
         for part, values in (("params", run.settings), ("tags", tags)):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from triplepoint.errors import UserError
-from triplepoint.files import guarded, whole
+from triplepoint.files import atomic_file, guarded
 
 if TYPE_CHECKING:  # imported in the functions that use it, to keep the sampler's memory small
     import pyarrow.parquet as pq
@@ -150,13 +150,13 @@ class Table:
     def write(self, path: Path, table: pa.Table) -> None:
         """Check a table and write it atomically to a Parquet file."""
         checked = self.check(table, path)
-        with whole(path) as scratch, self._file(scratch) as file:
+        with atomic_file(path) as scratch, self._file(scratch) as file:
             file.write_table(checked)
 
     @contextlib.contextmanager
     def writer(self, path: Path) -> Iterator[Callable[[pa.Table], None]]:
         """Yield a function that checks and appends rows; the file appears atomically when the block succeeds."""
-        with whole(path) as scratch, self._file(scratch) as file:
+        with atomic_file(path) as scratch, self._file(scratch) as file:
             yield lambda rows: file.write_table(self.check(rows, path))
 
     def _file(self, path: Path) -> "pq.ParquetWriter":
@@ -226,7 +226,7 @@ class Table:
         from pyarrow.csv import CSVWriter
 
         with (
-            whole(path) as scratch,
+            atomic_file(path) as scratch,
             CSVWriter(scratch, self._flat(self.schema().empty_table()).schema) as file,
         ):
             for part in parts:

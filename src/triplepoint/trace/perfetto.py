@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from triplepoint.files import whole
+from triplepoint.files import atomic_file
 from triplepoint.manifest import Manifest, Node
 from triplepoint.tables import TIMELINE
 from triplepoint.trace import Int64
@@ -132,7 +132,7 @@ def write_perfetto(path: Path, ranks: Iterable[RankTimeline], counters: Iterable
     events = _events(ranks, counters, base_ns)
     head = f'{{"schemaVersion":1,"displayTimeUnit":"ms","baseTimeNanoseconds":{base_ns},"traceEvents":[\n'
     with (
-        whole(path) as scratch,
+        atomic_file(path) as scratch,
         scratch.open("wb") as file,
         # No name and no time in the gzip header: the same trace gives the same bytes.
         gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as out,

@@ -98,8 +98,8 @@ class Derived(NamedTuple):
     """A quantity that is derived from other tables.
 
     Attributes:
-        unit: Its unit.
-        about: Its meaning.
+        unit: Unit of the quantity.
+        about: Meaning of the quantity.
         of: Returns the quantity of a run; None where the run does not have it.
     """
 

@@ -10,7 +10,7 @@ from isal import igzip
 
 from triplepoint import __version__
 from triplepoint.config.plan import PlannedRun
-from triplepoint.files import whole, write_json
+from triplepoint.files import atomic_file, write_json
 from triplepoint.manifest import Device, Evidence, Manifest, Node, Telemetry, write_manifest
 from triplepoint.provenance import git_state
 from triplepoint.simulate.artefacts.course import Course, course_of, spread_of
@@ -165,7 +165,7 @@ def _write_trace(
     }
     listed = [{"role": group.role, "name": group.name, "ranks": group.ranks} for group in groups.values()]
     write_json(folder / f"rank{rank}.groups.json", {"groups": listed, "collectives": []})
-    with whole(folder / f"rank{rank}.json.gz") as scratch:
+    with atomic_file(folder / f"rank{rank}.json.gz") as scratch:
         scratch.write_bytes(igzip.compress(document(metadata, events), compresslevel=_LEVEL))
 
 

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from triplepoint.errors import UserError
-from triplepoint.files import whole
+from triplepoint.files import atomic_file
 from triplepoint.trace.chakra.schema import SCHEMAS, Schema
 from triplepoint.trace.kineto.source import Source
 
@@ -203,7 +203,7 @@ def write_trace(path: Path, metadata: Message | None, nodes: Iterable[Message]) 
         nodes: Nodes; what they carry beyond their schema is written too.
     """
     count = -1 if metadata is not None else 0
-    with whole(path) as scratch, scratch.open("wb") as file:
+    with atomic_file(path) as scratch, scratch.open("wb") as file:
         # No name and no time in the gzip header: the same trace gives the same bytes.
         out = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) if path.suffix == ".gz" else file
         for message in chain([metadata] if metadata is not None else [], nodes):
