@@ -125,7 +125,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     from triplepoint.importers.hosts import offsets_of
     from triplepoint.importers.run import Job, import_folder
     from triplepoint.importers.times import find_zone
-    from triplepoint.trace.pipes import spooled
+    from triplepoint.trace.pipes import spool_pipes
 
     gc.disable()  # millions of cells that are in no cycle, walked again and again
     if arguments.timezone:
@@ -144,7 +144,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     )
     job = Job(described, _numbers(arguments.gpus), *_steps(arguments), study=arguments.study)
     with Progress("looking at files") as progress, tempfile.TemporaryDirectory() as scratch:
-        (folder,) = spooled([arguments.folder], Path(scratch) / "pipes", progress)
+        (folder,) = spool_pipes([arguments.folder], Path(scratch) / "pipes", progress)
         try:
             done = import_folder(folder, arguments.results, job, wanted, catalogue, progress)
         except UserError as error:

@@ -12,7 +12,7 @@ from triplepoint.compare.quantities import QuantityDifference
 from triplepoint.compare.sides import Side
 from triplepoint.compare.traced import Part, Traced, part_name
 from triplepoint.effects import Effect
-from triplepoint.trace.lanes import Job, RankSummary
+from triplepoint.trace.rank_results import Job, RankSummary
 
 GEMM, GATHER, IDLE = Part("compute", "gemm"), Part("comm", "all_gather", "tp"), Part("idle", "host")
 

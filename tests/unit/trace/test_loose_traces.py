@@ -260,7 +260,7 @@ def test_trace_sorting_on_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch
     def full(*anything: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("triplepoint.trace.rank.work.Found", full)
+    monkeypatch.setattr("triplepoint.trace.rank.work.TraceRows", full)
     with pytest.raises(OSError, match="No space left"):
         run([path], tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -11,8 +11,8 @@ from triplepoint.errors import UserError
 from triplepoint.tables import SEGMENTS
 from triplepoint.trace import parsing
 from triplepoint.trace.kineto import reader
-from triplepoint.trace.lanes import RankSummary
 from triplepoint.trace.parsing import Task, TraceFile, find_traces, parse_traces
+from triplepoint.trace.rank_results import RankSummary
 from triplepoint.trace.taxonomy import load_scheme
 
 
@@ -65,7 +65,7 @@ def die(task: Task) -> RankSummary:
 
 
 def test_parse_traces_killed_process_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parsing, "_parse_elsewhere", die)
+    monkeypatch.setattr(parsing, "_parse_silently", die)
     expected = r"^a process parsing one of 3 traces was killed \(out of memory\?\); run again with --jobs 1$"
     with pytest.raises(UserError, match=expected):
         parse(traces(tmp_path / "in"), tmp_path / "out", 2)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from tests.unit.trace.rank.parsed import parse
 from tests.unit.trace.traces import ALL_REDUCE, GEMM, event, kernel
 from triplepoint.trace.compare import Comparison, compare_ranks
-from triplepoint.trace.lanes import RankSummary
 from triplepoint.trace.loose_traces import summarise
+from triplepoint.trace.rank_results import RankSummary
 
 NOTHING = compare_ranks([], [])
 

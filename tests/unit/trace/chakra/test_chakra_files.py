@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from triplepoint.errors import UserError
 from triplepoint.trace.chakra.files import messages, open_trace, write_trace
-from triplepoint.trace.chakra.nodes import NodeFacts, facts_of
+from triplepoint.trace.chakra.nodes import ChakraNode, read_node
 from triplepoint.trace.chakra.schema import NEWEST, SCHEMAS, Schema
 from triplepoint.trace.chakra.summary import summarise_graph
 
@@ -28,9 +28,9 @@ VERSIONS = {
 }
 
 
-def facts(path: Path) -> list[NodeFacts]:
+def facts(path: Path) -> list[ChakraNode]:
     trace = open_trace(path)
-    return [facts_of(node, trace.schema) for node in trace.nodes()]
+    return [read_node(node, trace.schema) for node in trace.nodes()]
 
 
 @pytest.mark.parametrize(("name", "version"), VERSIONS.items())

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.unit.trace.cross.worlds import MS, T0, US, collectives_of, cut, rank_seeing, together, true_ends
-from triplepoint.trace.lanes import Collectives
 from triplepoint.trace.matching import MatchedCollectives, match_collectives
+from triplepoint.trace.rank_results import Collectives
 
 
 def pairs(matched: MatchedCollectives) -> list[list[tuple[int, int]]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from triplepoint.trace import Int64
-from triplepoint.trace.lanes import CollectiveKey, Collectives, Label, Lane, Step
+from triplepoint.trace.rank_results import CollectiveKey, Collectives, Label, Segments, Step
 
 T0 = 1_700_000_000_000_000_000
 US = 1_000
@@ -81,10 +81,10 @@ def cut(own: Collectives, first: int, last: int | None = None) -> Collectives:
     return Collectives(own.rank, key, own.start[part], own.end[part], own.num_ranks[part], own.ranks[part])
 
 
-def lane_of(rank: int, segments: Sequence[tuple[Label, int, int]], steps: Sequence[Step] = ()) -> Lane:
+def lane_of(rank: int, segments: Sequence[tuple[Label, int, int]], steps: Sequence[Step] = ()) -> Segments:
     """Return a lane from (label, start, end); one step over all of it unless told."""
     labels = list(dict.fromkeys(label for label, _, _ in segments))
     times = np.array([segment[1:] for segment in segments], dtype=np.int64).reshape(-1, 2)
     label = np.array([labels.index(segment[0]) for segment in segments], dtype=np.int64)
     whole = [Step(0, int(times[0, 0]), int(times[-1, 1]))] if len(segments) else []
-    return Lane(rank, list(steps) or whole, times[:, 0], times[:, 1], label, labels)
+    return Segments(rank, list(steps) or whole, times[:, 0], times[:, 1], label, labels)
