@@ -93,7 +93,7 @@ def _write_run(study: str, run: ExportedRun, experiment: Path) -> Path:
     for name, step, value in series:
         metrics.setdefault(f"steps/{name}", []).append(f"{step.t_ns // _NS_PER_MS} {value!r} {step.step}")
     tags = {"mlflow.runName": run.run, **{f"triplepoint.{name}": text for name, text in run.tags.items()}}
-    with whole_folder(target) as scratch:
+    with atomic_folder(target) as scratch:
         write_text(scratch / "meta.yaml", yaml.safe_dump(meta))
         (scratch / "artifacts").mkdir()
         for kind, values in (("params", run.settings), ("tags", tags)):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from triplepoint.files import guarded, whole, write_text
+from triplepoint.files import atomic_file, guarded, write_text
 from triplepoint.trace.rank_results import RankSummary
 from triplepoint.units import NS_PER_US
 
@@ -56,7 +56,7 @@ def write_kernels(path: Path, kernels: pa.Table) -> None:
     )
     order = pc.sort_indices(sums, [("rank", "ascending"), ("sum_ns_sum", "descending"), ("name", "ascending")])
     sums = sums.take(order)
-    with whole(path) as scratch, scratch.open("w", encoding="utf-8", newline="") as file:
+    with atomic_file(path) as scratch, scratch.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*_KEYS, "count", "sum_us", "mean_us", "min_us", "max_us"])
         for row in sums.to_pylist():

@@ -220,7 +220,7 @@ def write_trace(path: Path, metadata: Message | None, nodes: Iterable[Message]) 
         nodes: Nodes. Their unknown fields are written too.
     """
     count = -1 if metadata is not None else 0
-    with whole(path) as scratch, scratch.open("wb") as file:
+    with atomic_file(path) as scratch, scratch.open("wb") as file:
         # Without name and time in the gzip header, the same trace always gives the same bytes.
         out = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) if path.suffix == ".gz" else file
         for message in chain([metadata] if metadata is not None else [], nodes):
