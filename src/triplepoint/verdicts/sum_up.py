@@ -41,21 +41,21 @@ def counts(claims: DataFrame, kinds: Sequence[str]) -> DataFrame:
 
 
 def answer_values(found: DataFrame) -> str:
-    """Return how many numbers of `deviations` agree, also of those that nothing was fitted to, and how far off we are.
-
-    The range is from the 5th to the 95th percentile over all numbers that are no temperatures.
-    """
+    """Return how many numbers of `deviations` agree, also of those that nothing was fitted to."""
     if found.empty:
         return "No published number has one of ours beside it"
     free = found[~found["was_fitted"]]
     said = f"{_agreeing(found)} published numbers agree with ours"
     if 0 < len(free) < len(found):
         said += f", {_agreeing(free)} where nothing was fitted"
+    return said
+
+
+def range_of_ratios(found: DataFrame) -> str:
+    """Return the median of ours over published, and from where to where 9 of 10 are: 5th to 95th percentile."""
     ratios = found.loc[~found["is_kelvin"], "deviation"].to_numpy(float)
-    if not len(ratios):
-        return said
     low, high = np.percentile(ratios, _PERCENTILES)
-    return f"{said}; ours over published is {np.median(ratios):.2f} in the median, 9 of 10 from {low:.2f} to {high:.2f}"
+    return f"median {np.median(ratios):.2f}, 9 of 10 from {low:.2f} to {high:.2f}"
 
 
 def answer_directions(found: DataFrame) -> str:
