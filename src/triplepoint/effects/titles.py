@@ -3,7 +3,7 @@
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import nan
+from math import isnan, nan
 from typing import NamedTuple
 
 from pandas import DataFrame
@@ -114,7 +114,7 @@ class Change:
             return signed(mean) + (_range(effects, None, "") if self.is_paired else "")
         least, most = min(effects, key=_value), max(effects, key=_value)
         num_up, num_down = _num_up_and_down(effects)
-        if not num_up and not num_down:
+        if _sign(least) == _sign(most) == "0.0":
             return "no change"
         counts = f" ({num_up} up, {num_down} down)" if num_up and num_down else ""
         return f"{_sign(least)} to {_sign(most)} {least.unit}{counts}"
@@ -125,7 +125,10 @@ class Change:
         if not self.main:
             return at_place("", self.sentence)
         others = [f"{name} {text}" for name in self.found if name != self.main and (text := self.short(name))]
-        return Statement(self.sentence, self.subject, self.mean(self.main), self.noun, tuple(others))
+        effect = self.mean(self.main)
+        if isnan(effect.low):  # how far settings differ is known then, if there are several
+            effect = over_settings(list(self.found[self.main].values()))
+        return Statement(self.sentence, self.subject, effect, self.noun, tuple(others))
 
     def _is_clear(self, name: str) -> bool:
         """Return whether settings agree on the sign of a change, as far as the interval of their mean says."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import Colormap, Normalize
 from pandas import DataFrame, Series, concat
 
@@ -188,10 +189,9 @@ def draw_cells(axes: Axes, found: DataFrame, colours: str | Colormap, scale: Nor
     cells[[lines[name] for name in found["row"]], found["at"].to_numpy(int)] = found["value"]
     axes.set_facecolor(marks.PALE)
     _name_grey(axes, found, lines)
-    drawn = axes.pcolormesh(
-        np.arange(cells.shape[1] + 1) - 0.5, np.arange(len(lines) + 1) - 0.5, np.ma.masked_invalid(cells), cmap=colours,
-        norm=scale, linewidth=0,
-    )  # fmt: skip
+    drawn = _boxes(cells, cmap=colours, norm=scale, linewidth=0, antialiased=False)
+    axes.add_collection(drawn, autolim=False)
+    axes.set_xlim(-0.5, cells.shape[1] - 0.5)
     starts = found.groupby("node")["at"].min().sort_index()
     for start in starts[1:]:
         axes.axvline(start - 0.5, color="white", linewidth=1.5)
@@ -210,6 +210,21 @@ def draw_cells(axes: Axes, found: DataFrame, colours: str | Colormap, scale: Nor
     axes.grid(visible=False)
     for side in axes.spines.values():
         side.set_visible(False)
+    return drawn
+
+
+def _boxes(cells: np.ndarray, **how: Any) -> PolyCollection:
+    """Return cells as boxes, neighbours of one value as one: links of a node are often used alike."""
+    boxes, values = [], []
+    for row, of_row in enumerate(cells):
+        ends = np.flatnonzero(np.append(of_row[1:] != of_row[:-1], True))
+        for start, end in zip(np.append(0, ends[:-1] + 1), ends, strict=True):
+            if of_row[end] == of_row[end]:
+                left, right, top, bottom = start - 0.5, end + 0.5, row - 0.5, row + 0.5
+                boxes.append([(left, top), (right, top), (right, bottom), (left, bottom)])
+                values.append(of_row[end])
+    drawn = PolyCollection(boxes, **how)
+    drawn.set_array(np.asarray(values))
     return drawn
 
 

@@ -79,7 +79,7 @@ STEP_PARTS: Mapping[str, Mark] = {
 }
 """Parts of a profiled step, in the order they are stacked."""
 
-OVERLAPPED = Mark("overlapped communication", MIDDLE, "......")
+OVERLAPPED = Mark("overlapped communication", MIDDLE, r"\\\\\\")
 """Time of communication that runs while something else does, on top of a stack of exposed times."""
 
 OPTIMIZATIONS: Mapping[str, Mark] = {

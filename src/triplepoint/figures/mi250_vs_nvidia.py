@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 from pandas import DataFrame
 
 from triplepoint.effects.equal_work import change_of_pairs
+from triplepoint.effects.titles import Statement
 from triplepoint.figures import marks, style
 from triplepoint.figures.grouped import CALLED, comparable, draw_groups
 from triplepoint.figures.parallelism_sweep import Quantity
@@ -37,8 +38,13 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
             )
             for gpu, name in names.items()
         }
-        answers = [change.answer for change in changes.values()]
+        answers = [_about(change.answer) for change in changes.values()]
     else:
         changes, answers = {}, ["No MI250 and other GPU type to compare"]
     page, numbers = draw_groups(answers, changes, points, QUANTITIES, marks.GPU_TYPES)
     return page.finish(), numbers
+
+
+def _about(answer: Statement | str) -> Statement | str:
+    """Return an answer as one of the same question for all GPU types."""
+    return answer._replace(about="MI250") if isinstance(answer, Statement) else answer

@@ -18,8 +18,8 @@ from triplepoint.figures.microbatch_power import (
 from triplepoint.figures.parallelism_sweep import Quantity, share_y
 
 NOTE = (
-    "Use of the busier direction: mean of all GPUs, for InfiniBand of all nodes. Bands: least to most used GPU or node. "
-    "Right: the highest of these, and the mean change over layouts with its 90 % t interval."
+    "Use of the busier direction: mean of all GPUs, for InfiniBand of all nodes. Bands: least to most used GPU or "
+    "node. Right: the highest of these, and the mean change over layouts with its 90 % t interval."
 )
 _FULL = "full"
 """Column of the share at which a link is full, in per cent."""

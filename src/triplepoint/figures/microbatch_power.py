@@ -41,10 +41,10 @@ _ANSWERED = {
     "sm_clock_mhz": "clock",
     "gpu_energy_per_token_j": "energy per token",
     "peak_memory_bytes": "memory",
-    "job_host_power_w": "host power",
-    "cpu_utilisation": "CPU use",
 }
 """Columns, and what their changes are called; the first is that of the title."""
+_ANSWERED_OF_HOSTS = {"tokens_per_s_per_gpu": "speed", "job_host_power_w": "host power", "cpu_utilisation": "CPU use"}
+"""The same of points without GPUs."""
 _NAMES = (
     "group", "setting", "layout", "tp", "pp", "is_sharded", "micro_batch_size", "run", "repeat", "origin", "status",
     "reason", "num_gpus",
@@ -93,7 +93,8 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         NOTE.format(bands=_bands(chosen)), sharex="col",
     )  # fmt: skip
     if isinstance(change, Change):
-        page.beside([change.short(_ANSWERED[one.column]) for one in quantities], heading(change))
+        called = _ANSWERED | _ANSWERED_OF_HOSTS
+        page.beside([change.short(called[one.column]) for one in quantities], heading(change))
     handles: list[Artist] = []
     page.head([(str(group["group"].iloc[0]).split(" on ")[0], "") for group in groups])
     for col, group in enumerate(groups):
@@ -137,7 +138,8 @@ def answer(points: DataFrame) -> Change | str:
     ran = {size: len(pair_points(done, "tokens_per_s_per_gpu", keys, setting, first, size)) for size in sizes[1:]}
     last = max(size for size, num in ran.items() if 2 * num >= max(ran.values()))
     words = f"micro-batch {first}", f"micro-batch {last}"
-    return change_of_pairs(done, keys, setting, (first, last), _ANSWERED, words)
+    asked = _ANSWERED_OF_HOSTS if (done["device_type"] == "cpu").all() else _ANSWERED
+    return change_of_pairs(done, keys, setting, (first, last), asked, words)
 
 
 def heading(change: Change) -> str:

@@ -42,8 +42,8 @@ CHANGES = (
 MEMORY = "memory of\na {rank} (GiB)"
 _GIB = 2**30
 NOTE = (
-    "A mark: change of one setting in one layout, the other as it is; lines with caps: 90 % interval of it. Right: mean "
-    "over layouts, its interval where wide enough to show, and their range. Memory is predicted where it ran out."
+    "A mark: change of one setting in one layout, the other as it is; lines with caps: 90 % interval of it. Right: "
+    "mean over layouts, its interval where wide enough to show, and their range. Memory is predicted where it ran out."
 )
 _NAMES = (
     "group", "layout", "switched", "run", "status", "origin", "peak_memory_bytes", "needed_memory_bytes",

@@ -18,8 +18,8 @@ NUM_STEPS = 6
 """Steps whose power is drawn."""
 NOTHING = "no job whose nodes all have a power meter, with 100 readings or more"
 NOTE = (
-    "Power at the plug, read every {period}. Swing: 1st to 99th percentile, over the mean. Brackets: lowest and highest "
-    "repeat."
+    "Power at the plug, read every {period}. Swing: 1st to 99th percentile, over the mean. Brackets: lowest and "
+    "highest repeat."
 )
 _LINE = "job_power_line_fraction"
 

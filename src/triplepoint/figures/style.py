@@ -344,7 +344,7 @@ def _width_in(axes: Axes) -> float:
     ratios = np.asarray(place.get_gridspec().get_width_ratios(), float)
     part = ratios[place.colspan.start : place.colspan.stop].sum() / ratios.sum()
     # Labels of the axes, and at the right of the page the column of numbers.
-    return float((page.get_figwidth() - 0.7) * part - 0.25)
+    return float((page.get_figwidth() - 0.6) * part - 0.1)
 
 
 def name_bars(axes: Axes, names: Sequence[str]) -> None:

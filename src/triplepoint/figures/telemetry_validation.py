@@ -83,7 +83,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 
 def _answer(checks: DataFrame) -> str:
-    """Return how far two ways to measure energy are apart; without them the cost of sampling, or how late samples are."""
+    """Return how far two ways to measure energy are apart; without them what sampling costs, or how late it is."""
     for check, words in (
         ("integral_60s", "Integrated power is {} the energy counter"),
         ("overhead", "Steps with sampling are {} steps without"),

@@ -25,8 +25,8 @@ _PLOTTED = [
     *_SHARES, NORMALISED, "published_normalised",
 ]  # fmt: skip
 NOTE = (
-    "A mark or bar is a GPU, in slots of nodes. Normalised: over the most throttled GPU of its run, published ones over "
-    "what is not known, so compare their pattern alone. Right: {about} over nodes."
+    "A mark or bar is a GPU, in slots of nodes. Normalised: over the most throttled GPU of its run, published ones "
+    "over what is not known, so compare their pattern alone. Right: {about} over nodes."
 )
 
 

@@ -219,7 +219,8 @@ def _draw_boxes(
         )
         low, high = np.full(len(found), top), np.full(len(found), top + height)
         corners = np.stack([[start, low], [end, low], [end, high], [start, high], [start, low]])  # 5, 2, num
-        path = Path.make_compound_path_from_polys(np.moveaxis(corners, 2, 0))
+        codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * len(found)
+        path = Path(corners.transpose(2, 0, 1).reshape(-1, 2), codes)
         axes.add_patch(PathPatch(path, facecolor=mark.colour, edgecolor="white", linewidth=edge, snap=False))
 
 
@@ -233,10 +234,12 @@ def _draw_shares(
     for mark, found in looks.items():
         start, length = found["t_start_ns"].to_numpy(float), found["duration_ns"].to_numpy(float)
         taken = taken + np.diff([np.clip(edge - start, 0, length).sum() for edge in edges]) / (end_ns / _PARTS)
-        # What runs beside others fills the strip and no more.
-        reached[mark] = np.minimum(taken, 1)
+        # What runs beside others fills the strip and no more. A hundredth of its height is less than a pixel.
+        reached[mark] = np.minimum(taken, 1).round(2)
     for mark, shares in reversed(reached.items()):  # from the top each, smaller ones over larger ones
-        axes.stairs(top + height * shares, edges * scale, baseline=top, fill=True, color=mark.colour, linewidth=0)
+        changes = np.append(True, np.diff(shares) != 0)
+        at = np.append(edges[:-1][changes], end_ns) * scale
+        axes.stairs(top + height * shares[changes], at, baseline=top, fill=True, color=mark.colour, linewidth=0)
 
 
 def _courses(samples: DataFrame, run: str, spans: DataFrame) -> dict[str, DataFrame]:
