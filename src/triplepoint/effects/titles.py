@@ -76,7 +76,7 @@ class Change:
         effects, words = list(self.found[self.main].values()), _WORDS[self.main]
         than = {word: f" {word} {self.base}" if self.base else "" for word in ("than", "as")}
         if not self._is_clear(self.main):
-            return f"{subject} {self._unclear(effects, words, than['than'])}"
+            return f"{subject} {self._unclear(effects, words, than)}"
         mean = self.mean(self.main)
         among = _range(effects, mean, self.noun) if self.is_paired else ""
         if len(effects) < 2:
@@ -139,17 +139,21 @@ class Change:
             or (self.is_paired and all(one.value * effects[0].value > 0 for one in effects))
         )
 
-    def _unclear(self, effects: Sequence[Effect], words: _Words, than: str) -> str:
+    def _unclear(self, effects: Sequence[Effect], words: _Words, than: Mapping[str, str]) -> str:
         num_up, num_down = _num_up_and_down(effects)
-        most, least = max(effects, key=_value), min(effects, key=_value)
-        up = words.more.format(f"up to {most.size}")
+        most, least = max(effects, key=_value), min(effects, key=_value).opposite
+        up = f"{words.more.format(f'up to {most.size}')}{than['than']}"
+        if most.is_relative and most.value >= MANY:
+            up = f"{words.times.format(f'up to {digits(1 + most.value)} times')}{than['as']}"
+        down = words.less.format(f"up to {least.size}")
         if num_up and num_down:
-            down = words.less[words.less.index("{") :].format(f"up to {least.opposite.size}")
-            return f"{up}{than} in {counted(num_up, self.noun)}, and {down} in {num_down}"
-        if not num_up and not num_down:
-            return f"does not change {self.main} in any of {counted(len(effects), self.noun)}"
-        said = up if num_up else words.less.format(f"up to {least.opposite.size}")
-        return f"{said}{than} in {num_up or num_down} of {counted(len(effects), self.noun)}"
+            down = down[down.index("up to") :]
+            return f"{up} in {counted(num_up, self.noun)}, and {down} in {num_down}"
+        num, nouns = num_up or num_down, counted(len(effects), self.noun)
+        if not num:
+            return f"does not change {self.main} in any of {nouns}"
+        where = f"{num} of {nouns}" if num < len(effects) else f"both {self.noun}s" if num == 2 else f"all {nouns}"
+        return f"{up if num_up else down + than['than']} in {where}"
 
 
 class Statement(NamedTuple):

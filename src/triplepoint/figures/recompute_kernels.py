@@ -20,7 +20,7 @@ NOTE = (
     "layouts with its 90 % interval over GPUs, where wide enough to show, and the range over layouts."
 )
 _COMPARED = ("kernel_sum_s", "published_s")
-_ANSWERED = {"compute_s": "computation", "exposed_comm_s": "exposed comm."}
+_ANSWERED = {"compute_s": "computation", "exposed_comm_s": "exposed\ncomm."}
 
 
 @style.styled

@@ -71,9 +71,9 @@ def answer(differences: Mapping[str, DataFrame], first: str, second: str) -> Sta
     model = max(certain, key=lambda one: abs(effects[one].value))
     effect = effects[model]
     said = f"{effect.text} longer than" if effect.value > 0 else f"{effect.opposite.text} shorter than"
-    if effect.is_tie:
-        said = f"as long as, difference {effect.text}, "
     sentence = f"a step of {model} on {second} is {said} on {first}{_maker(differences[model], effect)}"
+    if effect.is_tie:
+        sentence = f"a step of {model} on {second} is as long as on {first}, difference {effect.text}"
     others = tuple(f"{name} {_signed(one)}" for name, one in effects.items() if name != model)
     return Statement(sentence, "scale-up against scale-out", effect, "", others)
 

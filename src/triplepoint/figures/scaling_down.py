@@ -50,8 +50,8 @@ def _answer(change: Change, order: str) -> list[str]:
     if not change.found["MFU"]:
         return ["No layout ran with both sizes of a model"]
     mean = change.mean("MFU")
-    stand = "may not" if np.isnan(mean.low) or mean.is_tie else "do not"
+    stand = "may not stand" if np.isnan(mean.low) or mean.is_tie else "do not stand"
     if max(abs(mean.low), abs(mean.high)) < _ALIKE:
-        stand = "do"
-    said = f"Models scaled down to 30B {stand} stand for whole ones: {change.sentence}"
+        stand = "stand"
+    said = f"Models scaled down to 30B {stand} for whole ones: {change.sentence}"
     return [said, at_place("", order)] if order else [said]

@@ -53,6 +53,8 @@ _NUMBER_WITH_UNIT = re.compile(r"(?<=\d) (?=(?:%|°C|K|W|s|MHz|Hz)(?!\w))")
 _NAMES = "bar_names"
 """Attribute of panels whose bars are named: the names in one line each."""
 
+_MOST_BESIDE = 7
+"""Lines that fit beside a panel."""
 _PHRASES = (r"[,;:] ", r" (?=\()", r" (?=(?:than|as|in|on|of|for|by|with|and|to) )")
 """Where a title is best broken: after a comma and the like, before a bracket, before these words."""
 
@@ -203,7 +205,9 @@ class Page:
             return
         for row, text in zip(self.axes, texts, strict=False):
             lines = re.sub(r" (?=[\[(])", "\n", text)
-            row[-1].text(1.04, 0.5, lines, transform=row[-1].transAxes, va="center", **how)
+            # What is longer than a panel is high goes on below it.
+            at = (1.0, "top") if lines.count("\n") >= _MOST_BESIDE else (0.5, "center")
+            row[-1].text(1.04, at[0], lines, transform=row[-1].transAxes, va=at[1], **how)
         last = self.axes[0][-1]
         last.text(1.04, 1.02, heading, transform=last.transAxes, va="bottom", color=marks.GREY, **how)
 
@@ -359,7 +363,7 @@ def _is_crowded(axes: Axes) -> bool:
     """Return whether names of bars touch."""
     shown = [label for label in axes.get_xticklabels() if label.get_visible() and label.get_text()]
     boxes = [label.get_window_extent() for label in shown]
-    return any(one.x1 + 1 > other.x0 for one, other in zip(boxes, boxes[1:], strict=False))
+    return any(one.x1 > other.x0 for one, other in zip(boxes, boxes[1:], strict=False))
 
 
 def mark_origin(axes: Axes, points: DataFrame) -> None:
