@@ -17,8 +17,8 @@ from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 
 NOTE = (
-    "Lines with caps: 90 % interval of the model, or 10th to 90th percentile over measured steps. Right: mean change "
-    "over layouts, with its 90 % t interval over layouts; a range where layouts disagree on the sign."
+    "Lines with caps: {intervals}. Right: mean change over layouts, with its 90 % t interval over layouts; a range "
+    "where layouts disagree on the sign."
 )
 NEED = "needed_memory_bytes"
 CALLED = {
@@ -90,7 +90,7 @@ def draw_groups(
         min(style.TALLEST, 1.8 + 1.05 * len(rows)), note, sharex="col",
         width_ratios=[max(found["layout"].nunique(), 2) for found in panels],
     )  # fmt: skip
-    page.head([str(found["panel"].iloc[0]).partition("\n")[::2] for found in panels])
+    page.head([str(found["panel"].iloc[0]).partition(" on ")[::2] for found in panels])
     page.beside(
         ["\n".join(filter(None, (_said(words, change, one) for words, change in changes.items()))) for one in rows],
         titles.mean_of(max((change.num for change in changes.values()), default=0), "layout").replace(" of ", " of\n"),

@@ -36,10 +36,9 @@ _ASKED = {
     "gpu_energy_per_token_j": "energy per token",
 }
 NOTE = (
-    "Lines with caps: {bars}. Right: mean change over layouts, with its 90 % t interval over layouts; a range where "
-    "layouts disagree on the sign."
+    "Lines with caps: {intervals}. Right: mean change over layouts, with its 90 % t interval over layouts; a range "
+    "where layouts disagree on the sign."
 )
-_BARS = {"simulated": "90 % interval of the model", "measured": "10th to 90th percentile over measured batches"}
 _NAMES = [
     "panel", "line", "group", "layout", "tp", "is_sharded", "run", "repeat", "origin", "status", "reason",
     "global_batch_size", "prompt_tokens", "output_tokens", "num_gpus", "num_measured_steps", "power_absent",
@@ -65,12 +64,11 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     limits = [one.limit[0] for one in drawn if one.limit[0]]
     numbers = points[[*_NAMES, *(name for name in columns if name in points), *limits]]
     panels = [DataFrame(found) for _, found in numbers.groupby("panel", sort=False)]
-    bars = "; ".join(_BARS[name] for name in sorted(points["origin"].dropna().unique()))
     change = answer(points)
     page = style.new_page(
         change if isinstance(change, str) else change.answer, points, len(drawn), len(panels),
         style.PAGE if len(panels) > 1 else style.COLUMN, min(style.TALLEST, 2.0 + 1.05 * len(drawn)),
-        NOTE.format(bars=bars), sharex="col",
+        NOTE, sharex="col",
     )  # fmt: skip
     page.head([str(found["panel"].iloc[0]).partition("\n")[::2] for found in panels])
     if isinstance(change, Change):

@@ -43,20 +43,21 @@ _ANSWERED = {
     "peak_memory_bytes": "memory",
 }
 """Columns, and what their changes are called; the first is that of the title."""
-_ANSWERED_OF_HOSTS = {"tokens_per_s_per_gpu": "speed", "job_host_power_w": "host power", "cpu_utilisation": "CPU use"}
+_ANSWERED_OF_HOSTS = {
+    "tokens_per_s_per_gpu": "speed",
+    "job_host_power_w": "host power",
+    "cpu_utilisation": "CPU use",
+    "peak_memory_bytes": "memory",
+}
 """The same of points without GPUs."""
 _NAMES = (
     "group", "setting", "layout", "tp", "pp", "is_sharded", "micro_batch_size", "run", "repeat", "origin", "status",
     "reason", "num_gpus",
 )  # fmt: skip
 NOTE = (
-    "Bands: {bands}. Right: mean change over layouts, with its 90 % t interval over layouts; a range where layouts "
+    "Bands: {intervals}. Right: mean change over layouts, with its 90 % t interval over layouts; a range where layouts "
     "disagree on the sign."
 )
-_BANDS = {
-    "simulated": "90 % interval of the model",
-    "measured": "10th to 90th percentile over measured steps or samples",
-}
 
 
 @style.styled
@@ -90,11 +91,10 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     page = style.new_page(
         change if isinstance(change, str) else change.answer, chosen, len(quantities), len(groups),
         style.PAGE if len(groups) > 1 else style.COLUMN, min(style.TALLEST, 1.9 + 1.05 * len(quantities)),
-        NOTE.format(bands=_bands(chosen)), sharex="col",
+        NOTE, sharex="col",
     )  # fmt: skip
     if isinstance(change, Change):
-        called = _ANSWERED | _ANSWERED_OF_HOSTS
-        page.beside([change.short(called[one.column]) for one in quantities], heading(change))
+        page.beside([change.short(_asked(chosen).get(one.column, "")) for one in quantities], heading(change))
     handles: list[Artist] = []
     page.head([(str(group["group"].iloc[0]).split(" on ")[0], "") for group in groups])
     for col, group in enumerate(groups):
@@ -138,8 +138,12 @@ def answer(points: DataFrame) -> Change | str:
     ran = {size: len(pair_points(done, "tokens_per_s_per_gpu", keys, setting, first, size)) for size in sizes[1:]}
     last = max(size for size, num in ran.items() if 2 * num >= max(ran.values()))
     words = f"micro-batch {first}", f"micro-batch {last}"
-    asked = _ANSWERED_OF_HOSTS if (done["device_type"] == "cpu").all() else _ANSWERED
-    return change_of_pairs(done, keys, setting, (first, last), asked, words)
+    return change_of_pairs(done, keys, setting, (first, last), _asked(points), words)
+
+
+def _asked(points: DataFrame) -> Mapping[str, str]:
+    """Return the columns whose changes are given, and what they are called."""
+    return _ANSWERED_OF_HOSTS if (points["device_type"] == "cpu").all() else _ANSWERED
 
 
 def heading(change: Change) -> str:
@@ -148,12 +152,8 @@ def heading(change: Change) -> str:
     return f"{sizes},\n" + titles.mean_of(change.num, change.noun).replace(" of ", " of\n")
 
 
-def _bands(points: DataFrame) -> str:
-    return "; ".join(f"{name} {_BANDS[name]}" for name in sorted(points["origin"].dropna().unique()))
-
-
 def _numbers(points: DataFrame, published: DataFrame | None, quantities: Sequence[Quantity]) -> DataFrame:
-    columns = [*_NAMES, *(name for name in _ANSWERED if name in points)]
+    columns = [*_NAMES, *(name for name in _asked(points) if name in points)]
     for one in quantities:
         names = [one.column, *(column_of(one.column, end) for end in ("p10", "p90", "lo", "hi")), one.limit[0]]
         columns += [name for name in names if name in points and name not in columns]

@@ -77,7 +77,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     done = _changes(numbers, changes)
     page = style.new_page(
         [one.answer for one in done.values()] or "No layout ran with and without recomputation or overlap", chosen,
-        len(changes) + 1, len(groups), style.PAGE if len(groups) > 1 else style.COLUMN, height_in, NOTE + left_out,
+        len(changes) + 1, len(groups), style.PAGE if len(groups) > 1 else style.COLUMN, height_in, left_out + NOTE,
         sharex="col", width_ratios=[max(found["layout"].nunique(), 2) for found in groups],
     )  # fmt: skip
     page.head([title_of(str(group), chosen).partition("\n")[::2] for group in numbers["group"].unique()])

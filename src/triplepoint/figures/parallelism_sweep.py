@@ -17,13 +17,14 @@ from triplepoint.effects.titles import Ranking, at_place, rank
 from triplepoint.figures import labels, marks, style
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
+from triplepoint.units import counted
 
 MOST_GROUPS = 6
 """Models and clusters on one page."""
 
 NOTE = (
-    "Bars: mean of all GPUs, or median step; lines with caps: 90 % interval of the model, or 10th to 90th percentile "
-    "over measured steps. Below a model: its fastest layout, and how much faster it is than the next that is not tied."
+    "Bars: mean of all GPUs, or median step; lines with caps: {intervals}. Below a model: its fastest layout, and how "
+    "much faster it is than the next that is not tied."
 )
 
 
@@ -101,15 +102,16 @@ def fitting(groups: Sequence[DataFrame]) -> tuple[list[DataFrame], str]:
     first = sorted(range(len(groups)), key=lambda place: not is_own[place])[:MOST_GROUPS]
     rest = [found for place, found in enumerate(groups) if place not in first]
     names = ", ".join(str(found["group"].iloc[0]).removesuffix(", simulated") for found in rest)
-    return [groups[place] for place in sorted(first)], f" No room for: {names}." if rest else ""
+    return [groups[place] for place in sorted(first)], f"No room for: {names}. " if rest else ""
 
 
 def _on_other_gpus(points: DataFrame) -> DataFrame:
     """Return points of one group with labels that say the number of GPUs where it is not that of most."""
     is_alike = points.index.isin(on_as_many_gpus(points).index)
+    one, many = ("process", "processes") if labels.rank_word(points) == "process" else ("GPU", "GPUs")
     return points.assign(
         layout=[
-            layout if alike else f"{layout} {num} GPUs"
+            layout if alike else f"{layout} {counted(num, one, many)}"
             for layout, num, alike in zip(points["layout"], points["num_gpus"], is_alike, strict=True)
         ]
     )
@@ -141,7 +143,7 @@ def _page(points: DataFrame, groups: Sequence[DataFrame], quantities: Sequence[Q
     is_wide = len(groups) > 1 or max(layouts) > 8
     page = style.new_page(
         answer(rankings), points, len(quantities), len(groups), style.PAGE if is_wide else style.COLUMN,
-        min(style.TALLEST, 1.7 + 1.05 * len(quantities)), NOTE + left_out, sharex="col", width_ratios=layouts,
+        min(style.TALLEST, 1.7 + 1.05 * len(quantities)), left_out + NOTE, sharex="col", width_ratios=layouts,
     )  # fmt: skip
     heads = [(name.partition("\n"), ranking.note) for name, ranking in rankings.items()]
     page.head([(model, "\n".join(filter(None, [place, note]))) for (model, _, place), note in heads])

@@ -33,7 +33,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         family=points["model"].map(lambda name: FAMILIES.get(name, name)),
         series=Series(["30b" if name in SCALED_DOWN else "whole" for name in points["model"]], points.index),
     )
-    points["panel"] = points["family"] + "\n" + points["cluster"]
+    points["panel"] = points["family"] + " on " + points["cluster"]
     keys = ["family", "cluster", "num_gpus", "layout"]
     both = points.groupby(keys)["series"].transform("nunique") > 1
     points = points[both] if both.any() else points

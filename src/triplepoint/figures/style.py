@@ -53,6 +53,10 @@ _NUMBER_WITH_UNIT = re.compile(r"(?<=\d) (?=(?:%|°C|K|W|s|MHz|Hz)(?!\w))")
 _NAMES = "bar_names"
 """Attribute of panels whose bars are named: the names in one line each."""
 
+_INTERVALS = {"measured": "10th to 90th percentile over steps", "simulated": "90 % interval of the model"}
+"""What {intervals} of a note stands for, by where numbers are from."""
+_MOST_NOTE = 2
+"""Lines of a note."""
 _MOST_BESIDE = 7
 """Lines that fit beside a panel."""
 _PHRASES = (r"[,;:] ", r" (?=\()", r" (?=(?:than|as|in|on|of|for|by|with|and|to) )")
@@ -262,7 +266,7 @@ def new_page(
         cols: Columns of axes.
         width: `COLUMN` or `PAGE`. Unit: inch.
         height: At most `TALLEST`. Unit: inch.
-        note: What bars, lines and intervals are, in one or two sentences.
+        note: What marks and {intervals} are, the most important sentence first: two lines of it are shown.
         **grid: Further arguments of `Figure.subplots`, such as sharex and width_ratios.
 
     Raises:
@@ -294,7 +298,7 @@ def _write_head(figure: Figure, answer: Sequence[str], points: DataFrame, note: 
     made_by = _broken(provenance(points), width_in - 1.4 * len(stamp) / _CHARACTERS_PER_IN[TEXT_PT], TEXT_PT)
     stamped = [TextArea(stamp, textprops={"fontsize": TEXT_PT, "fontweight": "bold"} | _look_of_stamp(stamp))]
     last = HPacker(children=[*(stamped if stamp else []), TextArea(made_by, textprops=grey)], align="top", pad=0, sep=5)
-    middle = [TextArea(_broken(note, width_in, TEXT_PT), textprops=grey)] if note else []
+    middle = [TextArea(_note(note, points, width_in), textprops=grey)] if note else []
     packed = VPacker(children=[title, *middle, last], align="left", pad=0, sep=3.5)
     head = AnchoredOffsetbox(
         "upper left", child=packed, frameon=False, pad=0.4, borderpad=0, bbox_to_anchor=(0, 1),
@@ -322,6 +326,17 @@ def _broken(text: str, width_in: float, size_pt: float) -> str:
     """Return text in lines that fit a width, numbers and intervals whole."""
     width = max(int(width_in * _CHARACTERS_PER_IN[size_pt]), 1)
     return "\n".join(textwrap.fill(line, width, break_long_words=False) for line in _whole(text).splitlines())
+
+
+def _note(note: str, points: DataFrame, width_in: float) -> str:
+    """Return as many sentences of a note as fit into two lines, at least the first: the caption has all of it."""
+    origins = sorted(points["origin"].dropna().unique())
+    sentences = re.split(r"(?<=\.) ", note.replace("{intervals}", " or ".join(_INTERVALS[name] for name in origins)))
+    for num in range(len(sentences), 1, -1):
+        lines = _broken(" ".join(sentences[:num]), width_in, TEXT_PT)
+        if lines.count("\n") < _MOST_NOTE:
+            return lines
+    return _broken(sentences[0], width_in, TEXT_PT)
 
 
 def _title(line: str, width_in: float) -> str:

@@ -41,7 +41,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         text = gpu_map.NOTHING if points.empty else f"traffic was not counted: {', '.join(reasons.unique()[:1])}"
         return gpu_map.empty_page(tables["points"], text).finish(), DataFrame(columns=_PLOTTED)
     place, *others = (str(name).removesuffix(", simulated") for name in counted["place"].unique())
-    left_out = f" No room for {', '.join(others)}." if others else ""
+    left_out = f"No room for {', '.join(others)}. " if others else ""
     counted = counted[counted["place"] == counted["place"].iloc[0]]
     drawn = points[points["run"].isin(counted["run"])]
     links = [link for link in LINKS if link in set(counted["link"])]
@@ -90,10 +90,10 @@ def _page(answer: str, points: DataFrame, counted: DataFrame, links: Sequence[st
     room = (style.TALLEST - _HEAD_IN) / 2 / gpu_map.ROW_IN
     most = sum(line < room for name, line in gpu_map.lines_of(names).items() if " " in name)
     height = _HEAD_IN + 2 * gpu_map.ROW_IN * len(gpu_map.lines_of(names[:most]))
-    cut = f" {most} of {len(names)} runs are drawn; the others are in the CSV." if len(names) > most else ""
+    cut = f"{most} of {len(names)} runs are drawn; the others are in the CSV. " if len(names) > most else ""
     widths = [3.0 if counted.loc[counted["link"] == link, "rank"].notna().any() else 1.6 for link in links]
     beyond = "; what far slower runs have beyond it is written" if counted["is_far"].any() else ""
-    note = NOTE.format(about=between_gpus.ABOUT, beyond=beyond) + cut + left_out
+    note = cut + left_out + NOTE.format(about=between_gpus.ABOUT, beyond=beyond)
     page = style.new_page(answer, points, len(DIRECTIONS), len(links), style.PAGE, height, note, width_ratios=widths)
     for row, word in enumerate(DIRECTIONS.values()):
         page.head([(f"{LINKS[link]}, {word}", "" if row else _note(counted, link)) for link in links], row)

@@ -151,7 +151,7 @@ def test_node_airflow_compares_rows_by_lane(studies: dict[str, Path]) -> None:
     assert slots["gpu_temp_c"].tolist() == [52.0 + 2 * slot for slot in range(8)]
     runs = numbers[numbers["what"] == "run"]
     assert len(runs) and runs["difference_k"].to_numpy() == pytest.approx(8.0)
-    assert "rear GPUs are 8.0 K [8.0, 8.0] hotter" in " ".join(texts(figure)[0].split())
+    assert "Rear GPUs are 8.0 K [8.0, 8.0] hotter" in " ".join(texts(figure)[0].split())
     assert not any("%" in text and "hotter" in text for text in texts(figure))
 
 
