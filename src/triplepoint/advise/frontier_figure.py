@@ -15,7 +15,7 @@ from triplepoint.figures import marks, style
 
 _LINES = {"stage": (marks.BLUE, "-"), "direction": (marks.ORANGE, "--"), "pass": (marks.GREEN, ":")}
 """Colour and dashes of the frontier by what shares a clock."""
-_NOTE = "{stages} stages, {number} micro-batches. Lines: passes added up; marks: whole steps simulated."
+_NOTE = "{stages} stages, {number} micro-batches; lines: passes added up; marks: whole steps simulated."
 
 
 @style.styled

@@ -330,8 +330,8 @@ def _broken(text: str, width_in: float, size_pt: float) -> str:
 
 def _note(note: str, points: DataFrame, width_in: float) -> str:
     """Return as many sentences of a note as fit into two lines, at least the first: the caption has all of it."""
-    origins = sorted(points["origin"].dropna().unique())
-    sentences = re.split(r"(?<=\.) ", note.replace("{intervals}", " or ".join(_INTERVALS[name] for name in origins)))
+    words = " or ".join(words for name, words in _INTERVALS.items() if (points["origin"] == name).any())
+    sentences = re.split(r"(?<=\.) ", note.replace("{intervals}", words))
     for num in range(len(sentences), 1, -1):
         lines = _broken(" ".join(sentences[:num]), width_in, TEXT_PT)
         if lines.count("\n") < _MOST_NOTE:
