@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame
 
-from triplepoint.figures import marks, style
+from triplepoint.figures import drawing, marks, style
 from triplepoint.verdicts.sum_up import answer_values, deviations, range_of_ratios
 
 NOTE = (
@@ -51,7 +51,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     for axes, part in zip(page.all_axes, parts, strict=False):
         _draw_rows(axes, part)
     if not parts:
-        style.say(page.axes[0][0], "no finished run of a published point")
+        drawing.say(page.axes[0][0], "no finished run of a published point")
         return page.finish(), found[_NAMES]
     page.legend(_legend(found))
     return page.finish(), found[_NAMES]
@@ -126,6 +126,8 @@ def _finish_axes(axes: Axes, ratios: str, ends: tuple[float, float]) -> None:
 
 def _legend(found: DataFrame) -> list[Artist]:
     shown: list[Artist] = [
-        style.as_line(marks.VERDICTS[name], markersize=3) for name in marks.VERDICTS if (found["verdict"] == name).any()
+        drawing.as_line(marks.VERDICTS[name], markersize=3)
+        for name in marks.VERDICTS
+        if (found["verdict"] == name).any()
     ]
     return [*shown, Line2D([], [], color=marks.GREY, marker=">", linestyle="none", label="beyond the axis")]

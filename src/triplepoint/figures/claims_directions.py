@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from pandas import DataFrame
 
-from triplepoint.figures import marks, style
+from triplepoint.figures import drawing, marks, style
 from triplepoint.figures.claims import behind, in_even_lines, name_of, told
 from triplepoint.verdicts.sum_up import VERDICTS, answer_directions, counts
 
@@ -51,7 +51,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     height = min(style.TALLEST, _HEAD_IN + max(sum(heights), 4 * _LINE_IN))
     page = style.new_page(answer_directions(found), points, 1, 1, style.PAGE, height, NOTE)
     if found.empty:
-        style.say(page.axes[0][0], "no claims in this configuration")
+        drawing.say(page.axes[0][0], "no claims in this configuration")
         return page.finish(), found
     ends = list(itertools.accumulate(heights))
     middles = [end - one / 2 for end, one in zip(ends, heights, strict=True)]

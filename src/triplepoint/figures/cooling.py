@@ -10,7 +10,7 @@ from pandas import DataFrame
 
 from triplepoint.effects import titles
 from triplepoint.effects.equal_work import change_of_pairs
-from triplepoint.figures import labels, marks, style
+from triplepoint.figures import drawing, labels, marks, style
 from triplepoint.figures.parallelism_sweep import Quantity
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
@@ -52,7 +52,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     done = prepared[(prepared["status"] == Status.OK) & prepared["gpu_temp_max_c"].notna()]
     if done["cluster"].nunique() < 2:
         page = style.new_page("No two clusters finished with temperatures", prepared)
-        style.say(page.axes[0][0], "nothing to compare")
+        drawing.say(page.axes[0][0], "nothing to compare")
         return page.finish(), DataFrame(columns=_NAMES)
     warmest_first = done.groupby("cluster")["gpu_temp_max_c"].mean().sort_values(ascending=False, kind="stable")
     clusters = [str(name) for name in warmest_first.index]
@@ -108,13 +108,13 @@ def _draw_quantity(axes: Axes, done: DataFrame, clusters: list[str], quantity: Q
         handles += line
         for place, (_, row) in zip(at, own.iterrows(), strict=True):
             low, high = (float(row.get(column_of(quantity.column, end), np.nan)) for end in ("lo", "hi"))
-            style.draw_interval(axes, float(place), low * quantity.scale, high * quantity.scale, mark.colour)
+            drawing.draw_interval(axes, float(place), low * quantity.scale, high * quantity.scale, mark.colour)
     axes.set_xlim(-0.4, len(clusters) - 0.6)
     axes.set_ylabel(quantity.title)
     axes.locator_params(axis="y", nbins=4)
     if quantity.limit[0] and done[quantity.limit[0]].notna().any():
         value = float(done[quantity.limit[0]].max())
-        style.draw_limit(axes, value, quantity.limit[1].format(value))
+        drawing.draw_limit(axes, value, quantity.limit[1].format(value))
     return handles
 
 

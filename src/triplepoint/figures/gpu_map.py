@@ -9,7 +9,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import Colormap, Normalize
 from pandas import DataFrame, Series, concat
 
-from triplepoint.figures import labels, marks, style
+from triplepoint.figures import drawing, labels, marks, style
 from triplepoint.status import Status
 
 NOTHING = "no run with a GPU finished"
@@ -259,5 +259,5 @@ def _name_grey(axes: Axes, found: DataFrame, lines: Mapping[str, int]) -> None:
 def empty_page(points: DataFrame, text: str = NOTHING) -> style.Page:
     """Return a page that says why nothing is drawn, in its title and in its panel."""
     page = style.new_page("Nothing to draw", points)
-    style.say(page.axes[0][0], text)
+    drawing.say(page.axes[0][0], text)
     return page

@@ -11,7 +11,7 @@ from pandas import DataFrame, Series, concat
 
 from triplepoint.effects import titles
 from triplepoint.effects.titles import Change
-from triplepoint.figures import labels, marks, style
+from triplepoint.figures import drawing, labels, marks, style
 from triplepoint.figures.parallelism_sweep import Quantity, share_y
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
@@ -117,7 +117,7 @@ def _draw_panel(
 ) -> None:
     names = list(dict.fromkeys(found["layout"]))
     present = [series for series in shown if (found["series"] == series).any()]
-    limit = style.limit_of(found[quantity.column] * quantity.scale) * 1.15
+    limit = drawing.limit_of(found[quantity.column] * quantity.scale) * 1.15
     slot = 0.84 / max(len(present), 1)
     for at, name in enumerate(names):
         for number, series in enumerate(present):
@@ -125,12 +125,12 @@ def _draw_panel(
             middle = at + (number - (len(present) - 1) / 2) * slot
             done = rows[(rows["status"] == Status.OK) & rows[quantity.column].notna()]
             if is_top and done.empty and len(rows):
-                style.write_status(axes, middle, rows)
+                drawing.write_status(axes, middle, rows)
             for index, (_, row) in enumerate(done.iterrows()):
                 width = slot / len(done)
                 place = middle + (index - (len(done) - 1) / 2) * width
                 _draw_bar(axes, place, width * 0.94, row, quantity, shown[series], limit)
-    style.name_bars(axes, names)
+    drawing.name_bars(axes, names)
     axes.locator_params(axis="y", nbins=4)
     if not quantity.from_zero:
         axes.margins(y=0.15)
@@ -158,7 +158,7 @@ def _draw_limits(
                 of_series.setdefault(float(value), []).append(str(series))
         for value, names in of_series.items():
             whose = f" ({', '.join(shown[name].name for name in names)})" if len(of_series) > 1 else ""
-            style.draw_limit(axes, value, "" if value in named else words.format(value) + whose)
+            drawing.draw_limit(axes, value, "" if value in named else words.format(value) + whose)
             named.add(value)
     if column or not quantity.from_zero:
         share_y(row)
@@ -176,8 +176,8 @@ def _draw_bar(
         axes.plot([at], [value], mark.marker, color=mark.colour)
     ends = ("lo", "hi") if row["origin"] == "simulated" else ("p10", "p90")
     low, high = (float(row.get(column_of(quantity.column, end), np.nan)) * quantity.scale for end in ends)
-    if not style.break_off(axes, at, value, limit, f"{value:.3g}"):
-        style.draw_interval(axes, at, low, high, marks.BLACK if quantity.from_zero else mark.colour)
+    if not drawing.break_off(axes, at, value, limit, f"{value:.3g}"):
+        drawing.draw_interval(axes, at, low, high, marks.BLACK if quantity.from_zero else mark.colour)
 
 
 def _look(mark: marks.Mark, is_open: bool) -> dict[str, Any]:

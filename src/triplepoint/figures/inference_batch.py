@@ -13,7 +13,7 @@ from pandas import DataFrame, Series
 from triplepoint import effects
 from triplepoint.effects.equal_work import change_of_pairs
 from triplepoint.effects.titles import Change
-from triplepoint.figures import labels, marks, style
+from triplepoint.figures import drawing, labels, marks, style
 from triplepoint.figures.microbatch_power import legend_of_layouts
 from triplepoint.figures.parallelism_sweep import Quantity
 from triplepoint.status import Status
@@ -56,7 +56,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     points = points[points["task"] == "inference"]
     if points.empty:
         page = style.new_page("No point of inference", tables["points"])
-        style.say(page.axes[0][0], "no point of inference")
+        drawing.say(page.axes[0][0], "no point of inference")
         return page.finish(), DataFrame(columns=_NAMES)
     points = with_lines(labels.prepare(points))
     drawn = [one for number, one in enumerate(QUANTITIES) if not number or points[one.column].notna().any()]
@@ -145,16 +145,16 @@ def _draw_panel(axes: Axes, found: DataFrame, quantity: Quantity, is_left: bool)
         for _, row in done.iterrows():
             ends = ("lo", "hi") if row["origin"] == "simulated" else ("p10", "p90")
             low, high = (float(row.get(column_of(quantity.column, end), np.nan)) * quantity.scale for end in ends)
-            style.draw_interval(axes, float(row["global_batch_size"]), low, high, mark.colour)
+            drawing.draw_interval(axes, float(row["global_batch_size"]), low, high, mark.colour)
         handles.append(Line2D([], [], color=mark.colour, marker=mark.marker, linestyle=line, label=str(name)))
     axes.set_xscale("log", base=2)
     sizes = labels.batches(found["global_batch_size"])
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
     if found[quantity.column].notna().any():
-        style.log_axis(axes) if quantity.from_zero else axes.locator_params(axis="y", nbins=4)
+        drawing.log_axis(axes) if quantity.from_zero else axes.locator_params(axis="y", nbins=4)
     else:
-        style.say_absent(axes, found)
+        drawing.say_absent(axes, found)
     limit = found[quantity.limit[0]].max() if quantity.limit[0] else np.nan
-    style.draw_limit(axes, float(limit), quantity.limit[1].format(limit) if is_left else "")
+    drawing.draw_limit(axes, float(limit), quantity.limit[1].format(limit) if is_left else "")
     return handles

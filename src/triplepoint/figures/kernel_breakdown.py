@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from pandas import DataFrame, concat
 
 from triplepoint.effects import shares
-from triplepoint.figures import labels, marks, stacks, style
+from triplepoint.figures import drawing, labels, marks, stacks, style
 from triplepoint.figures.parallelism_sweep import without_far
 
 SOURCE = "figure 10"
@@ -73,7 +73,7 @@ def _draw_panel(axes: Axes, found: DataFrame, numbers: DataFrame) -> None:
         if not ours:
             stacks.say_why_empty(axes, middle, point["status"], "no trace")
         elif stacks.draw_stack(axes, middle, width, ours, limit):
-            style.draw_interval(axes, middle, point["kernel_sum_min_s"], point["kernel_sum_max_s"], marks.BLACK)
+            drawing.draw_interval(axes, middle, point["kernel_sum_min_s"], point["kernel_sum_max_s"], marks.BLACK)
             tops = float(point["kernel_sum_max_s"]), sum(ours.values()), sum(published.values())
             _write_share(axes, at if published else middle, np.nanmax(tops), of_run)
         if published:

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from pandas import DataFrame, concat
 
 from triplepoint.effects import links
-from triplepoint.figures import labels, style
+from triplepoint.figures import drawing, labels, style
 from triplepoint.figures.microbatch_power import (
     draw_panel,
     heading,
@@ -80,7 +80,7 @@ def _draw(points: DataFrame, numbers: DataFrame, quantities: list[Quantity]) -> 
         write_statuses(axes, group, quantities[0])
     if not quantities:
         for axes in page.all_axes:
-            style.say(axes, "no traffic was counted")
+            drawing.say(axes, "no traffic was counted")
     page.figure.align_ylabels(page.figure.axes)
     page.legend(legend_of_layouts(numbers))
     return page.finish()

@@ -12,7 +12,7 @@ from pandas import DataFrame, concat
 from triplepoint.effects import far_slower, pair_points, titles
 from triplepoint.effects.equal_work import change_of_pairs
 from triplepoint.effects.titles import Change
-from triplepoint.figures import labels, marks, style
+from triplepoint.figures import drawing, labels, marks, style
 from triplepoint.figures.parallelism_sweep import Quantity, published_of, share_y
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
@@ -182,12 +182,12 @@ def draw_panel(axes: Axes, found: DataFrame, quantity: Quantity, is_first: bool)
     axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
     axes.locator_params(axis="y", nbins=4)
     if quantity.from_zero:
-        highest = style.limit_of(found[quantity.column] * quantity.scale)
+        highest = drawing.limit_of(found[quantity.column] * quantity.scale)
         _break_off(axes, found, quantity, highest)
         axes.set_ylim(0, 1.6 * highest if (found[quantity.column] * quantity.scale > highest).any() else None)
     if quantity.limit[0] in found and found[quantity.limit[0]].notna().any():
         value = float(found[quantity.limit[0]].max())
-        style.draw_limit(axes, value, quantity.limit[1].format(value) if is_first else "")
+        drawing.draw_limit(axes, value, quantity.limit[1].format(value) if is_first else "")
     return handles
 
 
@@ -205,7 +205,7 @@ def _draw_line(axes: Axes, own: DataFrame, quantity: Quantity, places: np.ndarra
     published = own.get(f"published_{quantity.column}")
     if published is None or published.isna().all():
         return []
-    drawn = style.draw_published(axes, list(places), list(published.to_numpy(float) * quantity.scale))
+    drawn = drawing.draw_published(axes, list(places), list(published.to_numpy(float) * quantity.scale))
     drawn.set_color(mark.colour)  # type: ignore[attr-defined]
     return [Line2D([], [], color=marks.BLACK, marker="D", markerfacecolor="none", linestyle="none", label="published")]
 
@@ -253,7 +253,7 @@ def _break_off(axes: Axes, found: DataFrame, quantity: Quantity, limit: float) -
     sizes = labels.batches(found["micro_batch_size"])
     for _, row in found[found["status"] == Status.OK].iterrows():
         value = float(row[quantity.column]) * quantity.scale
-        style.break_off(axes, sizes.index(int(row["micro_batch_size"])), value, limit, f"{value:.2g}")
+        drawing.break_off(axes, sizes.index(int(row["micro_batch_size"])), value, limit, f"{value:.2g}")
 
 
 def _end(own: DataFrame, quantity: Quantity, end: str) -> np.ndarray:
@@ -265,7 +265,7 @@ def legend_of_layouts(numbers: DataFrame) -> list[Artist]:
     """Return what the legend shows of lines by degree of tensor parallelism and sharding."""
     keys = sorted({(bool(row["is_sharded"]), int(row["tp"])) for _, row in numbers.iterrows()})
     return [
-        style.as_line(
+        drawing.as_line(
             marks.of_layout(tp, is_sharded)._replace(name=f"TP{tp} FSDP" if is_sharded else f"TP{tp}"),
             linestyle=":" if is_sharded else "-",
         )

@@ -12,7 +12,7 @@ from pandas import DataFrame, concat
 
 from triplepoint.effects.networks import answer, fastest, in_order, name_networks, range_of
 from triplepoint.effects.titles import Change, Statement
-from triplepoint.figures import labels, marks, style
+from triplepoint.figures import drawing, labels, marks, style
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 from triplepoint.units import counted
@@ -86,9 +86,9 @@ def _draw_panel(axes: Axes, own: DataFrame, quantity: str, networks: list[str]) 
         for place, (_, row) in zip(at, rows.iterrows(), strict=True):
             ends = ("lo", "hi") if row["origin"] == "simulated" else ("p10", "p90")
             low, high = (float(row.get(column_of(quantity, end), np.nan)) for end in ends)
-            style.draw_interval(axes, place, low, high, mark.colour)
+            drawing.draw_interval(axes, place, low, high, mark.colour)
         handles.append(Line2D([], [], color=mark.colour, marker=mark.marker, linestyle=line, label=layout))
-    style.log_axis(axes)
+    drawing.log_axis(axes)
     axes.set_xlim(-0.5, len(networks) - 0.5)
     axes.set_xticks(range(len(networks)), [name.replace("×", "×\n") for name in networks])
     return handles

@@ -15,7 +15,7 @@ from pandas import DataFrame
 
 from triplepoint.effects import between_gpus
 from triplepoint.effects.titles import Statement, at_place
-from triplepoint.figures import gpu_map, marks, style
+from triplepoint.figures import drawing, gpu_map, marks, style
 
 _COLOURS = "inferno"
 _DARK = 0.55
@@ -157,11 +157,11 @@ def _draw_differences(axes: Axes, runs: DataFrame) -> None:
         return
     for _, row in runs.iterrows():
         at = float(row["gpu_power_w"])
-        style.draw_interval(axes, at, row["difference_lo_k"], row["difference_hi_k"], marks.VERMILION)
+        drawing.draw_interval(axes, at, row["difference_lo_k"], row["difference_hi_k"], marks.VERMILION)
         axes.plot([at], [row["difference_k"]], "o", color=marks.VERMILION)
     known = runs[runs["published_difference_k"].notna()]
     if len(known):
-        style.draw_published(axes, list(known["gpu_power_w"]), list(known["published_difference_k"]))
+        drawing.draw_published(axes, list(known["gpu_power_w"]), list(known["published_difference_k"]))
     axes.axhline(0, color=marks.GREY, linewidth=0.5)
     lows = runs[["difference_k", "difference_lo_k"]].min().min()
     low, high = axes.get_ylim()

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from pandas import DataFrame, concat
 
 from triplepoint.effects import occupancy
-from triplepoint.figures import labels, marks, style
+from triplepoint.figures import drawing, labels, marks, style
 
 ROWS = (
     ("occupancy", "occupancy\n(%)", 100.0),
@@ -82,11 +82,11 @@ def _draw_panel(axes: Axes, found: DataFrame, column: str, scale: float) -> None
         for _, row in of_layout[of_layout["class"].isin(SHOWN)].iterrows():
             offset = 0.15 * SHOWN.index(row["class"]) - 0.05
             axes.plot([at + offset], [row[column] * scale], "o", color=marks.KERNEL_CLASSES[row["class"]].colour)
-    style.name_bars(axes, names)
+    drawing.name_bars(axes, names)
     axes.locator_params(axis="y", nbins=4)
 
 
 def _legend(classes: set[str]) -> list[Artist]:
     found: list[Artist] = [Line2D([], [], color=marks.BLACK, marker="D", linestyle="none", label="all kernels")]
     drawn = [name for name in SHOWN if name in classes]
-    return found + [style.as_line(marks.KERNEL_CLASSES[name], linestyle="none") for name in drawn]
+    return found + [drawing.as_line(marks.KERNEL_CLASSES[name], linestyle="none") for name in drawn]

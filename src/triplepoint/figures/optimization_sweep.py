@@ -13,7 +13,7 @@ from pandas import DataFrame, Series, concat
 
 from triplepoint import effects
 from triplepoint.effects import titles
-from triplepoint.figures import labels, marks, style
+from triplepoint.figures import drawing, labels, marks, style
 from triplepoint.figures.parallelism_sweep import fitting, share_y, title_of
 from triplepoint.figures.recompute_kernels import FREE
 from triplepoint.status import Status
@@ -226,7 +226,7 @@ def _draw_changes(axes: Axes, found: DataFrame, column: str, is_top: bool) -> No
         value, low, high = (row[f"{column}_{end}"] for end in ("change", "change_lo", "change_hi"))
         if np.isfinite(value):
             axes.plot([at], [value], mark.marker, color=mark.colour)
-            style.draw_interval(axes, at, low, high, mark.colour)
+            drawing.draw_interval(axes, at, low, high, mark.colour)
     axes.margins(y=0.15)
     _name_layouts(axes, names)
 
@@ -266,7 +266,7 @@ _PAIRS = {
 
 
 def _name_layouts(axes: Axes, names: Sequence[str]) -> None:
-    style.name_bars(axes, names)
+    drawing.name_bars(axes, names)
     axes.locator_params(axis="y", nbins=4)
 
 
@@ -286,7 +286,7 @@ def _draw_memory(axes: Axes, found: DataFrame, is_first: bool) -> None:
     axes.set_ylim(0, 1.12 * max(found.loc[could_run, "memory_gib"].max(), 1e-9))
     capacity = found["memory_capacity_gib"].max()
     if np.isfinite(capacity):
-        style.draw_limit(axes, float(capacity), f"memory {capacity:.0f} GiB" if is_first else "")
+        drawing.draw_limit(axes, float(capacity), f"memory {capacity:.0f} GiB" if is_first else "")
 
 
 def _legend(numbers: DataFrame) -> list[Artist]:
@@ -298,7 +298,7 @@ def _legend(numbers: DataFrame) -> list[Artist]:
         for name in ("base", "both")
         if name in set(numbers["switched"])
     ]
-    found: list[Artist] = [style.as_line(mark, linestyle="none") for mark in shown]
+    found: list[Artist] = [drawing.as_line(mark, linestyle="none") for mark in shown]
     how: dict[str, Any] = {"color": marks.GREY, "marker": "o", "linestyle": "none", "markerfacecoloralt": "w"}
     if (~numbers["status"].isin([Status.OK, Status.INVALID])).any():
         found.append(Line2D([], [], label="out of memory: what it needs", fillstyle="none", **how))

@@ -14,7 +14,7 @@ from pandas import DataFrame, Series, concat
 
 from triplepoint.effects import Effect, far_slower, on_as_many_gpus
 from triplepoint.effects.titles import Ranking, at_place, rank
-from triplepoint.figures import labels, marks, style
+from triplepoint.figures import drawing, labels, marks, style
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 from triplepoint.units import counted
@@ -202,18 +202,18 @@ def draw_bars(axes: Axes, found: DataFrame, quantity: Quantity, is_top: bool) ->
         is_top: Whether to say what became of layouts without numbers.
     """
     names = list(dict.fromkeys(found["layout"]))
-    limit = style.limit_of(found[quantity.column] * quantity.scale) * 1.15
+    limit = drawing.limit_of(found[quantity.column] * quantity.scale) * 1.15
     handles: list[Artist] = []
     for at, name in enumerate(names):
         rows = found[found["layout"] == name]
         done = rows[(rows["status"] == Status.OK) & rows[quantity.column].notna()]
         if done.empty and is_top:
-            style.write_status(axes, at, rows)
+            drawing.write_status(axes, at, rows)
         for number, (_, row) in enumerate(done.iterrows()):
             width = 0.72 / len(done)
             middle = at + (number - (len(done) - 1) / 2) * width
             handles += _draw_value(axes, middle, width, row, quantity, limit)
-    style.name_bars(axes, names)
+    drawing.name_bars(axes, names)
     axes.locator_params(axis="y", nbins=4)
     if quantity.from_zero:
         axes.set_ylim(0, min(axes.get_ylim()[1], limit * 1.05) if _is_broken(found, quantity, limit) else None)
@@ -221,7 +221,7 @@ def draw_bars(axes: Axes, found: DataFrame, quantity: Quantity, is_top: bool) ->
         # Markers at the ends stay whole.
         axes.margins(y=0.1)
     if quantity.limit[0] in found and found[quantity.limit[0]].notna().any():
-        style.draw_limit(axes, float(found[quantity.limit[0]].max()), "")
+        drawing.draw_limit(axes, float(found[quantity.limit[0]].max()), "")
     return handles
 
 
@@ -229,7 +229,7 @@ def _limits(numbers: DataFrame, quantities: Sequence[Quantity]) -> list[Artist]:
     """Return what the legend shows of limits: in the panels there is no room for words."""
     known = [one for one in quantities if one.limit[0] in numbers and numbers[one.limit[0]].notna().any()]
     said = ", ".join(one.limit[1].format(float(numbers[one.limit[0]].max())) for one in known)
-    return [style.limit_line(said)] if known else []
+    return [drawing.limit_line(said)] if known else []
 
 
 def _is_broken(found: DataFrame, quantity: Quantity, limit: float) -> bool:
@@ -243,19 +243,19 @@ def _draw_value(axes: Axes, at: float, width: float, row: Series, quantity: Quan
     low, high = (float(row.get(column_of(quantity.column, end), np.nan)) * quantity.scale for end in ends)
     if quantity.from_zero:
         axes.bar(at, value, width, color=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0)
-        if not style.break_off(axes, at, value, limit, f"{value:.3g}") and value < 0.05 * limit:
+        if not drawing.break_off(axes, at, value, limit, f"{value:.3g}") and value < 0.05 * limit:
             axes.text(at, value + 0.03 * limit, f"{value:.2g}", ha="center", va="bottom", fontsize=style.TEXT_PT)
             low = np.nan
     else:
         axes.plot([at], [value], mark.marker, color=mark.colour)
-    style.draw_interval(axes, at, low, high, marks.BLACK if quantity.from_zero else mark.colour)
+    drawing.draw_interval(axes, at, low, high, marks.BLACK if quantity.from_zero else mark.colour)
     handles: list[Artist] = []
     if quantity.highest and np.isfinite(row[quantity.highest]):
         axes.plot([at], [row[quantity.highest]], "^", color=marks.GREY, markersize=3)
     for column in filter(None, (quantity.column, quantity.highest)):
         published = float(row.get(f"published_{column}", np.nan)) * quantity.scale
         if np.isfinite(published):
-            handles.append(style.draw_published(axes, [at], [published]))
+            handles.append(drawing.draw_published(axes, [at], [published]))
     return handles
 
 

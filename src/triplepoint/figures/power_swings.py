@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from pandas import DataFrame, concat
 
 from triplepoint.effects import swings
-from triplepoint.figures import labels, marks, style
+from triplepoint.figures import drawing, labels, marks, style
 from triplepoint.status import Status
 
 MOST_GROUPS = 4
@@ -36,7 +36,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     known = known[known["run"].isin(tables["job_power"]["run"])]
     if known.empty:
         page = style.new_page("Nothing to draw", points)
-        style.say(page.axes[0][0], NOTHING)
+        drawing.say(page.axes[0][0], NOTHING)
         return page.finish(), DataFrame(columns=["run", "group", "layout", "t_s", "job_power_w"])
     groups = [_fastest(DataFrame(found)) for _, found in known.groupby("group", sort=False)][:MOST_GROUPS]
     courses = [_course(tables["job_power"], str(found["run"].iloc[0])) for found in groups]
@@ -104,5 +104,5 @@ def _draw_spectrum(axes: Axes, spectrum: DataFrame, found: DataFrame, published:
     axes.set_xlabel("frequency (Hz)")
     line, amplitude = (swings.published_of(found, published, name) for name in (swings.LINE, _LINE))
     if np.isfinite(line) and np.isfinite(amplitude):
-        return [style.draw_published(axes, [line], [100 * amplitude])]
+        return [drawing.draw_published(axes, [line], [100 * amplitude])]
     return []

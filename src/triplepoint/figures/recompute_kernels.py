@@ -9,7 +9,7 @@ from pandas import DataFrame, Series, concat
 
 from triplepoint import effects
 from triplepoint.effects import shares, titles
-from triplepoint.figures import labels, stacks, style
+from triplepoint.figures import drawing, labels, stacks, style
 from triplepoint.figures.kernel_breakdown import SOURCE
 from triplepoint.figures.parallelism_sweep import published_of
 
@@ -126,12 +126,12 @@ def _draw_panel(axes: Axes, found: DataFrame, numbers: DataFrame) -> None:
             stacks.say_why_empty(axes, at, point["status"], "no trace")
         value = float(published[point["run"]])
         if value <= axes.get_ylim()[1]:
-            style.draw_published(axes, [at], [value])
+            drawing.draw_published(axes, [at], [value])
 
 
 def _legend(numbers: DataFrame) -> list[Artist]:
     found = stacks.legend_of(numbers.loc[numbers["seconds"].notna(), "part"])
     if numbers["published_kernel_sum_s"].notna().any():
         scratch = Figure().subplots()
-        found.append(style.draw_published(scratch, [], []))
+        found.append(drawing.draw_published(scratch, [], []))
     return found

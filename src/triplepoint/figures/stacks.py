@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 from pandas import DataFrame, concat
 
 from triplepoint.effects import shares
-from triplepoint.figures import marks, style
+from triplepoint.figures import drawing, marks, style
 from triplepoint.status import Status
 
 MOST_COLUMNS = 4
@@ -73,11 +73,11 @@ def len_of(found: DataFrame) -> int:
 
 
 def limit_of(totals: Iterable[float]) -> float:
-    """Return the highest bar that is no outlier: at most `style.OUTLIER` times the median of three or more."""
+    """Return the highest bar that is no outlier: at most `drawing.OUTLIER` times the median of three or more."""
     known = sorted(value for value in totals if math.isfinite(value) and value > 0)
     if not known:
         return 1.0
-    most = style.OUTLIER * statistics.median_low(known) if len(known) > 2 else math.inf
+    most = drawing.OUTLIER * statistics.median_low(known) if len(known) > 2 else math.inf
     return max(value for value in known if value <= most)
 
 
@@ -151,7 +151,7 @@ def finish_axes(axes: Axes, names: Sequence[str], totals: Iterable[float], highe
     values = [value for value in totals if value > 0]
     limit = limit_of(values)
     has_outlier = any(value > limit * _CUT for value in values)
-    style.name_bars(axes, names)
+    drawing.name_bars(axes, names)
     axes.locator_params(axis="y", nbins=5)
     axes.set_ylim(0, max(limit * (1.6 if has_outlier else 1.18), highest * 1.18))
     return limit

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from pandas import DataFrame, Series
 
 from triplepoint.effects import between_gpus, titles
-from triplepoint.figures import gpu_map, marks, style
+from triplepoint.figures import drawing, gpu_map, marks, style
 from triplepoint.units import counted
 
 MOST_LAYOUTS = 3
@@ -140,7 +140,7 @@ def _draw_temperatures(axes: Axes, found: DataFrame) -> list[Artist]:
             drawn[0].set_label(f"{place} GPU" if place in _PLACES else place)
             handles += drawn
     if found["published_temp_c"].notna().any():
-        handles.append(style.draw_published(axes, list(at), list(found["published_temp_c"].astype(float))))
+        handles.append(drawing.draw_published(axes, list(at), list(found["published_temp_c"].astype(float))))
     return handles
 
 
@@ -170,7 +170,7 @@ def _draw_normalised(axes: Axes, found: DataFrame) -> list[Artist]:
         Line2D([], [], color=marks.GREY, marker="s", linestyle="none", markersize=2.5, label="normalised, ours")
     ]
     if found["published_normalised"].notna().any():
-        handles.append(style.draw_published(axes, list(at), list(found["published_normalised"].astype(float))))
+        handles.append(drawing.draw_published(axes, list(at), list(found["published_normalised"].astype(float))))
     return handles
 
 

@@ -11,7 +11,7 @@ from matplotlib.path import Path
 from pandas import DataFrame, Series, concat
 
 from triplepoint.effects.courses import over_step
-from triplepoint.figures import labels, marks, style
+from triplepoint.figures import drawing, labels, marks, style
 from triplepoint.status import Status
 from triplepoint.units import MS_PER_S, NS_PER_S
 
@@ -55,7 +55,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     chosen = _fastest(points, set(timeline["run"]))
     if chosen.empty:
         page = style.new_page("Nothing to draw", points)
-        style.say(page.axes[0][0], NOTHING)
+        drawing.say(page.axes[0][0], NOTHING)
         return page.finish(), _numbers(timeline.iloc[:0], "", {}).assign(layout="")
     run = str(chosen["run"].iloc[0])
     of_run = timeline[timeline["run"] == run]
@@ -263,7 +263,7 @@ def _draw_courses(column_of_axes: Sequence[Axes], courses: Mapping[str, DataFram
         axes.set_xlim(lanes.get_xlim())
         axes.locator_params(axis="y", nbins=4)
         if limit in point and point[limit] == point[limit]:
-            style.draw_limit(axes, float(point[limit]), words.format(point[limit]))
+            drawing.draw_limit(axes, float(point[limit]), words.format(point[limit]))
         axes.tick_params(axis="x", labelbottom=axes is column_of_axes[-1])
     if courses:
         column_of_axes[-1].set_xlabel(lanes.get_xlabel())

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from pandas import DataFrame, concat
 
 from triplepoint.effects import between_gpus
-from triplepoint.figures import gpu_map, marks, style
+from triplepoint.figures import drawing, gpu_map, marks, style
 from triplepoint.figures.parallelism_sweep import without_far
 
 LINKS = {"nvlink": "NVLink", "xgmi": "xGMI", "pcie": "PCIe", "infiniband": "InfiniBand"}
@@ -114,7 +114,7 @@ def _page(answer: str, points: DataFrame, counted: DataFrame, links: Sequence[st
             shown, ax=[page.axes[row][col] for row in range(2)], orientation="horizontal", label="% of capacity",
             aspect=25 if widths[col] > 2 else 10, shrink=0.9, pad=0.01, extend="both" if own["is_far"].any() else "min",
         )  # fmt: skip
-        style.name_decades(bar.ax.xaxis, *bar.ax.get_xlim(), steps=(1, 2, 5) if widths[col] > 2 else (1,))
+        drawing.name_decades(bar.ax.xaxis, *bar.ax.get_xlim(), steps=(1, 2, 5) if widths[col] > 2 else (1,))
     return page
 
 

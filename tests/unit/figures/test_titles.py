@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from triplepoint.effects import Effect
 from triplepoint.effects.titles import Change
-from triplepoint.figures import marks, scaling_down, style, timeline
+from triplepoint.figures import drawing, marks, scaling_down, style, timeline
 
 POINT = {
     "layout": "DP4", "group": "tiny on local", "micro_batch_size": 4, "unknown": frozenset(), "step_time_s": 0.148,
@@ -99,7 +99,7 @@ def test_names_of_bars_are_upright_where_they_would_touch() -> None:
     for width, shown in ((style.COLUMN, ["TP2\nPP16", "TP8\nFSDP4\ngbs32"]), (0.9, names)):
         page = style.Page(Figure(figsize=(width, 2), layout="constrained"), [])
         axes = page.figure.subplots()
-        style.name_bars(axes, names)
+        drawing.name_bars(axes, names)
         page.finish()
         assert [label.get_text() for label in axes.get_xticklabels()] == shown
 
