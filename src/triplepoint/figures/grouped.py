@@ -145,20 +145,24 @@ def _draw_panel(
 def _draw_limits(
     row: Sequence[Axes], panels: Sequence[DataFrame], quantity: Quantity, shown: Mapping[str, marks.Mark]
 ) -> None:
-    """Draw limits, each named where it first is drawn, and give panels one range where they can be read off one axis.
+    """Draw limits, each named in the widest panel that has it, and give panels one range if one axis is to do for all.
 
     Where series have limits of their own, their names stand with them.
     """
     column, words = quantity.limit
-    named: set[float] = set()
-    for axes, found in zip(row, panels, strict=True):
+    of_panels: list[dict[float, list[str]]] = []
+    for found in panels:
         of_series: dict[float, list[str]] = {}
         for series, own in found.groupby("series", sort=False) if column in found else ():
             for value in sorted(own[column].dropna().unique()):
                 of_series.setdefault(float(value), []).append(str(series))
-        for value, names in of_series.items():
-            whose = f" ({', '.join(shown[name].name for name in names)})" if len(of_series) > 1 else ""
-            drawing.draw_limit(axes, value, "" if value in named else words.format(value) + whose)
+        of_panels.append(of_series)
+    widest_first = sorted(range(len(panels)), key=lambda col: -panels[col]["layout"].nunique())
+    named: set[float] = set()
+    for col in widest_first:
+        for value, names in of_panels[col].items():
+            whose = f" ({', '.join(shown[name].name for name in names)})" if len(of_panels[col]) > 1 else ""
+            drawing.draw_limit(row[col], value, "" if value in named else words.format(value) + whose)
             named.add(value)
     if column or not quantity.from_zero:
         share_y(row)

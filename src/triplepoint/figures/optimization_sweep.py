@@ -86,7 +86,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     for col, (_, found) in enumerate(numbers.groupby("group", sort=False)):
         for row, one in enumerate(changes):
             _draw_changes(page.axes[row][col], DataFrame(found), one.column, is_top=not row)
-        _draw_memory(page.axes[-1][col], DataFrame(found), is_first=not col)
+        _draw_memory(page.axes[-1][col], DataFrame(found))
     for row, one in enumerate(changes):
         page.axes[row][0].set_ylabel(one.title)
         share_y(page.axes[row])
@@ -270,7 +270,7 @@ def _name_layouts(axes: Axes, names: Sequence[str]) -> None:
     axes.locator_params(axis="y", nbins=4)
 
 
-def _draw_memory(axes: Axes, found: DataFrame, is_first: bool) -> None:
+def _draw_memory(axes: Axes, found: DataFrame) -> None:
     """Draw the memory of each point, and what there is; what did not fit is hollow."""
     names = list(dict.fromkeys(found["layout"]))
     found = found.drop_duplicates(["layout", "switched"])
@@ -285,8 +285,7 @@ def _draw_memory(axes: Axes, found: DataFrame, is_first: bool) -> None:
     _name_layouts(axes, names)
     axes.set_ylim(0, 1.12 * max(found.loc[could_run, "memory_gib"].max(), 1e-9))
     capacity = found["memory_capacity_gib"].max()
-    if np.isfinite(capacity):
-        drawing.draw_limit(axes, float(capacity), f"memory {capacity:.0f} GiB" if is_first else "")
+    drawing.draw_limit(axes, float(capacity), "")
 
 
 def _legend(numbers: DataFrame) -> list[Artist]:
@@ -304,4 +303,5 @@ def _legend(numbers: DataFrame) -> list[Artist]:
         found.append(Line2D([], [], label="out of memory: what it needs", fillstyle="none", **how))
     if numbers["may_not_fit"].any():
         found.append(Line2D([], [], label=labels.MAY_NOT_FIT, fillstyle="left", **how))
-    return found
+    capacities = [f"{gib:.0f}" for gib in sorted(numbers["memory_capacity_gib"].dropna().unique())]
+    return [*found, drawing.limit_line(f"memory {' or '.join(capacities)} GiB")] if capacities else found
