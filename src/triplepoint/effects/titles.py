@@ -13,7 +13,9 @@ from triplepoint.status import Status
 from triplepoint.units import counted
 
 Found = Mapping[tuple[Hashable, ...], Effect]
-"""Effects by setting, as `pair_points` returns them."""
+"""Effects by layout, as `pair_points` returns them."""
+LAYOUT = "layout"
+"""What changes and rankings go over, in the singular."""
 
 
 class _Words(NamedTuple):
@@ -42,27 +44,25 @@ _WORDS: Mapping[str, _Words] = {
 
 @dataclass(frozen=True)
 class Change:
-    """What one change does to some quantities, over all settings that ran with and without it.
+    """What one change does to some quantities, over all layouts that ran with and without it.
 
     Attributes:
         subject: What is changed to, such as 'LoRA'.
         base: What it is compared with, such as 'full training'; empty where that is its absence.
-        found: Quantities and their effects by setting. The first whose settings agree on its sign is the main one, of
+        found: Quantities and their effects by layout. The first whose layouts agree on its sign is the main one, of
             which the sentence is; the main one needs words here.
-        noun: What a setting is called, in the singular.
-        is_paired: Whether effects are those of pairs: the interval of a mean is then theirs, and how settings differ
+        is_paired: Whether effects are those of pairs: the interval of a mean is then theirs, and how layouts differ
             stands beside it.
     """
 
     subject: str
     base: str
     found: Mapping[str, Found]
-    noun: str = "layout"
     is_paired: bool = False
 
     @property
     def main(self) -> str:
-        """The quantity of the sentence; empty where no setting ran both ways."""
+        """The quantity of the sentence; empty where no layout ran both ways."""
         known = [name for name, found in self.found.items() if found and name in _WORDS]
         clear = [name for name in known if len(self.found[name]) > 1 and self._is_clear(name)]
         return next(iter(clear or known), "")
@@ -72,15 +72,15 @@ class Change:
         """What the change does to the main quantity, such as 'LoRA needs 55 % [46, 62] less memory than ...'."""
         subject = self.subject
         if not self.main:
-            return f"no {self.noun} ran with {subject} and {f'with {self.base}' if self.base else 'without'}"
+            return f"no {LAYOUT} ran with {subject} and {f'with {self.base}' if self.base else 'without'}"
         effects, words = list(self.found[self.main].values()), _WORDS[self.main]
         than = {word: f" {word} {self.base}" if self.base else "" for word in ("than", "as")}
         if not self._is_clear(self.main):
             return f"{subject} {self._unclear(effects, words, than)}"
         mean = self.mean(self.main)
-        among = _range(effects, mean, self.noun) if self.is_paired else ""
+        among = _range(effects, mean) if self.is_paired else ""
         if len(effects) < 2:
-            among = f" in {counted(1, self.noun)}"
+            among = f" in {counted(1, LAYOUT)}"
         if mean.is_relative and mean.value >= MANY:
             return f"{subject} {words.times.format(mean.factor)}{than['as']}{among}"
         if mean.value == 0:
@@ -90,7 +90,7 @@ class Change:
 
     @property
     def num(self) -> int:
-        """Settings behind the quantity that has most."""
+        """Layouts behind the quantity that has most."""
         return max((len(found) for found in self.found.values()), default=0)
 
     def mean(self, name: str) -> Effect:
@@ -104,14 +104,14 @@ class Change:
     def short(self, name: str) -> str:
         """Return the effect on a quantity as it stands beside its panels: '+15.4 % [7.4, 24]'; '' where none is known.
 
-        Where settings disagree on the sign, it is their range, and how many rise and fall.
+        Where layouts disagree on the sign, it is their range, and how many rise and fall.
         """
         effects = list(self.found.get(name, {}).values())
         if not effects:
             return ""
         if self._is_clear(name):
             mean = self.mean(name)
-            return signed(mean) + (_range(effects, None, "") if self.is_paired else "")
+            return signed(mean) + (_range(effects, None) if self.is_paired else "")
         least, most = min(effects, key=_value), max(effects, key=_value)
         num_up, num_down = _num_up_and_down(effects)
         if _sign(least) == _sign(most) == "0.0":
@@ -121,17 +121,17 @@ class Change:
 
     @property
     def answer(self) -> "Statement | str":
-        """The sentence with its effect and the other quantities; the sentence alone where no setting ran both ways."""
+        """The sentence with its effect and the other quantities; the sentence alone where no layout ran both ways."""
         if not self.main:
             return at_place("", self.sentence)
         others = [f"{name} {text}" for name in self.found if name != self.main and (text := self.short(name))]
         effect = self.mean(self.main)
-        if isnan(effect.low):  # how far settings differ is known then, if there are several
+        if isnan(effect.low):  # how far layouts differ is known then, if there are several
             effect = over_settings(list(self.found[self.main].values()))
-        return Statement(self.sentence, self.subject, effect, self.noun, tuple(others))
+        return Statement(self.sentence, self.subject, effect, LAYOUT, tuple(others))
 
     def _is_clear(self, name: str) -> bool:
-        """Return whether settings agree on the sign of a change, as far as the interval of their mean says."""
+        """Return whether layouts agree on the sign of a change, as far as the interval of their mean says."""
         effects = list(self.found[name].values())
         return (
             len(effects) < 2
@@ -148,11 +148,11 @@ class Change:
         down = words.less.format(f"up to {least.size}")
         if num_up and num_down:
             down = down[down.index("up to") :]
-            return f"{up} in {counted(num_up, self.noun)}, and {down} in {num_down}"
-        num, nouns = num_up or num_down, counted(len(effects), self.noun)
+            return f"{up} in {counted(num_up, LAYOUT)}, and {down} in {num_down}"
+        num, layouts = num_up or num_down, counted(len(effects), LAYOUT)
         if not num:
-            return f"does not change {self.main} in any of {nouns}"
-        where = f"{num} of {nouns}" if num < len(effects) else f"both {self.noun}s" if num == 2 else f"all {nouns}"
+            return f"does not change {self.main} in any of {layouts}"
+        where = f"{num} of {layouts}" if num < len(effects) else f"both {LAYOUT}s" if num == 2 else f"all {layouts}"
         return f"{up if num_up else down + than['than']} in {where}"
 
 
@@ -218,23 +218,21 @@ def signed(effect: Effect) -> str:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Settings that ran, such as layouts, by their step time.
+    """Layouts by their step time.
 
     Attributes:
         best: The fastest; empty where none finished.
         leads: By how much it is faster than each of the others, the nearest first.
-        num: Settings that were tried.
-        noun: What a setting is called, in the singular.
+        num: Layouts that were tried.
     """
 
     best: str
     leads: Mapping[str, Effect] = field(default_factory=dict)
     num: int = 1
-    noun: str = "layout"
 
     @property
     def tied(self) -> list[str]:
-        """Settings that may be as fast as the best."""
+        """Layouts that may be as fast as the best."""
         return [name for name, lead in self.leads.items() if lead.is_tie]
 
     @property
@@ -255,50 +253,43 @@ class Ranking:
 
     @property
     def sentence(self) -> str:
-        """Which setting is fastest, and by how much."""
+        """Which layout is fastest, and by how much."""
         if self.lead is None:
             if self.num == 1:
-                return (
-                    f"only one {self.noun} was run, {self.best}"
-                    if self.best
-                    else f"the only {self.noun} did not finish"
-                )
-            return f"of {counted(self.num, self.noun)}, {f'only {self.best}' if self.best else 'none'} finished"
+                return f"only one {LAYOUT} was run, {self.best}" if self.best else f"the only {LAYOUT} did not finish"
+            return f"of {counted(self.num, LAYOUT)}, {f'only {self.best}' if self.best else 'none'} finished"
         lead = f"{self.lead.factor} as fast as" if self.lead.value >= MANY else f"{self.lead.text} faster than"
         said = f"{self.best} is {lead} {self.next}"
         if not self.is_clear:
-            among = f"both {self.noun}s" if len(self.leads) == 1 else f"all {counted(1 + len(self.leads), self.noun)}"
+            among = f"both {LAYOUT}s" if len(self.leads) == 1 else f"all {counted(1 + len(self.leads), LAYOUT)}"
             return f"{among} are tied: {said}"
         names = " and ".join(self.tied) if len(self.tied) < 3 else f"{len(self.tied)} others"
         return f"{said}, but tied with {names}" if self.tied else said
 
     @property
     def note(self) -> str:
-        """Two short lines that stand below the name of a model: who is first, and by how much; '' of one setting."""
+        """Two short lines that stand below the name of a model: who is first, and by how much; '' of one layout."""
         if self.lead is None:
             return ""
-        first = f"{1 + len(self.tied)} {self.noun}s tied" if self.tied else f"{self.best} first"
+        first = f"{1 + len(self.tied)} {LAYOUT}s tied" if self.tied else f"{self.best} first"
         return f"{first}\n{signed(self.lead)}"
 
 
-def rank(points: DataFrame, name: str = "layout", noun: str = "layout") -> Ranking:
-    """Return how some settings rank by step time, those on as many GPUs as most.
+def rank(points: DataFrame) -> Ranking:
+    """Return how layouts rank by step time, those on as many GPUs as most.
 
     Args:
-        points: Rows that may be compared, with a column of names.
-        name: Column of the settings' names; rows that share one are repeats.
-        noun: What a setting is called, in the singular.
+        points: Rows that may be compared, with column `layout`; rows that share one are repeats.
     """
     alike = on_as_many_gpus(points)
     done = alike[(alike["status"] == Status.OK) & alike["step_time_s"].notna()]
-    groups = [(str(key), DataFrame(found)) for key, found in done.groupby(name, sort=False)]
+    groups = [(str(key), DataFrame(found)) for key, found in done.groupby("layout", sort=False)]
     groups.sort(key=lambda item: float(item[1]["step_time_s"].mean()))
-    num = alike[name].nunique()
+    num = alike["layout"].nunique()
     if not groups:
-        return Ranking("", {}, num, noun)
+        return Ranking("", {}, num)
     best, of_best = groups[0]
-    leads = {other: compare(of_best, found, "step_time_s") for other, found in groups[1:]}
-    return Ranking(best, leads, num, noun)
+    return Ranking(best, {other: compare(of_best, found, "step_time_s") for other, found in groups[1:]}, num)
 
 
 def _value(effect: Effect) -> float:
@@ -319,12 +310,12 @@ def _num_up_and_down(effects: Sequence[Effect]) -> tuple[int, int]:
     return sum(one.value > 0 for one in effects), sum(one.value < 0 for one in effects)
 
 
-def _range(effects: Sequence[Effect], mean: Effect | None, noun: str) -> str:
-    """Return how settings differ, in brackets: without the sign of a mean, which says it; '' of one setting."""
+def _range(effects: Sequence[Effect], mean: Effect | None) -> str:
+    """Return how layouts differ, in brackets: without the sign of a mean, which says it; '' of one layout."""
     if len(effects) < 2:
         return ""
     turned = [one.opposite if mean is not None and mean.value < 0 else one for one in effects]
     least, most = min(turned, key=_value), max(turned, key=_value)
     if mean is None:
         return f" ({_sign(least)} to {_sign(most)})"
-    return f" ({least.size.split()[0]} to {most.size} in {counted(len(effects), noun)})"
+    return f" ({least.size.split()[0]} to {most.size} in {counted(len(effects), LAYOUT)})"

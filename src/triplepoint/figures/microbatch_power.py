@@ -149,11 +149,13 @@ def _asked(points: DataFrame) -> Mapping[str, str]:
 def heading(change: Change) -> str:
     """Return what stands above the changes at the right of the page."""
     sizes = " against ".join(words.removeprefix("micro-batch ") for words in (change.subject, change.base))
-    return f"{sizes},\n" + titles.mean_of(change.num, change.noun).replace(" of ", " of\n")
+    return f"{sizes},\n" + titles.mean_of(change.num, titles.LAYOUT).replace(" of ", " of\n")
 
 
 def _numbers(points: DataFrame, published: DataFrame | None, quantities: Sequence[Quantity]) -> DataFrame:
-    columns = [*_NAMES, *(name for name in _asked(points) if name in points)]
+    drawn = {one.column for one in quantities}
+    said = [name for name in _asked(points) if name in points and name not in drawn and points[name].notna().any()]
+    columns = [*_NAMES, *said]
     for one in quantities:
         names = [one.column, *(column_of(one.column, end) for end in ("p10", "p90", "lo", "hi")), one.limit[0]]
         columns += [name for name in names if name in points and name not in columns]
