@@ -15,7 +15,7 @@ from triplepoint.figures import marks, style
 
 _LINES = {"stage": (marks.BLUE, "-"), "direction": (marks.ORANGE, "--"), "pass": (marks.GREEN, ":")}
 """Colour and dashes of the frontier by what shares a clock."""
-_NOTE = "{stages} stages, {number} micro-batches. Lines: passes added up; marks: whole steps simulated."
+_NOTE = "{stages} stages, {number} micro-batches; lines: passes added up; marks: whole steps simulated."
 
 
 @style.styled
@@ -27,7 +27,7 @@ def draw(answer: FrontierAnswer) -> Figure:
     note = _NOTE.format(stages=job.layout.pp, number=job.num_microbatches)
     title = headline(answer)[0].upper() + headline(answer)[1:]
     page = style.new_page(title, points, 1, 1, style.COLUMN, 3.2, note)
-    page.legend(_draw_lines(page.axes[0][0], answer), ncols=2)
+    page.legend(_draw_lines(page.axes[0][0], answer))
     return page.finish()
 
 

@@ -15,7 +15,7 @@ from triplepoint.units import KILO
 _NUM_PERIODS = 6
 """Of the strongest line, whose power is drawn."""
 _NOTE = (
-    "{name}: power of all nodes every {period:.3g} s{part}. Dashed: 1st and 99th percentile of all {lasts:.3g} s; "
+    "{name}: power of all nodes every {period:.3g} s{part}; dashed: 1st and 99th percentile of all {lasts:.3g} s; "
     "shaded: the band asked about."
 )
 

@@ -74,14 +74,14 @@ class Effect:
     @property
     def size(self) -> str:
         """The effect alone: '4.5 %' or '3.1 K'."""
-        return f"{digits(self.value * self._scale)} {'%' if self.is_relative else 'K'}"
+        return f"{digits(self.value * self.scale)} {self.unit}"
 
     @property
     def ends(self) -> str:
         """The interval alone, with the space before it: ' [2.1, 7.0]'; nothing where none is known."""
         if math.isnan(self.low):
             return ""
-        return f" [{digits(self.low * self._scale)}, {digits(self.high * self._scale)}]"
+        return f" [{digits(self.low * self.scale)}, {digits(self.high * self.scale)}]"
 
     @property
     def factor(self) -> str:
@@ -97,8 +97,14 @@ class Effect:
         return replace(self, value=-self.value, low=-self.high, high=-self.low)
 
     @property
-    def _scale(self) -> int:
+    def scale(self) -> int:
+        """What values are multiplied by where they are written."""
         return 100 if self.is_relative else 1
+
+    @property
+    def unit(self) -> str:
+        """Unit they are written in."""
+        return "%" if self.is_relative else "K"
 
     def turned(self) -> "Effect":
         """Return the effect of the way back."""

@@ -70,9 +70,9 @@ def _read_tables(name: str, results: Path) -> dict[str, DataFrame]:
 def save(figure: Figure, path: Path) -> None:
     """Write a figure as its name ends, .pdf, .png or .svg: whole or not at all."""
     metadata: dict[str, str | None] = dict(_METADATA[path.suffix])
-    if path.suffix == ".svg":  # the report shows the answer above the figure, and takes changes over as findings
+    if path.suffix == ".svg":  # the report shows the answer above the figure, and takes statements over as findings
         metadata["Title"] = str(figure.get_label())
-        metadata["Description"] = getattr(figure, "changes", "") or None
+        metadata["Description"] = getattr(figure, "statements", "") or None
     with atomic_file(path) as scratch, rc_context({"svg.fonttype": "none", "svg.hashsalt": "triplepoint"}):
         figure.savefig(scratch, dpi=PNG_DPI if path.suffix == ".png" else "figure", metadata=metadata)
 

@@ -47,27 +47,21 @@ def counts(claims: DataFrame, kinds: Sequence[str]) -> DataFrame:
 
 
 def answer_values(values: DataFrame) -> str:
-    """Return a sentence on the number of agreeing values and on the range of deviations.
-
-    The range is from the 5th to the 95th percentile over all values except temperatures.
-
-    Args:
-        values: Rows of `deviations`.
-    """
+    """Return a sentence on how many rows of `deviations` agree, in all and where nothing was fitted."""
     if values.empty:
         return "No published number has one of ours beside it"
     not_fitted = values[~values["was_fitted"]]
     sentence = f"{_agreeing(values)} published numbers agree with ours"
     if 0 < len(not_fitted) < len(values):
         sentence += f", {_agreeing(not_fitted)} where nothing was fitted"
+    return sentence
+
+
+def range_of_ratios(values: DataFrame) -> str:
+    """Return the median of ours over published, and the 5th and 95th percentile, over all values but temperatures."""
     ratios = values.loc[~values["is_kelvin"], "deviation"].to_numpy(float)
-    if not len(ratios):
-        return sentence
     low, high = np.percentile(ratios, _PERCENTILES)
-    return (
-        f"{sentence}; ours over published is {np.median(ratios):.2f} in the median, "
-        f"9 of 10 from {low:.2f} to {high:.2f}"
-    )
+    return f"median {np.median(ratios):.2f}, 9 of 10 from {low:.2f} to {high:.2f}"
 
 
 def answer_directions(by_claim: DataFrame) -> str:
