@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 import threading
@@ -12,6 +13,8 @@ _QUIET_S = 1.0
 """What takes no longer shows nothing."""
 _PLAIN_PERIOD_S = 5.0
 """Between two lines of a log."""
+_COUNTS = re.compile(r"\b(\d+) of (\d+)\b")
+"""How far a line says that it is, by which the time left is told."""
 _CLEAR = "\r\x1b[K"
 
 
@@ -62,13 +65,17 @@ class Progress:
         line = self._line
         if not line:
             return
+        taken_s, left = now_s - self._began_s, ""
+        if counts := _COUNTS.search(line):
+            done, whole = map(int, counts.groups())
+            left = f", about {taken_s * (whole - done) / max(done, 1):.0f} s left" if whole > done else ""
         if self._is_terminal:
             width = shutil.get_terminal_size().columns - 1
-            self._write(_CLEAR + f"{line}, {now_s - self._began_s:.0f} s"[:width])
+            self._write(_CLEAR + f"{line}, {taken_s:.0f} s{left}"[:width])
         elif line == self._shown or (self._shown and now_s - self._shown_s < _PLAIN_PERIOD_S):
             return
         else:
-            self._write(line + "\n")
+            self._write(f"{line}{left}\n")
         self._shown, self._shown_s = line, now_s
 
     def _write(self, text: str) -> None:

@@ -25,6 +25,7 @@ The slowdown is the step's time over that of an ideal job, in which equal operat
 replay. Each slow GPU's cause is ranked from its clock, power, temperature, transfers, launches and data.
 """
 _ANSWER = {
+    "answer": "what is slow, why, and what it costs, in a sentence",
     "name": "the job",
     "source": "what it was told from: traces, one rank, step times, recording (one without steps) or operations",
     "num_gpus": "GPUs of the job",

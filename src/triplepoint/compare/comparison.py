@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from triplepoint.compare.answer import answer, signed
+from triplepoint.compare.answer import answer
 from triplepoint.compare.changes import Change, find_changes
 from triplepoint.compare.kernels import ABOUT, KernelDifference, kernel_differences
 from triplepoint.compare.parts import UNPROFILED, StepDifference, scale_of, step_difference
@@ -15,6 +15,7 @@ from triplepoint.compare.sides import Context, Side, check_finished, read_side
 from triplepoint.compare.subjects import check_apart, find_subject
 from triplepoint.effects import ABOUT as ABOUT_BASIS
 from triplepoint.errors import UserError
+from triplepoint.units import signed_seconds
 
 _FAR = 0.5
 """Share of a measured step by which the profiled one is longer before it is said: a profiler costs less. Our choice."""
@@ -144,9 +145,10 @@ def _about_ranks(first: Side, other: Side, changed: RankChange | None) -> Iterat
         return
     is_other = changed.change_s > 0
     word = (other if is_other else first).word
+    own, others = signed_seconds(changed.change_s), signed_seconds(changed.others_s)
     yield (
-        f"rank {changed.rank} changed most: its own work by {signed(changed.change_s)} a step, that of the other ranks "
-        f"by {signed(changed.others_s)}; parts and kernels are its own, other ranks wait for it in communication"
+        f"rank {changed.rank} changed most: its own work by {own} a step, that of the other ranks by {others}; parts "
+        "and kernels are those of this rank, and other ranks wait for it in communication"
     )
     yield f"why ranks of {'B' if is_other else 'A'} differ: triplepoint why {word}"
 

@@ -78,8 +78,8 @@ def read_description(path: Path | None, options: dict[str, Any], catalogue: Cata
         for kind in ("model", "cluster"):
             if getattr(described, kind):
                 raise UserError(
-                    f"{where}: {kind} {getattr(described, kind)!r} needs Triplepoint's folder 'config', which is not "
-                    "here; name it with --config FOLDER"
+                    f"{where}: {kind} {getattr(described, kind)!r} is a file of Triplepoint's configuration, and there "
+                    "is no such folder; name it with --config CLONE/config"
                 )
         return described
     if described.model:

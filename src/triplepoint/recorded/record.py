@@ -72,6 +72,7 @@ def record_command(session: Session, command: Sequence[str], how: Watching, out:
         child = subprocess.Popen(
             list(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment(session, how)
         )
+        session.join_as(child.pid)  # the recording is under way as long as the job is, even without its watcher
         log = session.folder / "logs" / f"rank{rank_of()}-{os.getpid()}.log"
         streams = [_Tee(child.stdout, out, log, marks), _Tee(child.stderr, sys.stderr, log, marks)]
         ranks = _Ranks(session)
@@ -121,15 +122,25 @@ def _ended(child: "subprocess.Popen[bytes]") -> int | None:
         return None
 
 
-def watch_node(session: Session, how: Watching) -> None:
-    """Sample this node until SIGTERM, which Slurm sends to every step of a job as it ends."""
+def watch_node(session: Session, how: Watching, log: Path | None = None) -> None:
+    """Sample this node until SIGTERM, which Slurm sends to every step of a job as it ends.
+
+    Args:
+        session: The recording.
+        how: How the job is watched.
+        log: File with the job's output, which the first node reads for steps by a pattern; None for none.
+    """
     session.join_as(os.getpid())
+    marks = _log_marks(session, how) if log is not None and rank_of() == 0 else None
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
         signal.signal(number, lambda number, _: stopped.set() if number != signal.SIGCONT else None)
     with _Beside(session, how) as beside:
-        while not stopped.wait(_POLL_S):
+        follow = _Follow(log, marks) if log is not None and marks is not None else None
+        while not stopped.wait(_LOG_POLL_S if follow else _POLL_S):
             beside.watch()
+            if follow is not None:
+                follow.read()
 
 
 class _Beside:

@@ -59,6 +59,8 @@ class Session:
         """Use the recording in `folder`."""
         self.folder = folder
         self.host = socket.gethostname()
+        self.problem: OSError | None = None
+        """Why its end could not be noted, such as a full disk."""
         self._lock: int | None = None
 
     @classmethod
@@ -111,7 +113,7 @@ class Session:
 
     def members(self) -> list[dict[str, Any]]:
         """Return the processes of this node that take part."""
-        return [json.loads(path.read_text()) for path in self.folder.glob(f"members/{self.host}-*.json")]
+        return self._read_all(f"members/{self.host}-*.json")
 
     def leave_end(
         self,
@@ -134,10 +136,8 @@ class Session:
         """
         end = {"rank": rank_of(), "host": self.host, "status": status, "num_host_kills": num_host_kills}
         end |= {"told_by": told_by, "first_failed": first_failed}
-        write_json(
-            self.folder / "ends" / f"{self.host}-{os.getpid()}.json",
-            end | {"command": list(command), "log_tail": list(said)},
-        )
+        end |= {"command": list(command), "log_tail": list(said)}
+        self._note_end(self.folder / "ends" / f"{self.host}-{os.getpid()}.json", end)
 
     def claim_node(self) -> bool:
         """Return whether this process is the one to sample on its node: the first that asks."""
@@ -170,18 +170,36 @@ class Session:
     def end_node(self, sampler_ends: list[dict[str, Any]]) -> None:
         """Note that nothing more comes from this node."""
         path = self.folder / "nodes" / f"{self.host}.json"
-        write_json(path, json.loads(path.read_text()) | {"ended": True, "sampler_ends": sampler_ends})
+        self._note_end(path, json.loads(path.read_text()) | {"ended": True, "sampler_ends": sampler_ends})
+
+    def _note_end(self, path: Path, content: dict[str, Any]) -> None:
+        """Write a file about the end; a full disk must not take the job's exit status with it."""
+        try:
+            write_json(path, content)
+        except OSError as error:
+            self.problem = error
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return what is known of each node, in the order of ranks."""
-        found = [json.loads(path.read_text()) for path in self.folder.glob("nodes/*.json")]
+        found = self._read_all("nodes/*.json")
         first = {rank["host"]: rank["rank"] for rank in reversed(self.ranks())}
         return sorted(found, key=lambda node: (first.get(node["host"], node["rank"]), node["host"]))
 
     def ranks(self) -> list[dict[str, Any]]:
         """Return what ranks that marked steps say of themselves, by rank."""
-        found = [json.loads(path.read_text()) for path in self.folder.glob("ranks/*.json")]
-        return sorted(found, key=lambda rank: int(rank["rank"]))
+        return sorted(self._read_all("ranks/*.json"), key=lambda rank: int(rank["rank"]))
+
+    def ends(self) -> list[dict[str, Any]]:
+        """Return how its processes ended, by rank."""
+        return sorted(self._read_all("ends/*.json"), key=lambda end: int(end["rank"]))
+
+    def _read_all(self, pattern: str) -> list[dict[str, Any]]:
+        """Return what stands in files of the recording; one that its node lost power over is left out."""
+        found = []
+        for path in self.folder.glob(pattern):
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(path.read_text(encoding="utf-8")))
+        return found
 
     def wait_for_others(self) -> None:
         """Wait until the other processes of this node have ended, for a while."""

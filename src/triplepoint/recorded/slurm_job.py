@@ -13,9 +13,17 @@ from triplepoint.errors import UserError
 from triplepoint.recorded.record import Watching
 from triplepoint.recorded.session import Session
 
+_MOST_SAID = 300
+"""Letters of srun's last words that an error quotes."""
+
 
 def record_job(
-    job_id: str, results: Path, setup: Mapping[str, Any], how: Watching, finish: Callable[[Session], None]
+    job_id: str,
+    results: Path,
+    setup: Mapping[str, Any],
+    how: Watching,
+    log: Path | None,
+    finish: Callable[[Session], None],
 ) -> int:
     """Watch every node of a job until the job ends, then make a run of it.
 
@@ -27,6 +35,7 @@ def record_job(
         results: Folder of results, on a file system that all nodes share.
         setup: What the command line says.
         how: How it is watched.
+        log: File with the job's output, for steps by a pattern; None for none.
         finish: Makes a run of a recording.
 
     Raises:
@@ -39,6 +48,7 @@ def record_job(
     num_nodes = _num_nodes(job_id)
     session = Session.join(results, {**setup, "command": [f"Slurm job {job_id}"]}, None)
     watcher = [sys.executable, "-m", "triplepoint.recorded.slurm_job", str(session.folder), json.dumps(vars(how))]
+    watcher += [str(log.resolve())] if log is not None else []
     command = [
         "srun",
         f"--jobid={job_id}",
@@ -48,12 +58,12 @@ def record_job(
         "--cpus-per-task=1",
         *watcher,
     ]
-    ended = subprocess.run(command, stdin=subprocess.DEVNULL)
+    # srun tells of the watchers, which end with the job, as of a failure.
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     if not session.nodes():
         shutil.rmtree(session.folder, ignore_errors=True)
-        raise UserError(
-            f"record: --job {job_id}: srun started no watcher (exit status {ended.returncode}); is it running?"
-        )
+        said = " ".join(ended.stderr.split())[-_MOST_SAID:] or f"exit status {ended.returncode}"
+        raise UserError(f"record: --job {job_id}: srun started no watcher in the job: {said}")
     session.leave_end(None, [f"Slurm job {job_id}"], ())
     if session.claim_finish():
         finish(session)
@@ -61,15 +71,19 @@ def record_job(
 
 
 def _num_nodes(job_id: str) -> int:
-    """Return how many nodes a running job has. Raises `UserError` if there is no such job."""
-    command = ["squeue", "--noheader", f"--jobs={job_id}", "--states=RUNNING", "--format=%D"]
-    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
-    if not said or not said[0].isdigit():
-        raise UserError(f"record: --job {job_id}: squeue knows no such running job; expected the number of one")
-    return int(said[0])
+    """Return how many nodes a running job has. Raises `UserError` if there is no such job, or it does not run."""
+    command = ["squeue", "--noheader", f"--jobs={job_id}", "--states=all", "--format=%T %D"]
+    state, _, number = (
+        subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip().partition(" ")
+    )
+    if not number.isdigit():
+        raise UserError(f"record: --job {job_id}: squeue knows no such job; expected the number of one that runs")
+    if state != "RUNNING":
+        raise UserError(f"record: --job {job_id}: the job is {state}; a job can be recorded while it is RUNNING")
+    return int(number)
 
 
 if __name__ == "__main__":
     from triplepoint.recorded.record import watch_node
 
-    watch_node(Session(Path(sys.argv[1])), Watching(**json.loads(sys.argv[2])))
+    watch_node(Session(Path(sys.argv[1])), Watching(**json.loads(sys.argv[2])), *map(Path, sys.argv[3:]))

@@ -255,12 +255,12 @@ def parse_traces(
     summaries = []
     for summary in in_processes(_parse_elsewhere, tasks, num_jobs, f"parsing one of {len(tasks)} traces"):
         summaries.append(summary)
-        progress(f"{Path(summary.path).name} ({len(summaries)} of {len(tasks)})")
+        progress(f"read {Path(summary.path).name} ({len(summaries)} of {len(tasks)})")
     return summaries
 
 
 def _numbered(progress: Progress, index: int, count: int) -> Progress:
-    return lambda line: progress(f"{line} ({index + 1} of {count})")
+    return lambda line: progress(f"reading {line} ({index + 1} of {count})")
 
 
 def _parse_elsewhere(task: Task) -> RankSummary:
