@@ -3,6 +3,7 @@
 import argparse
 import gc
 import re
+import shlex
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -149,7 +150,7 @@ def run(arguments: argparse.Namespace) -> Answer:
             done = import_folder(folder, arguments.results, job, wanted, catalogue, progress)
         except UserError as error:
             raise UserError(str(error).replace(str(folder), str(arguments.folder))) from None
-    return Answer(asdict(done), "\n".join(_lines(done)))
+    return Answer(asdict(done), "\n".join(_lines(done, arguments.results)))
 
 
 def _describe(arguments: argparse.Namespace) -> tuple[Any, Any]:
@@ -185,29 +186,38 @@ def _numbers(text: str | None) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _lines(done: "Imported") -> list[str]:
-    """Return what was imported, to be read."""
+def _lines(done: "Imported", results: Path) -> list[str]:
+    """Return what was imported, to be read: the run first, and what to do with it."""
+    from triplepoint.recorded.run import sum_up
     from triplepoint.units import counted
 
-    lines = []
-    for host in done.hosts:
+    folder = results / "runs" / done.run
+    lines = [f"imported as {folder}: {sum_up(folder)}", f"why it is slow: triplepoint why {shlex.quote(str(folder))}"]
+    for host in done.hosts[:_MOST_LISTED]:
         if host["num_samples"]:
             gpus = counted(host["num_gpus"], "GPU")
-            samples = f"{host['num_samples']} samples every {host['period_s']:.3g} s, {host['start']} to {host['end']}"
-            lines.append(f"{host['host']}: {gpus}, {samples}: {', '.join(host['columns'])}")
-        else:
-            lines.append(f"{host['host']}: no telemetry")
-    steps = ", ".join(f"{num} {kind}" for kind, num in done.steps.items()) or "none: the recording is one window"
+            samples = f"{counted(host['num_samples'], 'sample')}, each device every {host['period_s']:.3g} s"
+            columns = ", ".join(host["columns"])
+            lines.append(f"{host['host']}: {gpus}, {samples}, {host['start']} to {host['end']}: {columns}")
+    if len(done.hosts) > _MOST_LISTED:
+        lines.append(f"and {len(done.hosts) - _MOST_LISTED} more hosts: --json lists them all")
+    if silent := [host["host"] for host in done.hosts if not host["num_samples"]]:
+        lines.append(f"without telemetry: {counted(len(silent), 'host')}, {_some(silent)}")
+    steps = (
+        ", ".join(f"{num} {kind}" for kind, num in done.steps.items()) or "none, so the whole recording is one window"
+    )
     lines.append(f"traces: {done.num_traces}; steps: {steps}")
     lines += [f"note: {note}" for note in done.notes[:_MOST_LISTED]]
     if len(done.notes) > _MOST_LISTED:
         lines.append(f"note: {len(done.notes) - _MOST_LISTED} more; --json lists them all")
     lines += [f"shows: {line}" for line in done.shows]
     if done.left_out:
-        lines.append(
-            "left out: " + "; ".join(f"{name} ({why})" for name, why in list(done.left_out.items())[:_MOST_LISTED])
-        )
+        lines.append(f"left out: {_some([f'{name} ({why})' for name, why in done.left_out.items()])}")
     if done.others:
-        lines.append(f"not read: {', '.join(done.others[:_MOST_LISTED])}")
-    lines.append(f"run: {done.run}")
+        lines.append(f"not read, of no format that is known: {_some(done.others)}")
     return lines
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _MOST_LISTED
+    return ", ".join(names[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -22,8 +22,7 @@ def _read(content: Content, asked: Asked) -> Found:
         if not name:
             raise UserError(
                 f"{content.path}: a series without __name__: the result of a function; query the metric itself, such "
-                "as "
-                "DCGM_FI_DEV_POWER_USAGE[1h]"
+                "as DCGM_FI_DEV_POWER_USAGE[1h]"
             )
         pairs = one.get("values") or [one["value"]]
         try:

@@ -96,10 +96,13 @@ def import_folder(
     nodes = make_nodes(telemetry, traced, job, wanted)
     offsets = [node.wall_ns - node.monotonic_ns for node in nodes for _ in node.gpus or range(node.num_ranks or 1)]
     rows, said = join_steps(traced, told, dict(enumerate(offsets)))
+    described = job.described
+    if telemetry.is_amd and described.device is None:
+        described = described.model_copy(update={"device": "rocm"})
     progress("writing the run")
     run = write_run(
         results / "runs",
-        job.described,
+        described,
         nodes,
         {rank: one.path for rank, one in traced.traces.items()},
         rows,
@@ -231,6 +234,7 @@ def _from_traces(traced: Work, product: str, wanted: Wanted) -> list[RecordedNod
     """Return hosts of a job of which there are traces alone."""
     world = traced.world_size or 1
     per_node = wanted.asked.gpus_per_node or min(USUAL_GPUS, world)
+    is_of_gpus = bool(product) or any(one.is_of_gpu for one in traced.traces.values())
     named = {rank // per_node: one.host for rank, one in sorted(traced.traces.items(), reverse=True) if one.host}
     num = -(-world // per_node)
     names = [named.get(number) or f"node{number}" for number in range(num)]
@@ -239,8 +243,8 @@ def _from_traces(traced: Work, product: str, wanted: Wanted) -> list[RecordedNod
     nodes = []
     for number, host in enumerate(names):
         here = min(per_node, world - number * per_node)
-        gpus = [RecordedGpu(f"gpu{place}", product) for place in range(here)] if product else []
-        nodes.append(RecordedNode(host=host, gpus=gpus, num_ranks=None if product else here))
+        gpus = [RecordedGpu(f"gpu{place}", product or None) for place in range(here)] if is_of_gpus else []
+        nodes.append(RecordedNode(host=host, gpus=gpus, num_ranks=None if is_of_gpus else here))
     return nodes
 
 

@@ -53,8 +53,7 @@ def shows_of(telemetry: Telemetry, rows: Sequence[Row]) -> list[str]:
         if steps_s and float(np.median(steps_s)) < 2 * _AVERAGE_S:
             lines.append(
                 f"steps of {show_span(float(np.median(steps_s)))} are no longer than two windows of that mean: power "
-                "of all "
-                "steps together is told, that of single steps is not"
+                "of all steps together is told, that of single steps is not"
             )
     if rows and not any(row["kind"] == "measured" for row in rows):
         lines.append("steps are the profiler's alone, which slows them: times of measured steps need --steps")

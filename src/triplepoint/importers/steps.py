@@ -148,8 +148,7 @@ def join_steps(traced: Work, told: Work, ahead_ns: Mapping[int, int] | None = No
     if clash is not None and not any(_overlap(clash, each) > 0 for each in traced.rows):
         raise UserError(
             f"--steps: step {clash['step']} is at {show_time(clash['t_start_ns'])}, ProfilerStep#{clash['step']} of "
-            "the trace at "
-            "another time; number the steps as the profiler does, or give --timezone"
+            "the trace at another time; number the steps as the profiler does, or give --timezone"
         )
     said = [f"steps of --steps moved by {shift} to the profiler's numbers"] if shift else []
     return traced.rows + kept, said

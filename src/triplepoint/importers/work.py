@@ -35,6 +35,8 @@ class Trace:
     """Host it says it was written on; empty where it does not."""
     product: str
     """First GPU it lists; empty without one."""
+    is_of_gpu: bool
+    """Whether it holds work of a GPU, listed or not."""
     steps: tuple[tuple[int, int, int], ...]
     """Number, start and end of each step. Unit: ns since 1970 UTC."""
     start_ns: int
@@ -81,9 +83,9 @@ def read_traces(paths: Sequence[Path], progress: Callable[[str], None], is_alone
     if not paths:
         return Work()
     files = find_traces(paths)
-    found = []
+    found: list[Trace] = []
     for file in files:
-        progress(f"trace {file.path.name}")
+        progress(f"reading trace {file.path.name} ({len(found) + 1} of {len(files)})")
         found.append(_read_one(file, len(files) == 1, is_alone, progress))
     check_ranks((one.path, one.rank) for one in found)
     traces = {one.rank: one for one in sorted(found, key=lambda one: one.rank)}
@@ -100,10 +102,12 @@ def read_traces(paths: Sequence[Path], progress: Callable[[str], None], is_alone
 def _read_one(file: TraceFile, is_only: bool, is_alone: bool, progress: Callable[[str], None]) -> Trace:
     kept: list[Rows] = []
     bounds = [np.iinfo(np.int64).max, np.iinfo(np.int64).min]
+    categories: set[int] = set()
 
     def take(rows: Rows, names: Any) -> None:
         if rows.dtype == LAUNCH or not len(rows):
             return
+        categories.update(np.unique(rows["category"]).tolist())
         bounds[0] = min(bounds[0], int(rows["start"].min()))
         bounds[1] = max(bounds[1], int((rows["start"] + rows["duration"]).max()))
         is_mark = np.isin(rows["category"], (Category.ANNOTATION, Category.CPU_OP))
@@ -132,6 +136,7 @@ def _read_one(file: TraceFile, is_only: bool, is_alone: bool, progress: Callable
         world_size=said.get("world_size") if isinstance(said, dict) else None,
         host=str(header.metadata.get("host_name") or ""),
         product=_product(gpus, file),
+        is_of_gpu=bool(categories & {Category.KERNEL, Category.MEMCPY, Category.MEMSET}),
         steps=tuple(steps[number] for number in sorted(steps)),
         start_ns=bounds[0] + header.base_ns if has_times else 0,
         end_ns=bounds[1] + header.base_ns if has_times else 0,
@@ -151,8 +156,7 @@ def _check_one_job(traces: Sequence[Trace]) -> None:
         if first.world_size and other.world_size and first.world_size != other.world_size:
             raise UserError(
                 f"{other.path}: of a job of {other.world_size} ranks, {first.path.name} of one of {first.world_size}; "
-                "import "
-                "the traces of one job"
+                "import the traces of one job"
             )
         if other.world_size and other.rank >= other.world_size:
             raise UserError(
@@ -162,6 +166,5 @@ def _check_one_job(traces: Sequence[Trace]) -> None:
         if first.start_ns and other.start_ns and apart_s > _APART_S:
             raise UserError(
                 f"{other.path}: begins {show_time(other.start_ns)}, {show_span(apart_s)} from {first.path.name}; "
-                "import the "
-                "traces of one job"
+                "import the traces of one job"
             )

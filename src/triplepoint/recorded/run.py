@@ -144,7 +144,7 @@ def sum_up(run: Path) -> str:
         samples = read_recording(path).samples
         t_ns, devices = (samples[name].to_numpy(zero_copy_only=False) for name in ("t_ns", "device"))
         is_meant = np.isin(devices, [device.device for device in node.devices])
-        is_meant &= (t_ns >= start_ns[own].min()) & (t_ns <= end_ns[own].max())
+        is_meant &= (t_ns >= start_ns[own].min()) & (t_ns < end_ns[own].max())
         power_w = np.append(power_w, _values(samples, is_meant, "gpu_power_w", "gpu_power_average_w"))
         temp_c = np.append(temp_c, _values(samples, is_meant, "gpu_temp_c"))
     if num_gpus:

@@ -81,7 +81,12 @@ def test_import_of_logs_and_steps_gives_time_power_and_heat(tmp_path: Path, caps
     folder = job(tmp_path / "logs")
     assert do(folder, "--steps", folder / "steps.csv", "--timezone", "UTC", "--results", tmp_path / "r") == 0
     out = capsys.readouterr().out
-    assert "n0: 2 GPUs, 240 samples every 1 s" in out and "steps: 1 warmup, 24 measured" in out
+    assert out.startswith(f"imported as {tmp_path / 'r/runs/job_own-h100x4_r1_'}")
+    assert (
+        "24 measured steps on 4 GPUs, 4 s in the median, 606 W a GPU in the mean, at most 51 degC"
+        in out.splitlines()[0]
+    )
+    assert "n0: 2 GPUs, 240 samples, each device every 1 s" in out and "steps: 1 warmup, 24 measured" in out
     assert "shows: nvidia-smi CSV: power.draw is a mean of about 1 s" in out
     assert "instantaneous reading" not in out
     row = point(tmp_path / "r")
@@ -115,7 +120,7 @@ def test_import_says_notes_of_a_kind_in_one_line(tmp_path: Path, capsys: pytest.
         "note: n0: gpu0: 30 times come twice for gpu_power_average_w; once is taken "
         "(in all 3 columns of 4 GPUs of 2 hosts)",
     ]
-    assert "run: my-job_own-h100x4_r1_" in out
+    assert "runs/my-job_own-h100x4_r1_" in out.splitlines()[0]
 
 
 def test_import_of_some_gpus_and_hosts(tmp_path: Path) -> None:
