@@ -193,14 +193,14 @@ def _lines(done: "Imported", results: Path) -> list[str]:
 
     folder = results / "runs" / done.run
     lines = [f"imported as {folder}: {sum_up(folder)}", f"why it is slow: triplepoint why {shlex.quote(str(folder))}"]
-    for host in done.hosts[:_MOST_LISTED]:
-        if host["num_samples"]:
-            gpus = counted(host["num_gpus"], "GPU")
-            samples = f"{counted(host['num_samples'], 'sample')}, each device every {host['period_s']:.3g} s"
-            columns = ", ".join(host["columns"])
-            lines.append(f"{host['host']}: {gpus}, {samples}, {host['start']} to {host['end']}: {columns}")
-    if len(done.hosts) > _MOST_LISTED:
-        lines.append(f"and {len(done.hosts) - _MOST_LISTED} more hosts: --json lists them all")
+    sampled = [host for host in done.hosts if host["num_samples"]]
+    for host in sampled[:_MOST_LISTED]:
+        gpus = counted(host["num_gpus"], "GPU")
+        samples = f"{counted(host['num_samples'], 'sample')}, each device every {host['period_s']:.3g} s"
+        columns = ", ".join(host["columns"])
+        lines.append(f"{host['host']}: {gpus}, {samples}, {host['start']} to {host['end']}: {columns}")
+    if len(sampled) > _MOST_LISTED:
+        lines.append(f"and {len(sampled) - _MOST_LISTED} more hosts: --json lists them all")
     if silent := [host["host"] for host in done.hosts if not host["num_samples"]]:
         lines.append(f"without telemetry: {counted(len(silent), 'host')}, {_some(silent)}")
     steps = (

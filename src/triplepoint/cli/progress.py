@@ -13,7 +13,7 @@ _QUIET_S = 1.0
 """What takes no longer shows nothing."""
 _PLAIN_PERIOD_S = 5.0
 """Between two lines of a log."""
-_COUNTS = re.compile(r"\b(\d+) of (\d+)\b")
+_COUNTS, _PERCENT = re.compile(r"\b(\d+) of (\d+)\b"), re.compile(r"\b(\d+) % of ")
 """How far a line says that it is, by which the time left is told."""
 _CLEAR = "\r\x1b[K"
 
@@ -65,10 +65,8 @@ class Progress:
         line = self._line
         if not line:
             return
-        taken_s, left = now_s - self._began_s, ""
-        if counts := _COUNTS.search(line):
-            done, whole = map(int, counts.groups())
-            left = f", about {taken_s * (whole - done) / max(done, 1):.0f} s left" if whole > done else ""
+        taken_s = now_s - self._began_s
+        left = time_left(line, taken_s)
         if self._is_terminal:
             width = shutil.get_terminal_size().columns - 1
             self._write(_CLEAR + f"{line}, {taken_s:.0f} s{left}"[:width])
@@ -81,6 +79,22 @@ class Progress:
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError):  # nobody reads it
             os.write(self._file if self._file is not None else 2, text.encode(errors="replace"))
+
+
+def time_left(line: str, taken_s: float) -> str:
+    """Return about how long it goes on, as a line tells by `3 of 8` and by `45 %` of the one that is under way.
+
+    Args:
+        line: What is being done.
+        taken_s: Time it has taken so far. Unit: s.
+    """
+    counts, percent = _COUNTS.search(line), _PERCENT.search(line)
+    if not counts and not percent:
+        return ""
+    number, whole = map(int, counts.groups()) if counts else (1, 1)
+    done = number - 1 + int(percent[1]) / 100 if percent else number
+    left_s = taken_s * (whole - done) / done if done else 0.0
+    return f", about {left_s:.0f} s left" if left_s >= 1 else ""
 
 
 def _has_file() -> bool:

@@ -131,6 +131,10 @@ def _advice(path: Path) -> str:
     if tarfile.is_tarfile(path) or zipfile.is_zipfile(path):
         return "an archive; unpack it, and import the folder that it makes"
     try:
+        read_parts(path)
+    except UserError as error:
+        return str(error).removeprefix(f"{path.name}: ")
+    try:
         content = read_content(path, _HEAD_BYTES)
     except UserError:
         return ""

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.plan import Limits, PlannedRun, run_id
+from triplepoint.config.plan import Limits, PlannedRun, read_planned_run, run_id
 from triplepoint.config.point import Point, PointCluster, Recorded, Steps
 from triplepoint.errors import UserError
 from triplepoint.files import write_text
@@ -124,7 +124,7 @@ def sum_up(run: Path) -> str:
     Args:
         run: Folder of the run, as `write_run` left it.
     """
-    manifest = read_manifest(run / "raw" / "manifest.json")
+    manifest, point = read_manifest(run / "raw" / "manifest.json"), read_planned_run(run / "point.json").point
     rows = STEPS.read(run / "raw" / "steps.parquet")
     rows = rows.filter(pc.equal(rows["kind"], "measured"))
     rank, step, start_ns, end_ns = (rows[name].to_numpy() for name in ("rank", "step", "t_start_ns", "t_end_ns"))
@@ -135,7 +135,9 @@ def sum_up(run: Path) -> str:
         f"{counted(len(steps_s), 'measured step')} on {on}, {show_seconds(float(np.median(steps_s)))} in the median"
     ]
     if NO_STEP in manifest.facts:
-        told = [f"{show_seconds(max(steps_s))} on {on}, no measured step"]
+        num = point.steps.profiled
+        known = f"{counted(num, 'profiled step')} and none measured" if num else "no measured step"
+        told = [f"{show_seconds(max(steps_s))} on {on}, {known}"]
     power_w, temp_c = np.array([]), np.array([])
     for node in manifest.nodes:
         path, own = _recording_of(run / "raw", node.node), np.isin(rank, [device.rank for device in node.devices])

@@ -36,8 +36,27 @@ _ROWS = (
 
 
 def summarise(summaries: Iterable[RankSummary], comparison: Comparison) -> str:
-    """Return a few readable lines per rank, and some on the ranks together."""
-    return "\n".join([*(_summarise_rank(one) for one in summaries), *_summarise_ranks(comparison)])
+    """Return the ranks together and slow ones in a line each, then a few lines per rank, and what steps depend on."""
+    summaries = list(summaries)
+    slow, paths = _slow_ranks(comparison), _paths(comparison)
+    return "\n".join([*_together(summaries), *slow, *map(_summarise_rank, summaries), *paths, *comparison.notes])
+
+
+def _together(summaries: Sequence[RankSummary]) -> list[str]:
+    """Return in one line where the time of all ranks went; nothing of a single rank."""
+    worked = [one for one in summaries if one.span[1] > one.span[0]]
+    span = sum(one.span[1] - one.span[0] for one in worked)
+    if len(worked) < 2:
+        return []
+    parts = (
+        f"{title} {sum(_time(one, category, part) for one in worked) / span:.1%}" for title, category, part in _ROWS
+    )
+    return [f"{len(worked)} ranks together: {', '.join(parts).replace('%', ' %')}"]
+
+
+def _time(one: RankSummary, category: str, part: str) -> int:
+    busy, exposed = one.busy(category), one.exposed(category)
+    return {"busy": busy, "exposed": exposed, "overlapped": busy - exposed}[part]
 
 
 def _summarise_rank(one: RankSummary) -> str:
@@ -47,8 +66,7 @@ def _summarise_rank(one: RankSummary) -> str:
     of = f"{one.num_gpu_events} GPU events" if one.is_device else "CPU work"
     lines = [f"rank {one.rank}: {_ms(span).strip()} with {of}{_remarks(one)}"]
     for title, category, part in _ROWS:
-        busy, exposed = one.busy(category), one.exposed(category)
-        time = {"busy": busy, "exposed": exposed, "overlapped": busy - exposed}[part]
+        time = _time(one, category, part)
         lines.append(f"  {title:<17} {_ms(time)} {100 * time / span:6.2f} %")
     parts = [account for account in one.accounts if account.label.kind != "all" and account.exposed]
     for title, is_idle in (("mostly", False), ("idle because", True)):
@@ -60,18 +78,22 @@ def _summarise_rank(one: RankSummary) -> str:
     return "\n".join(lines)
 
 
-def _summarise_ranks(comparison: Comparison) -> list[str]:
-    lines = [
+def _slow_ranks(comparison: Comparison) -> list[str]:
+    return [
         f"rank {one.rank} is a straggler: computes {100 * (one.compute_excess or 0):.1f} % longer than its peers, "
         f"comes last to {100 * (one.share_last or 0):.0f} % of its collectives"
         for one in comparison.standings
         if one.is_straggler
     ]
+
+
+def _paths(comparison: Comparison) -> list[str]:
+    lines = []
     for path in comparison.paths:
         longest = sorted(path.times.items(), key=lambda item: -item[1])[:_TOP]
         parts = ", ".join(f"rank {rank} {_name(label)} {_ms(time).strip()}" for (rank, label), time in longest)
         lines.append(f"critical path of step {path.step}: {parts}")
-    return [*lines, *comparison.notes]
+    return lines
 
 
 def _name(label: tuple[str, str, str | None]) -> str:

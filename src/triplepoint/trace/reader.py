@@ -32,6 +32,9 @@ def read_parts(path: Path) -> list[Part]:
     start = head(path, _HEAD_BYTES)
     found: list[Part] = []
     if start.startswith(MAGIC):
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                raise UserError(f"{path.name}: a packed SQLite file; unpack it first")
         with opened(path) as database:
             found = _reader(database).parts(database)
     elif rocprof_json.JSON_START.match(start):

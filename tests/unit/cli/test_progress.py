@@ -56,6 +56,21 @@ def test_first_line_comes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert log.read_text() == "reading\n"
 
 
+@pytest.mark.parametrize(
+    ("line", "left"),
+    [
+        ("read rank1.json.gz (2 of 8)", ", about 30 s left"),  # 10 s for two
+        ("reading rank1.json: 50 % of 120 MB, 7 events (2 of 3)", ", about 10 s left"),  # one and a half of three
+        ("reading one.json: 25 % of 80 MB, 7 events", ", about 30 s left"),
+        ("reading one.json: 0 % of 80 MB, 7 events", ""),
+        ("read rank7.json.gz (8 of 8)", ""),
+        ("writing the run", ""),
+    ],
+)
+def test_time_left_follows_from_how_far_a_line_says_it_is(line: str, left: str) -> None:
+    assert module.time_left(line, 10.0) == left
+
+
 def test_terminal_has_one_line_that_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as terminal:
