@@ -73,7 +73,7 @@ class Request:
 
 def predict(
     points: "Iterable[Mapping[str, object]] | pd.DataFrame",
-    config: Path = Path("config"),
+    config: str | Path = "config",
     *,
     with_power: bool = True,
     with_rank: bool = False,
@@ -96,6 +96,7 @@ def predict(
     """
     import pandas as pd
 
+    config = Path(config)
     catalogue, rows, requests = Catalogue(config), [], []
     if isinstance(points, pd.DataFrame):
         points = [
