@@ -143,14 +143,18 @@ def _numbers(column: "pd.Series[Any]") -> "pd.Series[Any]":
 
 
 def predict_file(
-    source: Path, config: Path, say: Callable[[str], None], simulated: Collection[str] = (), with_power: bool = True
+    source: Path,
+    config: Path,
+    progress: Callable[[str], None],
+    simulated: Collection[str] = (),
+    with_power: bool = True,
 ) -> list[tuple[str, str, Prediction]]:
     """Return the prediction of each point of a file by its id and run id, repeats once.
 
     Args:
         source: As `read_points`.
         config: Folder of the configuration.
-        say: Called with a line on progress.
+        progress: Called with a line on how many rows are done.
         simulated: As `read_points`.
         with_power: Whether power and heat are wanted.
 
@@ -158,7 +162,7 @@ def predict_file(
         UserError: As `read_points`.
     """
     read_calibrations(config)
-    requests = with_progress(read_points(source, config, simulated), say)
+    requests = with_progress(read_points(source, config, simulated), progress)
     return [(request.id, run_id(request.point), request.predict(config, with_power)) for request in requests]
 
 

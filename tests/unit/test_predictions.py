@@ -235,8 +235,15 @@ def test_command_writes_a_row_for_each_point(tmp_path: Path, capsys: pytest.Capt
     source = write(tmp_path, "in.yaml", [LLAMA | {"id": 7}, LLAMA | {"pp": 3}])
     assert main(["predict", str(source), str(tmp_path / "out.csv")]) == 0
     assert capsys.readouterr().out == f"predict: 2 rows to {tmp_path / 'out.csv'}: 1 invalid, 1 ok\n"
-    assert main(["predict", str(source)]) == 0
+    assert main(["predict", str(source), "-"]) == 0
     assert capsys.readouterr().out == (tmp_path / "out.csv").read_text()
+    assert main(["predict", str(source)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 configurations: 1 ok, 1 invalid" and lines[-1].endswith(
+        f"predict {source} - (or OUT.csv, or --json)"
+    )
+    assert any(line.startswith("llama3-70b_") and " ok " in line for line in lines)
+    assert any("tp*pp*cp*dp = 4*3*1*2 = 24, cluster h200x32 has 32 GPUs" in line for line in lines)
     valid, invalid = csv.DictReader((tmp_path / "out.csv").open())
     assert list(valid) == ["id", "run", *COLUMNS]
     assert (valid["id"], valid["status"], invalid["id"], invalid["status"]) == ("7", "ok", "2", "invalid")
@@ -387,11 +394,10 @@ def test_the_file_that_is_read_is_not_written(
     assert source.read_bytes() == before and (tmp_path / "link.csv").is_symlink()
 
 
-def test_progress_is_told_when_work_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("triplepoint.simulate.predict.prediction._PROGRESS_S", -1.0)
+def test_progress_is_told_before_each_row(tmp_path: Path) -> None:
     lines: list[str] = []
     predict_file(write(tmp_path, "in.yaml", [LLAMA, LLAMA | {"pp": 3}]), CONFIG, lines.append)
-    assert lines == ["predict: 0 of 2 rows", "predict: 1 of 2 rows"]
+    assert lines == ["predicted 0 of 2 rows", "predicted 1 of 2 rows"]
 
 
 def test_rows_are_all_checked_before_one_is_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

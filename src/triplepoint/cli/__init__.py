@@ -52,6 +52,10 @@ _INTERNAL = ("sample", "serve")
 _WITHOUT_PANDAS = ("simulate", "import", "telemetry", "parse", "trace", "aggregate", "claims", "why")
 """Subcommands that are called for every run, or handle what all of them wrote; those that draw use pandas."""
 
+_TALK = ("record", "launch", "doctor", "overhead", "characterise", "completion")
+"""Subcommands that pass on what others say, or tell themselves what they do."""
+_OF_CONFIG = ("plan", "predict", "search", "whatif", "frontier", "project", "calibrate")
+"""Subcommands that do nothing without the folder of the configuration."""
 _SERVER = "TRIPLEPOINT_FORKS"
 """`forks.SERVER`: importing it takes as long as all else a command starts with."""
 _COMPILED = ("_scanner", "_sweep")
@@ -121,8 +125,13 @@ def _answer(
     """Run a subcommand and print its answer: as text, or as one JSON object; return its exit status."""
     from triplepoint.cli.answer import Answer
 
+    if command in _OF_CONFIG and not words.config.is_dir():
+        raise UserError(
+            f"{words.config}: no such folder, and {command} needs models and clusters; run it in Triplepoint's clone, "
+            "or name the folder with --config CLONE/config"
+        )
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed) if words.json else contextlib.nullcontext():
+    with contextlib.redirect_stdout(printed) if words.json else contextlib.nullcontext(), _ticking(command):
         found = run(words)
     if words.json:
         answer = found if isinstance(found, Answer) else Answer.of_printed(printed.getvalue(), found or 0)
@@ -133,6 +142,15 @@ def _answer(
     if found.text:
         sys.stdout.write(found.text if found.text.endswith("\n") else f"{found.text}\n")
     return found.status
+
+
+def _ticking(command: str) -> contextlib.AbstractContextManager[object]:
+    """Return what shows on a terminal, from the first second on, that a command works; in a log it would be noise."""
+    if command in (*_TALK, *_INTERNAL) or not sys.stderr.isatty():
+        return contextlib.nullcontext()
+    from triplepoint.cli.progress import Progress
+
+    return Progress(f"{command}: working")
 
 
 def hide_pandas() -> None:

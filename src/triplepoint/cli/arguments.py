@@ -285,5 +285,5 @@ def run_folder(arguments: argparse.Namespace) -> Path:
 
 
 def say(line: str) -> None:
-    """Tell the user about progress, at once."""
-    print(line, file=sys.stderr, flush=True)
+    """Tell the user about progress, at once, in the place of what `Progress` shows on a terminal."""
+    print(f"\r\x1b[K{line}" if sys.stderr.isatty() else line, file=sys.stderr, flush=True)

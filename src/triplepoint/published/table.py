@@ -29,15 +29,20 @@ _WORDS_OF_STUDIES = {
 
 
 def predict_table(
-    source: Path, config: Path, say: Callable[[str], None], with_power: bool = True
+    source: Path,
+    config: Path,
+    say: Callable[[str], None],
+    with_power: bool = True,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> list[tuple[str, Prediction]]:
     """Return the prediction of each row of a table by the row's id.
 
     Args:
         source: CSV with the columns `COLUMNS`; others are named and passed over.
         config: Folder of the configuration.
-        say: Called with a line on progress.
+        say: Called with a line on columns that are not read.
         with_power: Whether power and heat are wanted.
+        progress: Called with a line on how many rows are done.
 
     Raises:
         UserError: If the table cannot be read at all, or the configuration is wrong.
@@ -48,7 +53,7 @@ def predict_table(
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
         say(f"predict: columns that are not read: {', '.join(others[:_NAMED])}{more}")
     understood = [read_row(cells, number, config) for number, cells in enumerate(rows, 1)]
-    return [(row.id, row.predict(config, with_power)) for row in with_progress(understood, say)]
+    return [(row.id, row.predict(config, with_power)) for row in with_progress(understood, progress)]
 
 
 def read_table(source: Path) -> list[dict[str, str]]:
