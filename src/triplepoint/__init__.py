@@ -30,8 +30,8 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return the names of the library, imported or not."""
-    return sorted({*globals(), *_LIBRARY})
+    """Return the names of the library, imported or not, without what this module needs itself."""
+    return sorted({"MEASUREMENT_VERSION", "__version__", *_LIBRARY})
 
 
 class _CallablePackage(ModuleType):

@@ -116,6 +116,8 @@ def predict(
     columns = [*rows[0], *ranked[0], *COLUMNS] if rows else ["id", "run", *COLUMNS]
     table = [keys | more | one.cells() for keys, more, one in zip(rows, ranked, found, strict=True)]
     predicted = pd.DataFrame(table, columns=columns).apply(_numbers)
+    if with_rank and rows:
+        predicted["tied_with_first"] = predicted["tied_with_first"].map({"yes": True, "no": False})
     predicted.attrs["units"] = {name: _unit_of(name) for name in columns}
     return predicted
 
