@@ -10,6 +10,15 @@ from triplepoint.errors import UserError
 _OUT = {"mlflow": "mlruns", "wandb": ".", "prometheus": "triplepoint.prom", "chakra": "chakra"}
 
 
+_NEXT = {
+    "mlflow": "; look at them with: MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {out}",
+    "wandb": "; send them with: wandb sync {out}/wandb/offline-run-*",
+    "prometheus": "; node_exporter reads it with --collector.textfile.directory",
+    "chakra": "; 'triplepoint trace' and ASTRA-sim read them",
+}
+"""What a user does with what was written."""
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
@@ -27,8 +36,8 @@ def parser() -> argparse.ArgumentParser:
         "chakra: OUT/RUN/chakra.RANK.et, the traces of runs as MLCommons' Chakra execution traces.",
         answer={"to": "format", "num_runs": "runs of the study", "files": "folder of each run, or the file"},
     )
-    made.add_argument("study", metavar="STUDY", help="a study whose tables are made")
-    made.add_argument("--to", choices=tuple(_OUT), required=True, help="format")
+    made.add_argument("study", metavar="STUDY", help="study whose runs are exported; its tables must exist")
+    made.add_argument("--to", choices=tuple(_OUT), required=True, help="tool that is to read the runs")
     made.add_argument(
         "--out",
         metavar="OUT",
@@ -58,4 +67,4 @@ def run(arguments: argparse.Namespace) -> Answer:
     else:
         files = (mlflow if kind == "mlflow" else wandb).write(arguments.study, runs, target)
     content = {"to": kind, "num_runs": len(runs), "files": files}
-    return Answer(content, f"export: {len(runs)} runs of {arguments.study} to {target}")
+    return Answer(content, f"{len(runs)} runs of {arguments.study} are in {target}{_NEXT[kind].format(out=target)}")
