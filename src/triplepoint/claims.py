@@ -239,7 +239,7 @@ class Claim:
         except FileNotFoundError:
             strangers = []
         if strangers:
-            raise UserError(f"{self._path}: holds {strangers[0]!r}, which is no claim; remove that folder")
+            raise UserError(f"{self._path}: holds {strangers[0]!r}, which is not a claim; remove that folder")
         return self.try_acquire()
 
     def _beat(self, released: threading.Event) -> None:

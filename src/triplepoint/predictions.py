@@ -192,11 +192,11 @@ def read_points(source: Path, config: Path, simulated: Collection[str] = ()) -> 
         is_row = isinstance(settings, Configuration)
         key = request.id if is_row else request.point.digest()
         if is_row and key in requests:
-            problems.add(UserError(f"{where}: id {key!r} is also that of {requests[key].where}; change one"))
+            problems.add(UserError(f"{where}: id {key!r} is also the id of {requests[key].where}; change one"))
         requests.setdefault(key, request)
     problems.refuse()
     if not requests:
-        raise UserError(f"{source}: no configuration in it; give at least model, cluster and global_batch_size of one")
+        raise UserError(f"{source}: has no configuration; give at least model, cluster and global_batch_size of one")
     return list(requests.values())
 
 
@@ -311,9 +311,11 @@ def cells_of(source: Path, header: Sequence[str], rows: Rows) -> Iterator[tuple[
     """Yield the rows of a CSV that was read, as `read_cells`."""
     values: dict[str, Any] = {}
     if twice := next((name for name in header if header.count(name) > 1), None):
-        raise UserError(f"{source}: column {twice!r} stands {header.count(twice)} times; keep one")
+        raise UserError(f"{source}: column {twice!r} is there {header.count(twice)} times; keep one")
     if "gpu" in header and "cluster" not in header:
-        raise UserError(f"{source}: column 'gpu' and no 'cluster': a table in others' words needs --published")
+        raise UserError(
+            f"{source}: has column 'gpu' and no 'cluster'; give --published to read a table of published results"
+        )
     for line, row in rows:
         where = f"{source}: line {line}"
         if len(row) != len(header):

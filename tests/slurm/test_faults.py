@@ -220,7 +220,7 @@ def test_submission_without_munge_is_tried_until_it_is_back(place: Place, cluste
     cluster.stop_munge()
     folder = place.run(SHORT)
     launcher = place.launch(folder)
-    hear(launcher, "Slurm is out of reach")
+    hear(launcher, "Slurm does not answer")
     cluster.start_munge()
     status, said = finish(launcher)
     assert status == 0, said

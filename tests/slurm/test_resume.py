@@ -21,7 +21,7 @@ def test_killed_launchers_job_is_gone_on_with(place: Place) -> None:
     job_id = launches.job_of(folder)
     first.kill()
     second = place.launch(folder)
-    launches.hear(second, f"going on with job {job_id}")
+    launches.hear(second, f"continues with job {job_id}")
     let_go(ranks)
     status, said = finish(second)
     assert status == 0, said
@@ -52,7 +52,7 @@ def test_job_whose_number_was_never_learned_is_found(place: Place) -> None:
     let_go(ranks)
     status, said = finish(second)
     assert status == 0, said
-    assert "going on with job" in said
+    assert "continues with job" in said
     assert len(launches.jobs_of(folder)) == 1
 
 
@@ -102,7 +102,7 @@ def test_launcher_ended_by_sigterm_leaves_its_job_to_the_next(place: Place) -> N
     time.sleep(3)
     away.rename(place.results)
     second = place.launch(folder)
-    launches.hear(second, f"going on with job {job_id}")
+    launches.hear(second, f"continues with job {job_id}")
     let_go(ranks)
     status, said = finish(second)
     assert status == 0, said

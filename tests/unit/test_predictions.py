@@ -171,17 +171,17 @@ def test_blank_cell_leaves_its_key_out(tmp_path: Path) -> None:
         ("a.yaml", [LLAMA | {"model": "llama3-71b"}], "a.yaml: row 1: unknown model 'llama3-71b' in config/models"),
         ("a.yaml", [LLAMA | {"stack": "Foo 1"}], "a.yaml: row 1: stack: no known software in 'Foo 1'"),
         ("a.yaml", "[1]", "a.yaml: row 1: expected a mapping of keys to values, found int"),
-        ("a.yaml", "[]", "a.yaml: no configuration in it"),
-        ("a.csv", "", "a.csv: no configuration in it"),
-        ("a.csv", "model,gpu\nLlama3-8B,H100\n", "a.csv: column 'gpu' and no 'cluster'"),
-        ("a.csv", "tp,tp\n1,2\n", "a.csv: column 'tp' stands 2 times; keep one"),
+        ("a.yaml", "[]", "a.yaml: has no configuration"),
+        ("a.csv", "", "a.csv: has no configuration"),
+        ("a.csv", "model,gpu\nLlama3-8B,H100\n", "a.csv: has column 'gpu' and no 'cluster'"),
+        ("a.csv", "tp,tp\n1,2\n", "a.csv: column 'tp' is there 2 times; keep one"),
         ("a.csv", "tp,pipeline_layers\n1,[3, 5]\n", "a.csv: line 2: 3 cells, the header has 2"),
         ("a.csv", "tp,pp\n1,{\n", "a.csv: line 2: pp: not readable as a value"),
         ("a.json", '{"tp": 1, "tp": 2}', "a.json: line 1, column 11: key 'tp' given twice"),
         ("a.csv", "tp,pp\n\n1,{\n", "a.csv: line 3: pp: not readable as a value"),
         ("a.yaml", LLAMA | {"overlap": "grad"}, "a.yaml: overlap: expected a list; write [grad], found 'grad'"),
-        ("a.csv", [LLAMA | {"id": "x"}] * 2, "a.csv: line 3: id 'x' is also that of "),
-        ("a.yaml", [LLAMA | {"id": 2}, LLAMA], "a.yaml: row 2: id '2' is also that of "),
+        ("a.csv", [LLAMA | {"id": "x"}] * 2, "a.csv: line 3: id 'x' is also the id of "),
+        ("a.yaml", [LLAMA | {"id": 2}, LLAMA], "a.yaml: row 2: id '2' is also the id of "),
         (
             "a.toml",
             "",
@@ -415,7 +415,7 @@ def test_simulated_names_a_cluster_of_the_configuration(
 ) -> None:
     source = write(tmp_path, "in.yaml", LLAMA)
     assert main(["predict", *option, str(source), "--simulated", "h200x33"]) == 2
-    assert ("--published has none of" if option else "unknown cluster 'h200x33'") in capsys.readouterr().err
+    assert ("--published table has none" if option else "unknown cluster 'h200x33'") in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("factor", [4.5, 4.8, 5.0, 6.0])

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         if arguments.plan not in (None, of_study.digest()):
             raise UserError(
                 f"{path}: holds another plan of study {study} than the tables are asked for (digest "
-                f"{of_study.digest()[:12]}, expected {arguments.plan[:12]}); something else wrote it meanwhile, run "
+                f"{of_study.digest()[:12]}, expected {arguments.plan[:12]}); another command changed it since, so run "
                 "snakemake again"
             )
     with claim_results(arguments.results).acquire_or_refuse():

@@ -171,7 +171,7 @@ def out_folder(text: str) -> Path:
 def _check_folder(folder: Path) -> None:
     there = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), Path())
     if not there.is_dir():
-        raise argparse.ArgumentTypeError(f"{there} is no folder; move it away, or use another path")
+        raise argparse.ArgumentTypeError(f"{there} is not a folder; move it away, or use another path")
     if not os.access(there, os.W_OK | os.X_OK):
         raise argparse.ArgumentTypeError(f"{there} cannot be written into: no permission, or a read-only file system")
 

@@ -100,11 +100,16 @@ def run(arguments: argparse.Namespace) -> Answer:
             "--scaling, a recording with --power, or runs with --heat"
         )
     if bool(arguments.power) != bool(arguments.gpu):
-        raise UserError("calibrate: --power and --gpu go together; name the recording and the GPU type it is of")
+        raise UserError("calibrate: --power needs --gpu, and --gpu needs --power; give the recording and its GPU type")
     if arguments.out and not arguments.tables:
-        raise UserError("calibrate: --out is for constants fitted to tables IN.csv; others are written into --config")
+        raise UserError(
+            "calibrate: --out takes only constants fitted to tables IN.csv; leave it out, the others are written "
+            "below --config"
+        )
     if arguments.tables.count(STANDARD_INPUT) > 1:
-        raise UserError("calibrate: '-' stands twice; standard input can be read once")
+        raise UserError(
+            "calibrate: '-' is given twice, but standard input can be read only once; give one of the tables as a file"
+        )
     from triplepoint.calibrate.protocol import calibrate
 
     lines = [line for procedure in _procedures(arguments) for line in calibrate(procedure)]

@@ -93,7 +93,7 @@ def _check_files(arguments: argparse.Namespace) -> Answer:
 
     if arguments.cluster or arguments.nodes or arguments.measure or arguments.ranks:
         raise UserError(
-            "--files checks the configuration, not machines; give the other options in a command without it"
+            "--files checks the configuration, not machines; leave the other options out, or run them without --files"
         )
     checks = check_files(arguments.files, arguments.config)
     status = USER_ERROR if any(check.status == "broken" for check in checks) else 0

@@ -166,9 +166,11 @@ def _describe(arguments: argparse.Namespace) -> tuple[Any, Any]:
 def _steps(arguments: argparse.Namespace) -> tuple[Path | None, Path | None, str]:
     """Return what tells the steps: a CSV, or a log with its pattern."""
     if (arguments.log is None) != (arguments.step_pattern is None):
-        raise UserError("import: --log and --step-pattern go together; name the log and the lines that end a step")
+        raise UserError(
+            "import: --log and --step-pattern are needed together: the log file, and the lines in it that end a step"
+        )
     if arguments.log is not None and arguments.steps is not None:
-        raise UserError("import: steps are told either by --steps or by --log; leave one out")
+        raise UserError("import: --steps and --log both give the steps; leave one out")
     return arguments.steps, arguments.log, arguments.step_pattern or ""
 
 

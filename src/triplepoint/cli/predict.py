@@ -136,7 +136,10 @@ def run(arguments: argparse.Namespace) -> Answer:
     if arguments.target:
         _check_apart(source, arguments.target)
     if arguments.published and arguments.simulated:
-        raise UserError("predict: --simulated is for clusters of the configuration, which --published has none of")
+        raise UserError(
+            "predict: --simulated simulates clusters of the configuration, and a --published table has none; leave "
+            "one out"
+        )
     rows: list[tuple[dict[str, object], Prediction]]
     from triplepoint.predictions import predict_file
     from triplepoint.published.table import predict_table

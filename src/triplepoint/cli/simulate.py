@@ -29,7 +29,9 @@ def run(arguments: argparse.Namespace) -> Answer:
 
     planned = read_planned_run(folder / "point.json")
     if planned.point.engine != "simulated":
-        raise UserError(f"{planned.run}: its engine is {planned.point.engine}; launch it, or plan it with --simulated")
+        raise UserError(
+            f"{planned.run}: the point has engine: {planned.point.engine}; launch it, or plan it with --simulated"
+        )
     with whole_folder(folder / "raw") as raw:
         manifest = simulate_run(planned, raw, arguments.config)
     say(f"{planned.run}: {manifest.status}")

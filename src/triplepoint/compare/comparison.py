@@ -113,7 +113,7 @@ def compare_two(first: str, other: str, context: Context) -> Comparison:
     for side, against in ((one, two), (two, one)):
         if side.traced is None and not against.runs:
             raise UserError(
-                f"{side.word}: has no traces, and {against.word} has nothing else; compare two runs, or two traces"
+                f"{side.word}: has no traces, and {against.word} has only traces; compare two runs, or two traces"
             )
     changed = find_changed_rank(one, two)
     about_ranks = list(_about_ranks(one, two, changed))

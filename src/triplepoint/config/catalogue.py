@@ -91,7 +91,7 @@ class Catalogue:
         self._require(like, path.parent.name, path.parent.name.removesuffix("s"), path)
         other = self._completed(section, path.with_stem(like)) if like != path.stem else {"like": like}
         if further := other.get("like"):
-            raise UserError(f"{path}: like: {like} is itself like {further}; name that one")
+            raise UserError(f"{path}: like: {like} is itself like {further}; write like: {further}")
         left_out = _NOT_TAKEN if section is GpuConfig else frozenset()
         return {key: value for key, value in other.items() if key not in left_out} | content
 

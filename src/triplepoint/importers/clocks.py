@@ -60,9 +60,9 @@ def check_hosts(parts: Mapping[str, Sequence[Part]], told: Mapping[str, float]) 
         lag_s = find_lag(parts[first], parts[other])
         if lag_s is not None:
             raise UserError(
-                f"the clock of {other} is {show_span(lag_s)} {'ahead of' if lag_s > 0 else 'behind'} {first}'s: their "
-                f"GPUs rise and fall together, but so much apart; give --offset {other}={-lag_s:.0f}, or {other}=0 if "
-                "it is right"
+                f"the clock of {other} is {show_span(lag_s)} {'ahead of' if lag_s > 0 else 'behind'} {first}'s: the "
+                f"power of their GPUs rises and falls alike, that much apart; give --offset {other}={-lag_s:.0f}, or "
+                f"{other}=0 if it is right"
             )
 
 

@@ -241,7 +241,7 @@ def _check(hosts: Mapping[str, HostSamples], wanted: Wanted, work: Span | None) 
     """Refuse telemetry without values, and clocks that disagree, after the offsets the user gave."""
     parts = _parts(hosts, wanted.offsets)
     if hosts and not parts:
-        raise UserError("no value in the telemetry; every cell is empty or N/A")
+        raise UserError("the telemetry has no value, every cell is empty or N/A; record it again")
     if work is not None and (sampled := telemetry_span(hosts, wanted.offsets)) is not None:
         check_work(sampled, work, "the traces and steps")
     check_hosts(parts, wanted.offsets)

@@ -57,7 +57,7 @@ class Mapping(Strict):
     def _check(self) -> "Mapping":
         for metric, mapped in self.columns.items():
             if metric not in METRICS:
-                raise ValueError(f"{metric} is no column of telemetry{nearest(metric, METRICS)}")
+                raise ValueError(f"{metric} is not a column of telemetry{nearest(metric, METRICS)}")
             if Source(metric, mapped.unit).factor() is None:
                 raise ValueError(f"the unit {mapped.unit!r} does not fit {metric}")
         return self
@@ -164,7 +164,7 @@ def _parse_times(grid: Grid, mapping: Mapping, content: Content) -> None:
             time = datetime.strptime(cell.strip(), mapping.time_format or "")
         except ValueError:
             raise UserError(
-                f"{content.path}: {shown(cell)} is no time of the format {mapping.time_format!r} in --map"
+                f"{content.path}: {shown(cell)} is not a time of the format {mapping.time_format!r} in --map"
             ) from None
         made.append(
             time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%fZ")

@@ -38,7 +38,7 @@ def _read(content: Content, asked: Asked) -> Found:
             continue
         values = read_numbers(grid.columns[place + 1], source, "", f"{content.path}: {name}, card {card}")
         if card and not card.isdecimal():
-            raise UserError(f"{content.path}: card is {shown(card)}, expected a number; mend the line of cards")
+            raise UserError(f"{content.path}: card is {shown(card)}, expected a number; correct the line of cards")
         device = f"gpu{int(card)}" if card else HOST
         found.series.append(source.series(host.rsplit(":", 1)[0], device, t_ns, values))
     return found

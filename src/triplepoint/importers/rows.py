@@ -74,7 +74,7 @@ def choose(grid: Grid, declared: Format, where: str) -> dict[str, int]:
     if not chosen:
         listed = ", ".join(grid.names[:8]) + (", ..." if len(grid.names) > 8 else "")
         raise UserError(
-            f"{where}: no column of {declared.name} that is known among {listed}{_meant(grid.names, declared)}; name "
+            f"{where}: no column of {declared.name} is known among {listed}{_meant(grid.names, declared)}; name "
             "them as the tool does, or say what they are with --map"
         )
     return chosen

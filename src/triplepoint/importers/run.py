@@ -187,7 +187,7 @@ def make_nodes(telemetry: Telemetry, traced: Work, job: Job, wanted: Wanted) -> 
     if world and num_gpus and (num_gpus != world if said else num_gpus < world):
         more = "name those of the job with --gpus 0-3" if num_gpus > world else "import the telemetry of all hosts"
         raise UserError(
-            f"the traces are of a job of {world} ranks, the telemetry of {num_gpus} GPUs on {len(nodes)} hosts; {more}"
+            f"the traces are of {world} ranks, the telemetry is of {num_gpus} GPUs on {len(nodes)} hosts; {more}"
         )
     if world and not num_gpus:
         nodes = [replace(node, num_ranks=-(-world // len(nodes))) for node in nodes]

@@ -39,7 +39,8 @@ def read_log(path: Path, pattern: str) -> Work:
         stamp = DATE.search(line)
         if stamp is None:
             raise UserError(
-                f"{path}:{number}: a step without date and time in its line: {shown(line)}; log them, or give --steps"
+                f"{path}:{number}: the line of a step has no date and time: {shown(line)}; log them, or give the "
+                "steps with --steps"
             )
         stamps.append(stamp[0].strip())
         lines.append(line)
@@ -76,7 +77,7 @@ def read_steps(path: Path) -> Work:
         )
     starts, clock = read_times([line["start"] for line in lines], f"{path}: column start")
     if clock.lacks:
-        raise UserError(f"{path}: column start: times of day without a date; give dates too")
+        raise UserError(f"{path}: column start: holds times of day without a date; add dates")
     if "end" in names:
         ends, _ = read_times([line["end"] for line in lines], f"{path}: column end")
     else:
@@ -94,7 +95,7 @@ def _row(line: dict[str, str], start: int, end: int, path: Path, number: int) ->
     if kind not in _KINDS:
         raise UserError(f"{path}:{number}: kind {shown(kind)}, expected {', '.join(_KINDS)}{nearest(kind, _KINDS)}")
     if end <= start:
-        raise UserError(f"{path}:{number}: the step ends before it starts; mend the line")
+        raise UserError(f"{path}:{number}: the step ends before it starts; correct the line")
     row: Row = {
         "rank": int(_number(line.get("rank") or "0", path, number, "rank")),
         "step": int(_number(line["step"], path, number, "step")),
@@ -113,7 +114,9 @@ def _number(text: str, path: Path, line: int, column: str) -> float:
     try:
         return float(text)
     except (ValueError, TypeError):
-        raise UserError(f"{path}:{line}: column {column}: {shown(str(text))} is no number; mend the cell") from None
+        raise UserError(
+            f"{path}:{line}: column {column}: {shown(str(text))} is not a number; correct the cell"
+        ) from None
 
 
 def join_steps(traced: Work, told: Work, ahead_ns: Mapping[int, int] | None = None) -> tuple[list[Row], list[str]]:

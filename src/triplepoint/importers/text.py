@@ -126,7 +126,7 @@ def gather(
         number, cells = bad[0]
         raise UserError(
             f"{content.path}:{number}: {len(cells)} cells, expected {num} as in the header; {shown(','.join(cells))}"
-            "; mend the line, or leave such lines out with --skip-bad"
+            "; correct the line, or leave such lines out with --skip-bad"
         )
     if bad:
         notes.append(f"{len(bad)} lines with another number of cells left out, the first is line {bad[0][0]}")
@@ -139,10 +139,13 @@ def gather(
             whole.append(cells)
         elif stripped != first:  # the same header again is that of a log that was appended to
             raise UserError(
-                f"{content.path}:{number}: another header than in the first line, {shown(','.join(cells))}; split the "
+                f"{content.path}:{number}: a header other than the first line, {shown(','.join(cells))}; split the "
                 "file there, and import both parts"
             )
     columns = [list(column) for column in zip(*whole, strict=True)]
     if not columns:
-        raise UserError(f"{content.path}: a header and no whole line below it; nothing was recorded, so leave it out")
+        raise UserError(
+            f"{content.path}: has a header and no whole line below it, so nothing was recorded; move it out of the "
+            "folder"
+        )
     return Grid([name for name, _ in names], [unit for _, unit in names], columns, notes)

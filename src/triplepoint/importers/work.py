@@ -155,12 +155,13 @@ def _check_one_job(traces: Sequence[Trace]) -> None:
     for other in traces[1:]:
         if first.world_size and other.world_size and first.world_size != other.world_size:
             raise UserError(
-                f"{other.path}: of a job of {other.world_size} ranks, {first.path.name} of one of {first.world_size}; "
-                "import the traces of one job"
+                f"{other.path}: belongs to a job of {other.world_size} ranks, {first.path.name} to one of "
+                f"{first.world_size}; import the traces of one job"
             )
         if other.world_size and other.rank >= other.world_size:
             raise UserError(
-                f"{other.path}: rank {other.rank} of {other.world_size} ranks; its name says another rank than it"
+                f"{other.path}: is of rank {other.rank}, and its job has ranks 0 to {other.world_size - 1}; correct "
+                "the file's name"
             )
         apart_s = abs(other.start_ns - first.start_ns) / NS_PER_S
         if first.start_ns and other.start_ns and apart_s > _APART_S:

@@ -160,7 +160,7 @@ def _clear(folder: Path, planned: PlannedRun, options: GangOptions, say: Say, re
     for raw in [*resumable, *hopeless]:
         gang = adopt(raw, planned, options, say)
         if gang is not None and resume and resumed is None and raw in resumable:
-            say(f"{planned.run}: going on with job {gang.submission.job_id}, whose launcher had gone")
+            say(f"{planned.run}: continues with job {gang.submission.job_id}, whose launcher has ended")
             resumed = _Attempt(raw, read_planned_run(raw / "point.json"), gang)
             continue
         if gang is not None:
@@ -220,7 +220,7 @@ def _until_result(
                 say(f"{planned.run}: {note}")
             return manifest
         if noted := note_bad_node(results, manifest):
-            say(f"{planned.run}: {noted.stem} is left out from now on; remove {noted} once it is mended")
+            say(f"{planned.run}: {noted.stem} is left out from now on; remove {noted} once it is repaired")
         tried.append(manifest)
         how = again(tried, options) if planned.limits.executor == "slurm" else None
         if how is not None:
@@ -257,7 +257,7 @@ def _to_avoid(
     broken, slow, named = exclude | bad_nodes(results), slow_nodes(results), frozenset(planned.point.hosts)
     if left_out := sorted(named & broken):
         raise UserError(
-            f"{planned.run}: hosts names {', '.join(left_out)}, left out as broken; mend it and remove its file in "
+            f"{planned.run}: hosts names {', '.join(left_out)}, left out as broken; repair it and remove its file in "
             f"{results / 'bad_nodes'}, or name another host"
         )
     if named:

@@ -51,7 +51,7 @@ def predict_table(
     rows = read_table(source)
     if others := [shown(name) for name in (rows[0] if rows else ()) if name and name not in COLUMNS]:
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
-        say(f"predict: columns that are not read: {', '.join(others[:_NAMED])}{more}")
+        say(f"predict: columns left unread: {', '.join(others[:_NAMED])}{more}")
     understood = [read_row(cells, number, config) for number, cells in enumerate(rows, 1)]
     return [(row.id, row.predict(config, with_power)) for row in with_progress(understood, progress)]
 
@@ -75,7 +75,7 @@ def _check_header(header: list[str], source: Path) -> None:
     known = {name.lower(): name for name in COLUMNS if name not in ("id", "notes")}
     for name in header:
         if name in COLUMNS and header.count(name) > 1:
-            raise UserError(f"{source}: column {name!r} stands {header.count(name)} times; keep one")
+            raise UserError(f"{source}: column {name!r} is there {header.count(name)} times; keep one")
         if name in COLUMNS or name in OUTPUT:
             continue
         low = name.lower().replace(" ", "_")

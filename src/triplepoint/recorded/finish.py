@@ -226,7 +226,7 @@ def nodes_of(session: Session) -> list[RecordedNode]:
     """
     reports = session.nodes()
     if not reports:
-        raise UserError(f"{session.folder}: no process of this recording began to sample; remove the folder")
+        raise UserError(f"{session.folder}: this recording ended before its first sample; remove the folder")
     ranks = session.ranks()
     by_host = {report["host"]: [rank for rank in ranks if rank["host"] == report["host"]] for report in reports}
     found = []
@@ -392,7 +392,10 @@ def next_common_step(folder: Path) -> int:
     """
     rows = [row for path in folder.glob("steps/*.jsonl") for row in list(_lines(path))[-20:]]
     if not rows:
-        raise UserError(f"{folder}: no rank has marked a step yet; the window starts at a step, see docs/own_job.md")
+        raise UserError(
+            f"{folder}: no rank has marked a step yet, and the profiled window starts at a step; try again later, or "
+            "see docs/own_job.md"
+        )
     length_ns = max(1, min(row["t_end_ns"] - row["t_start_ns"] for row in rows))
     last = max(int(row["step"]) for row in rows)
     return last + max(3, -(-NS_PER_S // int(length_ns)))

@@ -87,7 +87,7 @@ def write_run(
     """
     check_study(study)
     if not nodes:
-        raise UserError(f"{source}: no host in the recording; nothing to write a run of")
+        raise UserError(f"{source}: the recording has no host; record again")
     ending = ending or Ending()
     runs_folder.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=runs_folder))

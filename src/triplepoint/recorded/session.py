@@ -100,7 +100,7 @@ class Session:
                 found: dict[str, Any] = json.loads((self.folder / SETUP).read_text(encoding="utf-8"))
                 return found
             time.sleep(0.02)
-        raise UserError(f"{self.folder}: no recording; expected a folder that 'triplepoint record' wrote")
+        raise UserError(f"{self.folder}: not a recording; expected a folder that 'triplepoint record' wrote")
 
     def join_as(self, pid: int) -> None:
         """Note a process of this node that belongs to the job."""

@@ -77,7 +77,7 @@ def _num_nodes(job_id: str) -> int:
         subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip().partition(" ")
     )
     if not number.isdigit():
-        raise UserError(f"record: --job {job_id}: squeue knows no such job; expected the number of one that runs")
+        raise UserError(f"record: --job {job_id}: squeue knows no such job; give the number of a job that runs")
     if state != "RUNNING":
         raise UserError(f"record: --job {job_id}: the job is {state}; a job can be recorded while it is RUNNING")
     return int(number)

@@ -234,11 +234,11 @@ class Table:
         by = (found.metadata or {}).get(_WRITTEN_BY, b"before files said of which").decode()
         raise UserError(
             f"{path}: table {self.name} of another version (written: {by}, this is {_VERSION}): {said}; "
-            f"{_make_again(path)}"
+            f"make it again with {_maker(path)}"
         )
 
     def _missing(self, path: Path) -> UserError:
-        return UserError(f"{path}: no such file; the stage that writes table {self.name} has not run")
+        return UserError(f"{path}: no such file; make table {self.name} with {_maker(path)}")
 
     def _damaged(self, path: Path, error: Exception) -> UserError:
         return UserError(f"{path}: not a whole Parquet file ({error}); delete it and run again")
@@ -255,22 +255,22 @@ def _listed(names: list[str]) -> str:
     )
 
 
-def _make_again(path: Path) -> str:
-    """Return what remakes a table, by where it stands: that of a study or of a run, which is made from what is raw."""
+def _maker(path: Path) -> str:
+    """Return the command that makes a table, by the folder it is in: that of a study, or of a run."""
     folder = path.parent
     results = f"--results {folder.parent.parent}"
     if folder.parent.name == "tables":
-        return f"make it again with 'triplepoint aggregate {folder.name} {results}'"
+        return f"'triplepoint aggregate {folder.name} {results}'"
     if folder.parent.name == "runs" and path.name == "telemetry.parquet":
-        return f"make it again with 'triplepoint telemetry {folder.name} {results}'"
+        return f"'triplepoint telemetry {folder.name} {results}'"
     if folder.parent.name == "runs":
-        return f"make it again with 'triplepoint trace --run {folder.name} --parse {results}'"
-    return "make it again with the command that wrote it, or with 'snakemake all'"
+        return f"'triplepoint trace --run {folder.name} --parse {results}'"
+    return "the command that wrote it, or with 'snakemake all'"
 
 
 def _check_column(column: Column, values: pa.ChunkedArray, where: str) -> None:
     if values.null_count and not column.nullable:
-        raise UserError(f"{where}: column {column.name} has {values.null_count} nulls, none are allowed")
+        raise UserError(f"{where}: column {column.name} has {values.null_count} nulls, expected none")
     if column.minimum is None and column.maximum is None:
         return
     import pyarrow.compute as pc

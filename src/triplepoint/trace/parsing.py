@@ -74,7 +74,8 @@ def find_traces(arguments: Iterable[Path]) -> list[TraceFile]:
         paths += [p for p in inside if not path.is_dir() or (_may_be_trace(p.name) and p.is_file())]
     paths = [path for path in paths if not path.name.endswith(_RECORD_SUFFIX)]
     if not paths:
-        raise UserError(f"no trace files ({', '.join(f'*{one}' for one in _SHOWN_SUFFIXES)}) among the arguments")
+        ends = ", ".join(f"*{one}" for one in _SHOWN_SUFFIXES)
+        raise UserError(f"{', '.join(map(str, arguments)) or 'no argument'}: no trace files, expected {ends}")
     found: list[TraceFile] = []
     for path in sorted(paths, key=lambda one: _natural(one.name)) if len(paths) > 1 else paths:
         named = _RANK_IN_NAME.findall(path.name)
@@ -98,7 +99,7 @@ def _check_no_copies(paths: Sequence[Path]) -> None:
     for size, alike in by_size.items():
         for path, other in itertools.combinations(alike if size else (), 2):
             if filecmp.cmp(path, other, shallow=False):
-                raise UserError(f"{other}: holds the same as {path}; pass one file a rank, of one job")
+                raise UserError(f"{other}: has the same content as {path}; pass one file a rank, of one job")
 
 
 def _may_be_trace(name: str) -> bool:
@@ -179,11 +180,14 @@ def check_one_job(summaries: Sequence[RankSummary]) -> None:
     for one in sized:
         if one.world_size != sized[0].world_size:
             raise UserError(
-                f"{one.path}: of a job of {one.world_size} ranks, {sized[0].path} of one of {sized[0].world_size}; "
-                "pass the traces of one job"
+                f"{one.path}: belongs to a job of {one.world_size} ranks, {sized[0].path} to one of "
+                f"{sized[0].world_size}; pass the traces of one job"
             )
         if one.world_size is not None and one.rank >= one.world_size:
-            raise UserError(f"{one.path}: rank {one.rank} of a job of {one.world_size} ranks; correct the file's name")
+            raise UserError(
+                f"{one.path}: is of rank {one.rank}, and its job has ranks 0 to {one.world_size - 1}; correct the "
+                "file's name"
+            )
     timed = sorted((one for one in summaries if one.span[0] > _FIRST_WALL_NS), key=lambda one: one.span)
     for before, after in itertools.pairwise(timed):
         gap = after.span[0] - before.span[1]

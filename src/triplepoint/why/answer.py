@@ -199,7 +199,7 @@ def why_run(run: Path, name: str = "", known: tuple[str, ...] = ()) -> Answer:
     num_gpus = sum(len(node.devices) for node in manifest.nodes)
     if not num_gpus:
         raise UserError(
-            f"{name or run.name}: its status is {manifest.status}, so no rank took a step; name a run that finished"
+            f"{name or run.name}: its status is {manifest.status}, so there are no steps; name a run that finished"
         )
     place_of = _places(run, point, num_gpus)
     sensed = {one.rank: one for one in sense(run, manifest, lambda rank: place_of(rank)[1])}

@@ -69,7 +69,7 @@ def test_words_for_no_value_are_gaps(tmp_path: Path) -> None:
 
 
 def test_cell_that_is_no_number_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"column power.draw: '3x0 W' is no number; mend the cell"):
+    with pytest.raises(UserError, match=r"column power.draw: '3x0 W' is not a number; correct the cell"):
         read(smi(tmp_path, line(0), line(1, "3x0 W")), UTC)
 
 
@@ -116,7 +116,7 @@ def test_misspelt_columns_are_named_with_the_nearest(tmp_path: Path) -> None:
     )
     assert found.left_out == {"power.drw": "not known (did you mean 'power.draw'?)"}
     with pytest.raises(
-        UserError, match=r"no column of nvidia-smi CSV that is known among .* \(did you mean 'power.draw'\?\)"
+        UserError, match=r"no column of nvidia-smi CSV is known among .* \(did you mean 'power.draw'\?\)"
     ):
         read(smi(tmp_path, "2026/05/01 10:00:00.000, 0, 300", header="timestamp, index, power.drw [W]"), UTC)
 
@@ -156,7 +156,7 @@ def test_header_of_another_query_is_no_line_of_the_first(tmp_path: Path) -> None
         "timestamp, index, temperature.gpu, power.draw [W]",
         "2026/05/01 10:00:01.000, 0, 60, 300.00 W",
     )
-    with pytest.raises(UserError, match="smi.csv:3: another header than in the first line, .*; split the file there"):
+    with pytest.raises(UserError, match="smi.csv:3: a header other than the first line, .*; split the file there"):
         read(path, UTC)
     assert len(part(read(smi(tmp_path, line(0), HEADER, line(1)), UTC)).t_ns) == 2, "a log that was appended to"
 
@@ -207,9 +207,9 @@ def test_draft_of_a_mapping_reads_the_file_it_is_of(tmp_path: Path) -> None:
     [
         ("notes.txt", "nothing of use\n", "no telemetry and no traces; found notes.txt; known are nvidia-smi CSV, "),
         ("empty.csv", HEADER + "\n", "a header and no whole line below it"),
-        ("a.json", '{"data":{"result":[{"metric":{"x":"1"},"values":[[1,"2"]]}]}}', "a series without __name__"),
-        ("a.json", '{"data":{"result":[{"metric":{"__name__":"up"},"values":[[1,"2"]]}]}}', "is known among: up"),
-        ("smi.csv", HEADER + "\nyesterday, 0, 300, 60\n", "column timestamp: 'yesterday' is no time; expected 2026"),
+        ("a.json", '{"data":{"result":[{"metric":{"x":"1"},"values":[[1,"2"]]}]}}', "a series has no __name__"),
+        ("a.json", '{"data":{"result":[{"metric":{"__name__":"up"},"values":[[1,"2"]]}]}}', "none of its metrics is known: up"),
+        ("smi.csv", HEADER + "\nyesterday, 0, 300, 60\n", "column timestamp: 'yesterday' is not a time; expected 2026"),
         ("smi.csv", HEADER + "\n2026/02/31 10:00:00.000, 0, 300, 60\n", "no such date"),
     ],
 )  # fmt: skip
@@ -279,10 +279,10 @@ def test_map_reads_a_csv_of_any_tool(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("gpu_power_w", "gpu_powr_w"), "gpu_powr_w is no column of telemetry (did you mean 'gpu_power_w'?)"),
+        (("gpu_power_w", "gpu_powr_w"), "gpu_powr_w is not a column of telemetry (did you mean 'gpu_power_w'?)"),
         (("kW", "MHz"), "the unit 'MHz' does not fit gpu_power_w"),
         (("column: Watt", "column: Wat"), "no column 'Wat', which --map names (did you mean 'watt'?)"),
-        (("%d.%m.%Y", "%m-%d-%Y"), "'01.05.2026 10:00:00' is no time of the format"),
+        (("%d.%m.%Y", "%m-%d-%Y"), "'01.05.2026 10:00:00' is not a time of the format"),
         (("time: when", "tim: when"), "tim"),
     ],
 )
@@ -314,7 +314,7 @@ def test_gzip_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
     [
         ('{"metric": {"__name__": "DCGM_FI_DEV_POWER_USAGE"}, "values": [[1e18, "300"]]}', "values that are no"),
         ("[" * 100_000 + '"metric" "values"', "damaged JSON"),
-        ('[[{"metric": {}, "values": []}]]', "no answer of Prometheus"),
+        ('[[{"metric": {}, "values": []}]]', "not an answer of Prometheus"),
     ],
     ids=["time far off", "nested deeply", "list in a list"],
 )

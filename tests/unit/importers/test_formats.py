@@ -244,7 +244,7 @@ def test_zeus_one_gpu_and_all(tmp_path: Path) -> None:
     (tmp_path / "power.csv").write_text("1746100000.25,100.5,200.5\n1746100000.35,101.5,201.5\n")
     assert values(part(read(tmp_path), "gpu1"), "gpu_power_average_w").tolist() == [200.5, 201.5]
     (tmp_path / "power.csv").write_text("start_time,window_name,elapsed_time,gpu0_energy\n1746100000.25,step,1.5,600\n")
-    with pytest.raises(UserError, match="energies of windows, no samples"):
+    with pytest.raises(UserError, match="holds energies, no samples"):
         read(tmp_path)
 
 

@@ -192,7 +192,7 @@ def test_import_refuses_traces_of_several_jobs(tmp_path: Path, capsys: pytest.Ca
     folder, results = tmp_path / "t", tmp_path / "r"
     trace(folder, 0)
     trace(folder, 1, world=8)
-    assert "rank1.json: of a job of 8 ranks, rank0.json of one of 2; import" in refused(
+    assert "rank1.json: belongs to a job of 8 ranks, rank0.json to one of 2; import" in refused(
         capsys, folder, "--results", results
     )
     trace(folder, 1, base_shift_s=7300)
@@ -212,7 +212,7 @@ def test_import_refuses_telemetry_of_another_time_or_size(tmp_path: Path, capsys
     trace(folder, 0, world=4, base_shift_s=T0_S + 50 - began)
     assert do(*words) == 0
     trace(folder, 0, world=8, base_shift_s=T0_S + 50 - began)
-    assert "the traces are of a job of 8 ranks, the telemetry of 4 GPUs on 2 hosts; import" in refused(capsys, *words)
+    assert "the traces are of 8 ranks, the telemetry is of 4 GPUs on 2 hosts; import" in refused(capsys, *words)
     trace(folder, 0, world=2, base_shift_s=T0_S + 50 - began)
     assert "name those of the job with --gpus 0-3" in refused(capsys, *words)
 
@@ -234,7 +234,7 @@ def trace_start(path: Path) -> int:
         ("step,start\n1,1777629600\n", "expected columns step, start and end or duration_s"),
         ("step,start,end\n1,1777629600,1777629599\n", "steps.csv:2: the step ends before it starts"),
         ("step,start,end,kind\n1,1777629600,1777629601,mesured\n", "kind 'mesured', expected warmup, measured, "),
-        ("step,start,duration_s\n1,1777629600,long\n", "steps.csv:2: column duration_s: 'long' is no number"),
+        ("step,start,duration_s\n1,1777629600,long\n", "steps.csv:2: column duration_s: 'long' is not a number"),
     ],
 )  # fmt: skip
 def test_import_refuses_steps_with_a_mistake(
@@ -297,8 +297,8 @@ def test_import_takes_steps_from_a_training_log(tmp_path: Path, capsys: pytest.C
     assert point(tmp_path / "r")["step_time_s"] == pytest.approx(STEP_S)
     assert "no line matches --step-pattern torchtitan" in refused(capsys, *words, "--step-pattern", "torchtitan")
     (folder / "train.log").write_text("iteration 1/ 25 | loss: 9\n")
-    assert "train.log:1: a step without date and time" in refused(capsys, *words, "--step-pattern", "megatron")
-    assert "--log and --step-pattern go together" in refused(capsys, *words)
+    assert "train.log:1: the line of a step has no date and time" in refused(capsys, *words, "--step-pattern", "megatron")
+    assert "--log and --step-pattern are needed together" in refused(capsys, *words)
 
 
 def test_import_refuses_a_training_log_of_another_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,7 +66,7 @@ def test_columns_of_the_output_are_passed_over(tmp_path: Path, capsys: pytest.Ca
 
 def test_column_that_stands_twice_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert predict(tmp_path, NEMOTRON | {"": "8"}, [*NEMOTRON, "tp"]) == 2
-    assert "column 'tp' stands 2 times; keep one" in capsys.readouterr().err
+    assert "column 'tp' is there 2 times; keep one" in capsys.readouterr().err
 
 
 def test_columns_that_are_not_read_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

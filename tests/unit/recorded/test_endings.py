@@ -262,7 +262,7 @@ def test_description_that_does_not_fit_says_what_tp_has_to_divide_and_is_mended(
     session.leave_end(0, ["train"], [])
     assert main(["record", "--finish", "--results", str(tmp_path), "--config", str(CONFIG)]) == 1
     line = capfd.readouterr().err
-    assert "tp*pp*cp = 3*1*1 = 3, which does not divide the 1 rank of its recording" in line and line.count("\n") == 1
+    assert "tp*pp*cp = 3*1*1 = 3, which does not divide the 1 rank of the recording" in line and line.count("\n") == 1
     assert main(["record", "--finish", "--results", str(tmp_path), "--config", str(CONFIG), "--set", "tq=1"]) == 2
     assert "tq" in capfd.readouterr().err
     assert finished(tmp_path, capfd, "--set", "tp=1")[0].status == "ok"

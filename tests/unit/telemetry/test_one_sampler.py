@@ -10,7 +10,7 @@ from triplepoint.telemetry.sampler import Claim
 
 def test_claim_second_of_the_same_gpu_is_refused(tmp_path: Path) -> None:
     first = Claim(["GPU-1", "GPU-2"], tmp_path / "node0.arrow", tmp_path)
-    with pytest.raises(UserError, match="GPU-2 is sampled already by process .*node0.arrow"):
+    with pytest.raises(UserError, match="GPU-2 is already sampled by process .*node0.arrow"):
         Claim(["GPU-3", "GPU-2"], tmp_path / "node0.arrow", tmp_path)
     Claim(["GPU-3"], tmp_path / "node0.arrow", tmp_path).close()  # the refused claim kept nothing
     first.close()

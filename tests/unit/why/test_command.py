@@ -51,7 +51,7 @@ def test_gpu_hours_are_of_the_whole_job(capsys: pytest.CaptureFixture[str]) -> N
     ("make", "said"),
     [
         (lambda path: None, "no such file"),
-        (lambda path: path.write_text("dp_rank,stage"), "no readable Parquet file"),
+        (lambda path: path.write_text("dp_rank,stage"), "not a readable Parquet file"),
         (lambda path: pq.write_table(pa.table({"stage": [1]}), path), "no column dp_rank"),
         (lambda path: pq.write_table(pq.read_table(DATA / "trace-ST.parquet").slice(1), path), "6783 rows"),
         (lambda path: pq.write_table(pq.read_table(DATA / "trace-ST.parquet").slice(0, 0), path), "no rows"),
@@ -128,4 +128,4 @@ def test_beginning_of_a_run_names_it_if_it_is_the_only_one(tmp_path: Path, capsy
     assert "1 GPU, 10 measured steps of 1 s (mean), from step times" in text
     assert main(["why", "twi", "--results", str(tmp_path)]) == USER_ERROR
     error = capsys.readouterr().err
-    assert "2 runs begin so: twice-1, twice-2" in error and error.count("\n") == 1
+    assert "2 runs begin like this: twice-1, twice-2" in error and error.count("\n") == 1

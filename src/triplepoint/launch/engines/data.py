@@ -120,7 +120,7 @@ def open_corpus(point: Point) -> Corpus:
     if point.samples == "padded":
         kept = documents[documents[:, 1] > documents[:, 0] + 1]
         if not len(kept):
-            raise UserError(f"corpus {point.corpus}: no document of two tokens or more; set samples: packed")
+            raise UserError(f"corpus {point.corpus}: has no document of two tokens or more; set samples: packed")
         return open_as(text, kept, made_by)
     if text.numel() <= point.sequence_length:
         raise UserError(
@@ -159,7 +159,7 @@ def _text_of(point: Point) -> str:
         return codecs.getincrementaldecoder("utf-8")().decode(_data_of(point))
     except UnicodeDecodeError as error:
         raise UserError(
-            f"corpus {point.corpus}: no UTF-8 text at byte {error.start}, a tokenizer reads text; convert it, or set "
+            f"corpus {point.corpus}: not UTF-8 text at byte {error.start}, a tokenizer reads text; convert it, or set "
             f"tokenizer: {BYTES}"
         ) from error
 
@@ -272,7 +272,7 @@ def _read_index(path: Path) -> tuple[type[np.generic], np.ndarray, np.ndarray]:
     content = path.read_bytes()
     after = len(_HEADER) + _AFTER_HEADER.size
     if not content.startswith(_HEADER):
-        raise UserError(f"{path}: no index of Megatron-LM, it begins with {content[:9]!r}; expected {_HEADER!r}")
+        raise UserError(f"{path}: not an index of Megatron-LM, it begins with {content[:9]!r}; expected {_HEADER!r}")
     if len(content) < after:
         raise UserError(f"{path}: cut off after {len(content)} bytes; write the corpus again")
     version, code, num_sequences, _ = _AFTER_HEADER.unpack_from(content, len(_HEADER))

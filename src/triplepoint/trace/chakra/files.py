@@ -69,7 +69,7 @@ class Trace:
         for number, raw in enumerate(found):
             node = _parsed(self.schema.node_class, raw)
             if node is None:
-                raise UserError(f"{self.path}: node {number} is none of schema {self.schema.version}; copy it again")
+                raise UserError(f"{self.path}: node {number} does not fit schema {self.schema.version}; copy it again")
             yield node
 
 
@@ -124,7 +124,9 @@ def messages(path: Path) -> Iterator[bytes]:
         if head < 0 and at == len(held) and not source.is_truncated:
             return
         if size > _LARGEST_MESSAGE:
-            raise UserError(f"{path}: message {number} is said to have {size} bytes, expected 64 MiB at most")
+            raise UserError(
+                f"{path}: message {number} claims {size} bytes, expected at most 64 MiB; copy or write it again"
+            )
         if head < 0 or len(held) - head < size:
             raise UserError(f"{path}: the file ends within message {number}; it is truncated: copy or write it again")
         yield bytes(held[head : head + size])

@@ -133,7 +133,7 @@ def _longest_chain(path: Path, deps: dict[int, list[int]], times: dict[int, int]
             if not waiting[later]:
                 ready.append(later)
     if len(ready) < len(deps):
-        raise UserError(f"{path}: dependencies run in a circle: {_circle(deps, {*deps} - {*ready})}; write it again")
+        raise UserError(f"{path}: dependencies form a circle: {_circle(deps, {*deps} - {*ready})}; write it again")
     return max(best.values(), default=(0, 0))
 
 

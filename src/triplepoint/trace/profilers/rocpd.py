@@ -101,7 +101,7 @@ def counters(database: Database, part: Part) -> list[Counter]:
 def _rocpd_parts(database: Database) -> list[Part]:
     if "start" not in database.columns(ROCPD):
         raise UserError(
-            f"{database.path.name}: rocpd of a schema without times in its dispatches, expected version 3; convert it "
+            f"{database.path.name}: rocpd without times of its dispatches, expected schema version 3; convert it "
             "with 'rocpd convert -f csv' and pass the kernel_trace.csv"
         )
     query = (
@@ -208,10 +208,9 @@ def _read_rpd(database: Database, part: Part, emitter: Emitter) -> None:
     sizes = ("gridX", "gridY", "gridZ", "workgroupX", "workgroupY", "workgroupZ")
     query = (
         f'SELECT O.start, O."end", {name}, O.queueId, ifnull(L.api_id, -1), '
-        f"{', '.join(f'ifnull(K.{one}, -1)' for one in sizes)}, ifnull(N.string LIKE 'hipExtModule%', 0) "
-        "FROM rocpd_op O "
-        "LEFT JOIN rocpd_api_ops L ON L.op_id = O.id LEFT JOIN rocpd_kernelapi K ON K.api_ptr_id = L.api_id "
-        "LEFT JOIN rocpd_api I ON I.id = L.api_id LEFT JOIN rocpd_string N ON N.id = I.apiName_id WHERE O.gpuId = ?"
+        f"{', '.join(f'ifnull(K.{one}, -1)' for one in sizes)}, ifnull(N.string LIKE 'hipExtModule%', 0) FROM rocpd_op "
+        "O LEFT JOIN rocpd_api_ops L ON L.op_id = O.id LEFT JOIN rocpd_kernelapi K ON K.api_ptr_id = L.api_id LEFT "
+        "JOIN rocpd_api I ON I.id = L.api_id LEFT JOIN rocpd_string N ON N.id = I.apiName_id WHERE O.gpuId = ?"
     )
     for rows in database.batches(query, part.device):
         start, end, named, queue, correlation = rows[:, :5].T

@@ -352,7 +352,7 @@ def read_work(path: Path, record: GroupRecord, how: Reading) -> Work:
     found = Found(how.scratch, how.steps)
     header = read_trace(path, found.take, how.part, progress=how.progress)
     if found.device.count == 0 and how.part is not None:
-        raise UserError(f"{path.name}: no work of a GPU that ends after it begins; export it again")
+        raise UserError(f"{path.name}: has no work of a GPU that ends after it begins; export it again")
     if found.device.count == 0:
         found = Found(how.scratch, how.steps)
         header = read_trace(path, found.take, host=True, progress=how.progress)

@@ -374,5 +374,5 @@ def load_scheme(name: str = "default", extra: Path | None = None) -> Scheme:
         UserError: If there is no such scheme, or the file cannot be read or holds a rule that is not one.
     """
     if name not in SCHEMES:
-        raise UserError(f"no scheme of kernel classes is called {name!r}{nearest(name, SCHEMES)}")
+        raise UserError(f"unknown scheme of kernel classes {name!r}{nearest(name, SCHEMES)}")
     return Scheme(name, extra)
