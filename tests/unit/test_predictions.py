@@ -234,7 +234,7 @@ def test_any_bytes_are_points_or_refused_in_one_line(tmp_path: Path, content: by
 def test_command_writes_a_row_for_each_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write(tmp_path, "in.yaml", [LLAMA | {"id": 7}, LLAMA | {"pp": 3}])
     assert main(["predict", str(source), str(tmp_path / "out.csv")]) == 0
-    assert capsys.readouterr().out == f"predict: 2 rows to {tmp_path / 'out.csv'}: 1 invalid, 1 ok\n"
+    assert capsys.readouterr().out == f"predict: 2 rows written to {tmp_path / 'out.csv'}: 1 invalid, 1 ok\n"
     assert main(["predict", str(source), "-"]) == 0
     assert capsys.readouterr().out == (tmp_path / "out.csv").read_text()
     assert main(["predict", str(source)]) == 0

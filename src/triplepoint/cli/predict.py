@@ -12,7 +12,7 @@ from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_config, in_table, make_parser, out_table, say
 from triplepoint.cli.progress import Progress
 from triplepoint.errors import UserError
-from triplepoint.units import show_seconds
+from triplepoint.units import counted, show_seconds
 
 if TYPE_CHECKING:
     from triplepoint.simulate.predict.prediction import Prediction
@@ -170,7 +170,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     write_text(arguments.target, text)
     counts = Counter(str(prediction.status) for _, prediction in rows)
     words = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    return Answer(content, f"predict: {len(rows)} rows to {arguments.target}: {words}")
+    return Answer(content, f"predict: {counted(len(rows), 'row')} written to {arguments.target}: {words}")
 
 
 def _value(name: str, cell: object) -> object:

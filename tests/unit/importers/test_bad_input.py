@@ -312,7 +312,7 @@ def test_gzip_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ('{"metric": {"__name__": "DCGM_FI_DEV_POWER_USAGE"}, "values": [[1e18, "300"]]}', "values that are no"),
+        ('{"metric": {"__name__": "DCGM_FI_DEV_POWER_USAGE"}, "values": [[1e18, "300"]]}', "values are not pairs"),
         ("[" * 100_000 + '"metric" "values"', "damaged JSON"),
         ('[[{"metric": {}, "values": []}]]', "not an answer of Prometheus"),
     ],
