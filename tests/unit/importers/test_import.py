@@ -297,7 +297,9 @@ def test_import_takes_steps_from_a_training_log(tmp_path: Path, capsys: pytest.C
     assert point(tmp_path / "r")["step_time_s"] == pytest.approx(STEP_S)
     assert "no line matches --step-pattern torchtitan" in refused(capsys, *words, "--step-pattern", "torchtitan")
     (folder / "train.log").write_text("iteration 1/ 25 | loss: 9\n")
-    assert "train.log:1: the line of a step has no date and time" in refused(capsys, *words, "--step-pattern", "megatron")
+    assert "train.log:1: the line of a step has no date and time" in refused(
+        capsys, *words, "--step-pattern", "megatron"
+    )
     assert "--log and --step-pattern are needed together" in refused(capsys, *words)
 
 
