@@ -18,7 +18,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("studies", nargs="*", metavar="STUDY", help="studies of RESULTS/plan.json (default: all)")
     add_config(made)
     made.add_argument(
-        "--plan", metavar="DIGEST", help="refuse another plan of the study than that with this digest (default: any)"
+        "--plan", metavar="DIGEST", help="refuse a plan of the study with another digest (default: accept any)"
     )
     made.add_argument("--jobs", type=whole_number(), default=1, metavar="N", help="runs to read at once")
     add_results(made)

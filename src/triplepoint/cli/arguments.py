@@ -178,17 +178,22 @@ def _check_folder(folder: Path) -> None:
 
 def add_job(parser: argparse.ArgumentParser, usual_name: str) -> None:
     """Add what its job is called, `usual_name` if nothing is said, its study, and what is known of it."""
-    parser.add_argument("--name", metavar="NAME", help=f"what the job is called (default: {usual_name})")
-    parser.add_argument("--study", default="recorded", metavar="NAME", help="study of recorded runs it belongs to")
+    parser.add_argument("--name", metavar="NAME", help=f"name of the job (default: {usual_name})")
     parser.add_argument(
-        "--describe", type=in_file, metavar="FILE", help="YAML of what is known of the job (default: none)"
+        "--study", default="recorded", metavar="NAME", help="study of recorded runs to put the run into"
+    )
+    parser.add_argument(
+        "--describe",
+        type=in_file,
+        metavar="FILE",
+        help="YAML that describes the job: model, layout, batch (default: none)",
     )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="the same, one setting; repeatable (default: none)",
+        help="describe one setting of the job, such as tp=8; repeatable (default: none)",
     )
 
 

@@ -40,8 +40,8 @@ _ANSWER = {
     "steps": "steps of a rank by kind",
     "formats": "files by format",
     "shows": "what the sensors can and cannot show",
-    "notes": "what was put right or left out of files",
-    "left_out": "columns not taken, with why",
+    "notes": "what was corrected in files or left out of them",
+    "left_out": "columns not taken, and why",
     "others": "files not read",
 }
 
@@ -50,14 +50,18 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "import",
-        "Make a run of recordings of your own: telemetry of nvidia-smi, DCGM, Prometheus, rocm-smi, amd-smi, Omnistat, "
-        "WattAMeter, Zeus or any CSV, and Kineto traces, as they lie in a folder. Formats are told by what files hold. "
-        "See docs/import.md.",
+        "Turn a folder of recordings into a run: telemetry of nvidia-smi, DCGM, Prometheus, rocm-smi, amd-smi, "
+        "Omnistat, "
+        "WattAMeter, Zeus or any CSV, and traces of Kineto, Nsight Systems or rocprof. Formats are recognised by the "
+        "content of the files. See docs/import.md.",
         _EXAMPLES,
         answer=_ANSWER,
     )
     made.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="folder of recordings of one job, one file or pipe; - is stdin"
+        "folder",
+        type=Path,
+        metavar="FOLDER",
+        help="folder with the recordings of one job, or one file; - for standard input",
     )
     add_job(made, "job")
     made.add_argument(
@@ -102,20 +106,26 @@ def _add_clocks(made: argparse.ArgumentParser) -> None:
         "--start", metavar="TIME", help="time of the first sample, for recordings without times (no default)"
     )
     made.add_argument(
-        "--period", type=seconds(0.001, 3600), metavar="S", help="seconds between samples of those (no default)"
+        "--period",
+        type=seconds(0.001, 3600),
+        metavar="S",
+        help="seconds between samples, for recordings without times (no default)",
     )
 
 
 def _add_places(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--hosts", metavar="LIST", help="hosts in the order of ranks (default: of their names)")
+    made.add_argument("--hosts", metavar="LIST", help="hosts in the order of ranks (default: sorted by name)")
     made.add_argument(
         "--host-pattern",
         metavar="REGEX",
-        help="finds the host in paths of files, in its group (default: by column, folder or file name)",
+        help="finds the host in a file's path, as its group (default: by column, folder or file name)",
     )
     made.add_argument("--gpus", metavar="LIST", help="GPUs of each host that worked for the job: 0-3,6 (default: all)")
     made.add_argument(
-        "--gpus-per-node", type=whole_number(), metavar="N", help="where files are named by rank alone (default: 8)"
+        "--gpus-per-node",
+        type=whole_number(),
+        metavar="N",
+        help="GPUs of a node, where files are named by rank alone (default: 8)",
     )
 
 

@@ -52,8 +52,8 @@ With --rank, between the key and these:
   tied_with_first          whether it is as fast as the first with a chance of 10 % or more; no layout that
                            only recomputes more
 
-With --published, FILE is a table of training runs as others publish them: a CSV, one run a row. Blanks are derived or
-take the default; other columns are named and passed over, but one that looks like a misspelt one of these is refused:
+With --published, FILE is a CSV of training runs as others publish them, one run a row. A blank cell is derived or takes
+the default. Other columns are named and left unread; one that looks like a misspelt column of these is refused:
   id            key of the row in OUT (default: its number)
   model         name; of one in config/published/models.yaml, nothing else about the architecture is needed
   hidden layers heads kv_heads ffn vocab params_B        the architecture, wins over the name; params_B decides between
@@ -85,9 +85,9 @@ take the default; other columns are named and passed over, but one that looks li
                 tokens sent; nodes of a token's experts, at most (blank: the stack's)
   interconnect  nodes and what is between them, such as '8x400G IB/node', '4 GPUs/node, RoCE 4x200', 'NVL36',
                 'rail-optimised, 2:1 oversubscription', 100GbE (blank: what the GPU type usually comes with)
-  notes         memory of the GPU and LoRA are read of them, nothing else
-A row that contradicts itself, or has a setting that can have no effect in it, is invalid. Where a word could mean
-something else, or says nothing, `reason` says what was taken for what.
+  notes         only the memory of the GPU and LoRA are read from them
+A row that contradicts itself, or has a setting that can have no effect in it, is invalid. Where a word has
+several meanings or none, `reason` says how it was read.
 """
 _EXAMPLES = (
     "triplepoint predict config/studies/parallelism.yaml predicted.csv",
@@ -113,14 +113,14 @@ def parser() -> argparse.ArgumentParser:
         "target", type=out_table, nargs="?", metavar="OUT", default=False,
         help="CSV with all columns to write, - for standard output (default: none, a summary is printed)",
     )  # fmt: skip
-    made.add_argument("--published", action="store_true", help="FILE is a table of training runs in others' words")
+    made.add_argument("--published", action="store_true", help="FILE is a table of published training runs, see below")
     made.add_argument(
         "--simulated", action="append", default=[], metavar="NAME",
-        help="points on this cluster are those of 'plan --simulated NAME'; repeatable (default: none)",
+        help="give points on this cluster the run ids of 'plan --simulated NAME'; repeatable (default: none)",
     )  # fmt: skip
     made.add_argument(
         "--time-only", action="store_true",
-        help="leave power, heat and clocks out: several times faster, at the clocks that constants were fitted at",
+        help="leave power, heat and clocks out: several times faster, with clocks as in the fitted measurements",
     )  # fmt: skip
     made.add_argument(
         "--rank", action="store_true",

@@ -31,8 +31,9 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "record",
-        "Record a job of your own: its step times, power and temperature on each node, and a trace where asked for. It "
-        "becomes a run in RESULTS/runs, which 'why', 'compare' and the report read; --describe adds the prediction. "
+        "Record a job of your own: its step times, the power and temperature of each node, and a trace if you ask for "
+        "one. It becomes a run in RESULTS/runs, which 'why', 'compare' and the report read; with --describe it is "
+        "compared with the prediction. "
         "The exit status of COMMAND is passed on.",
         [
             "triplepoint record -- torchrun --nproc-per-node 8 train.py",
@@ -40,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
             "triplepoint record --profile 20:22 -- torchrun --nproc-per-node 8 train.py",
             "triplepoint record --pid 4711 --log train.log --step-pattern megatron",
         ],
-        "Launchers, step marks and what the job must not lack: docs/own_job.md.",
+        "docs/own_job.md tells how steps are marked, which launchers work, and how a job can end.",
         answer={"exit_status": "exit status of the job"},
     )
     _add_targets(made)
@@ -50,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
         choices=("auto", "calls", "framework", "profiler", "optimizer", "none"),
         default="auto",
         help="what marks a step in the job's Python processes; auto: the first of calls, framework, profiler and "
-        "optimizer that does",
+        "optimizer that marks one",
     )
     made.add_argument(
         "--step-pattern",
@@ -69,12 +70,12 @@ def parser() -> argparse.ArgumentParser:
         type=whole_number(_MOST_STEPS, least=0),
         default=2,
         metavar="N",
-        help="first steps that count as warm-up",
+        help="number of first steps that count as warm-up",
     )
     made.add_argument(
         "--profile",
         metavar="FIRST:LAST",
-        help="steps to profile, without LAST: 20:22 are steps 20 and 21 (default: none)",
+        help="steps to profile, LAST excluded: 20:22 are steps 20 and 21 (default: none)",
     )
     made.add_argument(
         "--device", choices=("cpu", "cuda", "rocm"), help="what the job computes on (default: what this machine has)"
@@ -111,16 +112,18 @@ def _add_targets(made: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="FOLDER",
-        help="make runs of recordings whose 'triplepoint record' was killed (default: of all)",
+        help="turn recordings whose 'triplepoint record' was killed into runs (default: all of them)",
     )
     made.add_argument(
         "--profile-now",
         type=whole_number(_MOST_STEPS),
         metavar="STEPS",
-        help="profile so many steps of a recording under way, from outside (default: none)",
+        help="profile the next STEPS steps of a job that is being recorded (default: none)",
     )
     made.add_argument(
-        "--session", metavar="FOLDER", help="recording under way that --profile-now means (default: the only one)"
+        "--session",
+        metavar="FOLDER",
+        help="the recording that --profile-now profiles (default: the only one under way)",
     )
 
 

@@ -11,7 +11,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "simulate",
-        "Simulate one run: what a launch would leave, with the step time and the traces of the model.",
+        "Simulate one run: write the files that a launch would write, with step times and traces of the model.",
         ["triplepoint simulate RUN"],
         answer=RUN_ANSWER,
     )

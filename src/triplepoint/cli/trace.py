@@ -21,8 +21,8 @@ def parser() -> argparse.ArgumentParser:
         ["triplepoint trace traces/ --out out", "triplepoint trace report.sqlite --out out --csv"],
         answer={
             "folder": "folder of the tables",
-            "summary": "lines of the summary; of --run those on slow GPUs",
-            "damaged": "by file, what of it could not be read; not of --run",
+            "summary": "lines of the summary; with --run those on slow GPUs",
+            "damaged": "by file, what of it could not be read; empty with --run",
         },
     )
     made.add_argument(
@@ -42,11 +42,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--parity",
         choices=["hta"],
-        help="instead of the tables, breakdown.csv and kernels.csv with the rows and classes that HTA would take "
-        "(default: the tables)",
+        help="write breakdown.csv and kernels.csv with the rows and classes of HTA, and no tables (default: tables)",
     )
     add_steps(made)
-    made.add_argument("--run", metavar="RUN", help="join the parsed ranks of a run of the pipeline (default: files)")
+    made.add_argument("--run", metavar="RUN", help="join the parsed ranks of this run (default: analyse files)")
     made.add_argument("--parse", action="store_true", help="with --run: parse the run's traces first")
     add_rules(made)
     add_results(made)
