@@ -25,8 +25,8 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
         "--steps",
         type=_pattern,
         metavar="PATTERN",
-        help="regular expression for the names of ranges (NVTX, ROCTX, record_function) that are steps; its group, if it has "
-        "one, is the number of the step (default: ProfilerStep#N, else 'step N' or 'iteration N')",
+        help="regular expression for the names of ranges (NVTX, ROCTX, record_function) that are steps; its "
+        "group, if it has one, is the number of the step (default: ProfilerStep#N, else 'step N' or 'iteration N')",
     )
 
 
