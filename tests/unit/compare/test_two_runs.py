@@ -113,7 +113,7 @@ def test_repeats_of_a_studys_point_are_paired(results: Path) -> None:
 def test_measured_and_simulated_runs_are_marked(results: Path) -> None:
     found = compare(TP8.run, SIMULATED.run, results)
     assert "(A measured, B simulated)" in found.sentence
-    assert any("hold the error of the model" in note for note in found.notes)
+    assert any("include the model's error" in note for note in found.notes)
     assert {one.effect.basis for one in found.quantities if one.name == "gpu_temp_c"} <= {"mixed", "none"}
     assert [side["origin"] for side in (found.content()["first"], found.content()["other"])] == [
         "measured", "simulated",
@@ -127,7 +127,7 @@ def test_equal_work_is_compared_where_tokens_per_gpu_differ(results: Path) -> No
     scale = (128 * 2048 / 32) / (16 * 128 / 4)
     assert found.step.scale == pytest.approx(scale)
     assert found.step.other_s == pytest.approx(0.202 * scale)
-    assert any("times the tokens of A's" in note for note in found.notes) and parts_add_up(found)
+    assert any("times the tokens of a GPU of A" in note for note in found.notes) and parts_add_up(found)
     assert any("the models differ" in note for note in found.notes)
 
 

@@ -208,7 +208,7 @@ def test_draft_of_a_mapping_reads_the_file_it_is_of(tmp_path: Path) -> None:
         ("notes.txt", "nothing of use\n", "no telemetry and no traces; found notes.txt; known are nvidia-smi CSV, "),
         ("empty.csv", HEADER + "\n", "a header and no whole line below it"),
         ("a.json", '{"data":{"result":[{"metric":{"x":"1"},"values":[[1,"2"]]}]}}', "a series has no __name__"),
-        ("a.json", '{"data":{"result":[{"metric":{"__name__":"up"},"values":[[1,"2"]]}]}}', "none of its metrics is known: up"),
+        ("a.json", '{"data":{"result":[{"metric":{"__name__":"up"},"values":[[1,"2"]]}]}}', "metrics is known: up"),
         ("smi.csv", HEADER + "\nyesterday, 0, 300, 60\n", "column timestamp: 'yesterday' is not a time; expected 2026"),
         ("smi.csv", HEADER + "\n2026/02/31 10:00:00.000, 0, 300, 60\n", "no such date"),
     ],
