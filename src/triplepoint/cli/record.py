@@ -148,7 +148,7 @@ def _record(arguments: argparse.Namespace) -> int:
         return _profile_now(arguments)
     setup = _setup_of(arguments)
     if arguments.job is not None:
-        from triplepoint.recorded.slurm_job import record_job
+        from triplepoint.recorded.record import record_job
 
         return record_job(
             arguments.job, arguments.results, setup, _watching(arguments), arguments.log, _finish_one(arguments)
@@ -157,7 +157,7 @@ def _record(arguments: argparse.Namespace) -> int:
 
 
 def _setup_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    from triplepoint.recorded.setup import make_setup
+    from triplepoint.recorded.session import make_setup
 
     setup = make_setup(
         _job_of(arguments),
@@ -198,8 +198,7 @@ def _job_of(arguments: argparse.Namespace) -> list[str]:
 def _watch(arguments: argparse.Namespace, command: list[str], setup: dict[str, Any]) -> int:
     from triplepoint.processes import start_ticks
     from triplepoint.recorded.record import record_command, record_process
-    from triplepoint.recorded.session import Session, job_key
-    from triplepoint.recorded.setup import ask_for_window, read_window
+    from triplepoint.recorded.session import Session, ask_for_window, job_key, read_window
 
     how, status = _watching(arguments), 0
     window = None if arguments.profile is None else read_window(arguments.profile)
@@ -311,7 +310,7 @@ def _finish_all(arguments: argparse.Namespace) -> int:
     """Make runs of recordings whose processes have gone."""
     from triplepoint.files import write_json
     from triplepoint.recorded.marks import SETUP
-    from triplepoint.recorded.setup import describe_again
+    from triplepoint.recorded.session import describe_again
 
     settings = read_settings(arguments.set, "record")
     sessions = _open_sessions(arguments, arguments.finish or None)
@@ -334,7 +333,7 @@ def _finish_all(arguments: argparse.Namespace) -> int:
 def _profile_now(arguments: argparse.Namespace) -> int:
     """Ask the ranks of a recording under way for a profiled window, a few steps ahead so that all begin at one step."""
     from triplepoint.recorded.finish import next_common_step
-    from triplepoint.recorded.setup import ask_for_window
+    from triplepoint.recorded.session import ask_for_window
 
     sessions = _open_sessions(arguments, arguments.session)
     if not sessions:

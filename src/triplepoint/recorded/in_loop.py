@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from triplepoint.errors import UserError, nearest
 from triplepoint.recorded.description import Description
 from triplepoint.recorded.marks import SESSION, Marks, local_rank_of
-from triplepoint.recorded.setup import ask_for_window, make_setup, read_window
+from triplepoint.recorded.session import ask_for_window, make_setup, read_window
 
 if TYPE_CHECKING:
     from triplepoint.recorded.session import Session

@@ -137,7 +137,7 @@ def test_import_of_some_gpus_and_hosts(tmp_path: Path) -> None:
 def test_import_names_gpus_that_did_no_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sample = ROOT / "tests" / "data" / "importers" / "amd_smi_metric.csv"
     assert do(sample, "--results", tmp_path / "r") == 0
-    assert "node0: gpu4 drew at most 241 W, others 956 W; if they were not the job's" in capsys.readouterr().out
+    assert "node0: gpu4 drew at most 241 W, others 956 W; if the job did not use them" in capsys.readouterr().out
     assert do(sample, "--gpus", "0-3", "--results", tmp_path / "r") == 0
     assert "drew at most" not in capsys.readouterr().out
 
@@ -247,8 +247,7 @@ def test_import_refuses_steps_with_a_mistake(
 
 
 def test_import_joins_steps_with_the_profilers(tmp_path: Path) -> None:
-    from triplepoint.importers.steps import join_steps
-    from triplepoint.importers.work import Work
+    from triplepoint.importers.work import Work, join_steps
 
     def row(rank: int, step: int, start: int, kind: str = "measured") -> dict[str, object]:
         return {

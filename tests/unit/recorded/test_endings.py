@@ -19,8 +19,7 @@ from triplepoint.aggregate.steps import explain
 from triplepoint.cli import main
 from triplepoint.manifest import Evidence, Manifest, read_manifest
 from triplepoint.recorded.in_loop import record
-from triplepoint.recorded.session import Session
-from triplepoint.recorded.setup import ask_for_window
+from triplepoint.recorded.session import Session, ask_for_window
 from triplepoint.recording import Part, Recorder
 from triplepoint.status import Status
 
