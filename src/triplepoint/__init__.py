@@ -30,8 +30,8 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, imported or not."""
-    return sorted({*globals(), *_LIBRARY})
+    """Return the public names, imported or not, without what this module itself imports."""
+    return sorted({"MEASUREMENT_VERSION", "__version__", *_LIBRARY})
 
 
 class _CallablePackage(ModuleType):

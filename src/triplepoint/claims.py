@@ -244,7 +244,7 @@ class Claim:
         except FileNotFoundError:
             other_files = []
         if other_files:
-            raise UserError(f"{self._path}: holds {other_files[0]!r}, which is no claim; remove that folder")
+            raise UserError(f"{self._path}: holds {other_files[0]!r}, which is not a claim; remove that folder")
         return self.try_acquire()
 
     def _touch_regularly(self, released: threading.Event) -> None:

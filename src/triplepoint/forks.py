@@ -59,7 +59,7 @@ def ask(address: str, family: str, words: Sequence[str]) -> int | None:
         status = to.recv(1)
     if status:
         return status[0]
-    print("triplepoint: the process of this job was killed (out of memory?)", file=sys.stderr)
+    print("triplepoint: the process of this job was killed, perhaps for lack of memory", file=sys.stderr)
     return KILLED
 
 

@@ -119,6 +119,8 @@ def predict(
         for row, rank_of_row, prediction in zip(rows, ranks, predictions, strict=True)
     ]
     predicted = pd.DataFrame(table, columns=columns).apply(_numbers)
+    if with_rank and rows:
+        predicted["tied_with_first"] = predicted["tied_with_first"].map({"yes": True, "no": False})
     predicted.attrs["units"] = {name: _unit_of(name) for name in columns}
     return predicted
 
@@ -147,14 +149,18 @@ def _numbers(column: "pd.Series[Any]") -> "pd.Series[Any]":
 
 
 def predict_file(
-    source: Path, config: Path, say: Callable[[str], None], simulated: Collection[str] = (), with_power: bool = True
+    source: Path,
+    config: Path,
+    progress: Callable[[str], None],
+    simulated: Collection[str] = (),
+    with_power: bool = True,
 ) -> list[tuple[str, str, Prediction]]:
     """Return id, run id and prediction of each point of a file.
 
     Args:
         source: File, see `read_points`.
         config: Folder of the configuration.
-        say: Called with lines about progress.
+        progress: Called with a line on how many rows are done.
         simulated: Clusters to simulate, see `read_points`.
         with_power: Whether to predict power and heat.
 
@@ -162,7 +168,7 @@ def predict_file(
         UserError: As `read_points`.
     """
     read_calibrations(config)
-    requests = with_progress(read_points(source, config, simulated), say)
+    requests = with_progress(read_points(source, config, simulated), progress)
     return [(request.id, run_id(request.point), request.predict(config, with_power)) for request in requests]
 
 
@@ -190,11 +196,11 @@ def read_points(source: Path, config: Path, simulated: Collection[str] = ()) -> 
         is_row = isinstance(settings, Configuration)
         key = request.id if is_row else request.point.digest()
         if is_row and key in requests:
-            problems.add(UserError(f"{where}: id {key!r} is also that of {requests[key].where}; change one"))
+            problems.add(UserError(f"{where}: id {key!r} is also the id of {requests[key].where}; change one"))
         requests.setdefault(key, request)
     problems.refuse()
     if not requests:
-        raise UserError(f"{source}: no configuration in it; give at least model, cluster and global_batch_size of one")
+        raise UserError(f"{source}: has no configuration; give at least model, cluster and global_batch_size of one")
     return list(requests.values())
 
 
@@ -317,9 +323,11 @@ def cells_of(source: Path, header: Sequence[str], rows: Rows) -> Iterator[tuple[
     """Yield line number and values of the rows of a CSV file that is already read, as `read_cells`."""
     values: dict[str, Any] = {}
     if twice := next((name for name in header if header.count(name) > 1), None):
-        raise UserError(f"{source}: column {twice!r} stands {header.count(twice)} times; keep one")
+        raise UserError(f"{source}: column {twice!r} is there {header.count(twice)} times; keep one")
     if "gpu" in header and "cluster" not in header:
-        raise UserError(f"{source}: column 'gpu' and no 'cluster': a table in others' words needs --published")
+        raise UserError(
+            f"{source}: has column 'gpu' and no 'cluster'; give --published to read a table of published results"
+        )
     for line, row in rows:
         where = f"{source}: line {line}"
         if len(row) != len(header):

@@ -71,7 +71,8 @@ def in_processes(do: Callable[[Task], Result], tasks: Sequence[Task], num_jobs: 
         try:
             yield from pool.map(do, tasks)
         except BrokenProcessPool:
-            raise UserError(f"a process {doing} was killed (out of memory?); run again with --jobs 1") from None
+            why = "perhaps for lack of memory; run again with --jobs 1"
+            raise UserError(f"a process {doing} was killed, {why}") from None
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -97,7 +98,8 @@ def on_all_cores(
         try:
             return _counted(pool.map(do, tasks, chunksize=max(1, many // 4)), count)
         except BrokenProcessPool:
-            raise UserError(f"one of the processes for {len(tasks)} tasks was killed (out of memory?)") from None
+            why = "perhaps for lack of memory; give fewer points at once"
+            raise UserError(f"one of the processes for {len(tasks)} points was killed, {why}") from None
 
 
 def _counted(results: Iterator[Result], count: Callable[[int], None]) -> list[Result]:

@@ -320,11 +320,11 @@ def _read_lane(path: Path) -> tuple[pa.Table, dict[bytes, bytes]]:
                         break  # it was killed between writing a merged batch and truncating the batches it replaces
                     batches.append(batch)
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file; the sampler of this node wrote nothing") from None
+        raise UserError(f"{path}: no such file; the sampler of this node wrote nothing; launch the run again") from None
     except (pa.ArrowInvalid, OSError) as error:
         raise UserError(f"{path}: not an Arrow stream ({error})") from None
     if not {PERIOD, ABSENT, FACTS} <= set(schema.metadata or {}):
-        raise UserError(f"{path}: an Arrow stream, but not one a triplepoint sampler wrote")
+        raise UserError(f"{path}: an Arrow stream that Triplepoint's sampler did not write; name another file")
     if not set(_KEYS) <= set(schema.names):
         raise UserError(
             f"{path}: recorded by an earlier version, in a format this one does not read; launch the run again with "

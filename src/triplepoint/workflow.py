@@ -180,7 +180,7 @@ class Binding:
             named = [study] if study in known else self.studies if self.is_alone else ()
             options = f" --config 'studies=[{','.join(named)}]'" if named else ""
             raise UserError(
-                f"{page}: the report of what is selected is {self.report}.html; make "
+                f"{page}: the report of the selected studies is {self.report}.html; make "
                 f'{page if study in known else "it"} with "snakemake report{options}"'
             )
 

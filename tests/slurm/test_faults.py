@@ -220,7 +220,7 @@ def test_submission_without_munge_is_tried_until_it_is_back(workspace: Workspace
     cluster.stop_munge()
     folder = workspace.run(SHORT)
     launcher = workspace.launch(folder)
-    wait_for_output(launcher, "Slurm is out of reach")
+    wait_for_output(launcher, "Slurm does not answer")
     cluster.start_munge()
     status, output = finish(launcher)
     assert status == 0, output

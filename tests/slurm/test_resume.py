@@ -21,7 +21,7 @@ def test_killed_launchers_job_is_gone_on_with(workspace: Workspace) -> None:
     job_id = launches.job_id_of(folder)
     first.kill()
     second = workspace.launch(folder)
-    launches.wait_for_output(second, f"going on with job {job_id}")
+    launches.wait_for_output(second, f"continues with job {job_id}")
     resume(ranks)
     status, output = finish(second)
     assert status == 0, output
@@ -52,7 +52,7 @@ def test_job_whose_number_was_never_learned_is_found(workspace: Workspace) -> No
     resume(ranks)
     status, output = finish(second)
     assert status == 0, output
-    assert "going on with job" in output
+    assert "continues with job" in output
     assert len(launches.jobs_of(folder)) == 1
 
 
@@ -102,7 +102,7 @@ def test_launcher_ended_by_sigterm_leaves_its_job_to_the_next(workspace: Workspa
     time.sleep(3)
     away.rename(workspace.results)
     second = workspace.launch(folder)
-    launches.wait_for_output(second, f"going on with job {job_id}")
+    launches.wait_for_output(second, f"continues with job {job_id}")
     resume(ranks)
     status, output = finish(second)
     assert status == 0, output

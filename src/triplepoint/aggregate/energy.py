@@ -216,8 +216,8 @@ def read_sensors(folder: Path) -> Sensors:
             overheads[path.stem] = content
         else:
             raise UserError(
-                f"{path}: neither a sensor card (triplepoint characterise) nor a trial (triplepoint overhead); "
-                "remove it"
+                f"{path}: expected a sensor card of 'triplepoint characterise' or a trial of "
+                "'triplepoint overhead'; remove the file"
             )
     return Sensors(cards, overheads)
 

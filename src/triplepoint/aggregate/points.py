@@ -232,8 +232,8 @@ def _mfu(run: str, point: Point, gpu: GpuConfig | None, throughput: float | None
     mfu = metrics.mfu(throughput, flops, point.num_gpus, peak)
     if mfu > 1:
         raise UserError(
-            f"run {run}: model FLOP/s are {mfu:.4g} times the {point.precision} peak of {gpu.name}, which cannot be; "
-            f"check config/gpus/{gpu.name}.yaml and the cluster of the study"
+            f"run {run}: model FLOP/s are {mfu:.4g} times the {point.precision} peak of {gpu.name}, more than is "
+            f"possible; check config/gpus/{gpu.name}.yaml and the cluster of the study"
         )
     return mfu
 

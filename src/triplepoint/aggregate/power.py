@@ -255,7 +255,7 @@ def _why_lost(run: str, manifest: Manifest, lost: list[DeviceKey]) -> str:
     unexplained = [f"node {node} {name}" for node, name in lost if not gaps[node]]
     if unexplained:
         raise UserError(
-            f"run {run}: no power samples in measured steps for {', '.join(unexplained)}, but for the other GPUs; "
-            "a sum over fewer GPUs is no result: launch it again"
+            f"run {run}: no power samples in measured steps for {', '.join(unexplained)}, though the other GPUs have "
+            "some; a sum over fewer GPUs would be wrong, so launch it again"
         )
     return "; ".join(gaps[node][-1] for node in sorted({node for node, _ in lost}))

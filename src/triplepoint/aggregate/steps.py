@@ -66,7 +66,9 @@ def read_steps(entry: PlanEntry, manifest: Manifest, path: Path) -> RunSteps:
     numbers = measured["step"][: shape[1]].to_pylist()
     undisturbed = [index for index, step in enumerate(numbers) if step not in manifest.interrupted_steps]
     if not undisturbed:
-        raise UserError(f"run {entry.run}: a rank stood still in every measured step; launch it again")
+        raise UserError(
+            f"run {entry.run}: a rank stood still, suspended or stopped, in every measured step; launch it again"
+        )
     start, end = (measured[name].to_numpy().reshape(shape)[:, undisturbed] for name in ("t_start_ns", "t_end_ns"))
     windows = {
         node: np.stack([start[ranks].min(axis=0), end[ranks].max(axis=0)], axis=1)

@@ -90,7 +90,9 @@ def read_runs(folders: Sequence[Path], config: Path) -> Runs:
     planned = [_read_plan(folder) for folder in folders]
     names = sorted({run.point.cluster.name for run in planned})
     if len(names) > 1:
-        raise UserError(f"calibrate --heat: runs on clusters {' and '.join(names)}; give runs of one cluster at a time")
+        raise UserError(
+            f"calibrate --heat: found runs on clusters {' and '.join(names)}; give runs of one cluster at a time"
+        )
     catalogue = Catalogue(config)
     cluster = catalogue.cluster(names[0])
     gpu = catalogue.gpu_of(cluster)
@@ -132,7 +134,9 @@ def _observe(folder: Path, shape: tuple[int, int]) -> Observed:
                 if np.isfinite(means[1, node, gpu]):
                     first_c[node, gpu] = samples["gpu_temp_c"][np.isfinite(samples["gpu_temp_c"])][0]
     if not np.isfinite(means).all(axis=0).any():
-        raise UserError(f"{path}: no GPU has both power and temperature; heat cannot be learned from this run")
+        raise UserError(
+            f"{path}: no GPU has both power and temperature; heat cannot be fitted to this run; leave it out"
+        )
     return Observed(np.nan_to_num(means[0]), means[1], series[0], series[1], float(times_s[1]), first_c)
 
 

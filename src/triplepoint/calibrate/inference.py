@@ -47,7 +47,10 @@ class InferenceIntervals:
         """Return the intervals, from errors on held-out models. Raises `UserError` with fewer than two models."""
         cases = [case for case in measured if not case.left_out]
         if len({case.job.model.name for case in cases}) < 2:
-            raise UserError(f"{self.table}: batches of fewer than two models; intervals come from a model held out")
+            raise UserError(
+                f"{self.table}: fewer than two models have batches; intervals are measured on a model left out of the "
+                "fit, so add rows of another model"
+            )
         reasons = list(dict.fromkeys(case.left_out for case in measured if case.left_out))
         fitted_to = ", without ".join([str(self.table), *([" and ".join(reasons)] if reasons else [])])
         return fit(cases, fitted_to, Calibration.load(self.config).fitted.widths.stack)

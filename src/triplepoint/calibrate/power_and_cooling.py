@@ -83,7 +83,7 @@ class PowerAndCooling:
         for path in (config / "power" / f"{gpu}.yaml", config / "heat" / f"{gpu}.yaml"):
             if not path.is_file():
                 raise UserError(
-                    f"{path}: no such file; a fit begins at what is known, so copy that of the nearest GPU type there"
+                    f"{path}: no such file; the fit starts from this file; copy that of the most similar GPU type"
                 )
         self.power, self.heat = read_power(gpu, config), read_heat(gpu, config)
 

@@ -131,7 +131,8 @@ def read_step_log(folder: Path, gpu: GpuConfig) -> StepLog:
     inside = (t_ns >= windows[_STEP_STAGES[0]]["t_start_ns"]) & (t_ns <= windows[_STEP_STAGES[-1]]["t_end_ns"])
     if inside.sum() < 10:
         raise UserError(
-            f"{folder / 'samples.parquet'}: {inside.sum()} samples of heating and cooling; expected minutes"
+            f"{folder / 'samples.parquet'}: {inside.sum()} samples of heating and cooling; at least some minutes are "
+            "needed; record again"
         )
     t_s = (t_ns[inside] - t_ns[inside][0]) / NS_PER_S
     return StepLog(t_s, samples["gpu_power_w"][inside], samples["gpu_temp_c"][inside])

@@ -114,7 +114,7 @@ def read_cases(source: Path, config: Path, say: Callable[[str], None] | None = N
         except (UserError, UnreadableError) as error:
             reason = str(error)
         if say:
-            say(f"{source}: {row.id} passed over: {reason}")
+            say(f"{source}: {row.id} left out: {reason}")
     return cases
 
 

@@ -11,7 +11,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "simulate",
-        "Simulate one run: what a launch would leave, with the step time and the traces of the model.",
+        "Simulate one run: write the files that a launch would write, with step times and traces of the model.",
         ["triplepoint simulate RUN"],
         answer=RUN_ANSWER,
     )
@@ -29,7 +29,9 @@ def run(arguments: argparse.Namespace) -> Answer:
 
     planned = read_planned_run(folder / "point.json")
     if planned.point.engine != "simulated":
-        raise UserError(f"{planned.run}: its engine is {planned.point.engine}; launch it, or plan it with --simulated")
+        raise UserError(
+            f"{planned.run}: the point has engine: {planned.point.engine}; launch it, or plan it with --simulated"
+        )
     with atomic_folder(folder / "raw") as raw:
         manifest = simulate_run(planned, raw, arguments.config)
     say(f"{planned.run}: {manifest.status}")

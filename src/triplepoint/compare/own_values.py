@@ -62,7 +62,7 @@ def compare_table(
     rows = _read(source, config)
     runs = _read_runs(results, config)
     if not runs.points:
-        say(f"compare: no tables in {results}: every row is held against the prediction")
+        say(f"compare: no tables in {results}; every row is compared with the prediction")
     problems = Problems(source)
     judged = [problems.call(lambda one=one: list(_judge(one, runs, config))) for one in rows]
     problems.refuse()
@@ -81,7 +81,7 @@ def _read(source: Path, config: Path) -> list[_Measured]:
     """Return the rows of a table that have a measured value; all that is wrong with it is said at once."""
     catalogue, rows, problems = Catalogue(config), list(read_cells(source)), Problems(source)
     if not rows:
-        raise UserError(f"{source}: no row in it; expected settings and measured values, see 'compare --help'")
+        raise UserError(f"{source}: has no rows; expected settings and measured values, see 'compare --help'")
     names = dict.fromkeys(name for _, cells in rows for name in cells)
     unknown = {name for name in names if not problems.call(_is_known, name, source)}
     found: list[_Measured] = []
@@ -98,7 +98,7 @@ def _read(source: Path, config: Path) -> list[_Measured]:
         if request is None or values is None:
             continue
         if request.id in ids:
-            problems.add(UserError(f"{where}: id {request.id!r} stands twice; change one"))
+            problems.add(UserError(f"{where}: id {request.id!r} is given to two rows; change one"))
         ids.add(request.id)
         found.append(_Measured(request, _stated(request, settings), values))
     problems.refuse()

@@ -97,7 +97,7 @@ class Catalogue:
         self._require(like, path.parent.name, path.parent.name.removesuffix("s"), path)
         base = self._with_inherited(section, path.with_stem(like)) if like != path.stem else {"like": like}
         if base_of_base := base.get("like"):
-            raise UserError(f"{path}: like: {like} is itself like {base_of_base}; name that one")
+            raise UserError(f"{path}: like: {like} is itself like {base_of_base}; write like: {base_of_base}")
         not_inherited = _NOT_INHERITED if section is GpuConfig else frozenset()
         return {key: value for key, value in base.items() if key not in not_inherited} | content
 

@@ -165,7 +165,9 @@ class ClusterConfig(Strict):
                         "both counted from 0"
                     )
         if any(node >= self.num_nodes for node in self.conditions.braked_nodes):
-            raise ValueError(f"braked_nodes names one beyond the cluster's {self.num_nodes} nodes, counted from 0")
+            raise ValueError(
+                f"braked_nodes names a node that does not exist; the cluster has {self.num_nodes} nodes, counted from 0"
+            )
         return self
 
     @property

@@ -53,7 +53,7 @@ class Mixers(Featured):
     def _check(self) -> "Mixers":
         for letter, key in _REQUIRED_KEYS:
             if letter in self.pattern and getattr(self, key) is None:
-                raise ValueError(f"pattern has {letter!r} and there is no {key}; give {key}")
+                raise ValueError(f"pattern has {letter!r}, which needs {key}; add it")
         if self.has_feed_forward and {MLP, EXPERTS, SHARED} & set(self.pattern):
             raise ValueError("pattern has '-', 'E' or 'H', and has_feed_forward is true; leave one out")
         return self

@@ -185,9 +185,11 @@ class ModelConfig(Featured):
                 f"num_query_groups {self.num_query_groups}"
             )
         if self.mixers and EXPERTS in self.mixers.pattern and self.moe is None:
-            raise ValueError("pattern of mixers has 'E' and there is no moe; give moe")
+            raise ValueError("pattern of mixers has 'E', which needs moe; add it")
         if self.parallel_norms and (self.moe or self.mixers):
-            raise ValueError("parallel_norms is of layers of attention and a dense feed-forward block; leave it out")
+            raise ValueError(
+                "parallel_norms applies to layers of attention and a dense feed-forward block only; leave it out"
+            )
         return self
 
     @property

@@ -121,7 +121,10 @@ def read_planned_run(path: Path) -> PlannedRun:
             raise
         raise UserError(f"{str(error).removesuffix('; ' + _ADVICE)}; {_ADVICE_RECORDED}") from None
     if planned.digest != planned.point.digest():
-        raise UserError(f"{path}: digest does not belong to the point; do not edit it, change the study and plan again")
+        raise UserError(
+            f"{path}: the digest does not match the point, so the file was edited; change the study instead and plan "
+            "again"
+        )
     return planned
 
 

@@ -58,7 +58,9 @@ def check_files(names: Sequence[str], config: Path) -> list[FileCheck]:
     """
     gpus, clusters = ([path.stem for path in sorted((config / kind).glob("*.yaml"))] for kind in ("gpus", "clusters"))
     if not gpus + clusters:
-        raise UserError(f"{config}: no GPU types and no clusters; is this the folder of the configuration?")
+        raise UserError(
+            f"{config}: no GPU types and no clusters in it; name Triplepoint's folder of configuration with --config"
+        )
     for name in names:
         if name not in gpus + clusters:
             raise UserError(f"{name}: neither a GPU type nor a cluster of {config}{nearest(name, gpus + clusters)}")

@@ -182,7 +182,9 @@ def _submit(folder: Path, plan: ProbePlan, cluster: ClusterConfig) -> Any:
         pickles = private_folder(folder / "submitit")
         executor = submitit.AutoExecutor(pickles, cluster=cluster.executor, slurm_python=options.python)
     except RuntimeError as error:
-        raise UserError(f"cluster {cluster.name} is reached through Slurm: {error}; go to its login node") from None
+        raise UserError(
+            f"cluster {cluster.name} is reached through Slurm: {error}; run this on its login node"
+        ) from None
     executor.update_parameters(**job_parameters(plan, cluster, options))
     try:
         return executor.submit(run_probe, folder)

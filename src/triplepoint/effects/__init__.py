@@ -305,7 +305,8 @@ def _sigma(row: "Series[Any]", column: str, is_relative: bool, are_both_simulate
     if is_simulated:
         return abs(high - low) / (2 * Z90)
     num = _number(row, "num_measured_steps")
-    return MEAN_TO_SIGMA * abs(high - low) / _P10_TO_P90 / math.sqrt(num) if num > 0 else math.nan
+    # Equal steps show no spread: a sensor of whole degrees reads alike, and utilisation is one value a run.
+    return MEAN_TO_SIGMA * abs(high - low) / _P10_TO_P90 / math.sqrt(num) if num > 0 and high != low else math.nan
 
 
 def _number(row: "Series[Any]", column: str) -> float:

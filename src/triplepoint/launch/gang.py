@@ -297,7 +297,7 @@ def submit(raw: Path, planned: PlannedRun, options: GangOptions, exclude: frozen
                 f"{planned.run}: sbatch: {problem}; asked for {_request(planned, options, exclude)}; "
                 "partition, account and the like are in the site's file, see docs/cluster.md"
             )
-        say(f"{planned.run}: Slurm is out of reach ({problem}); trying again")
+        say(f"{planned.run}: Slurm does not answer ({problem}); trying again")
         time.sleep(RETRY_S)
 
 

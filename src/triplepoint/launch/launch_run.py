@@ -161,7 +161,7 @@ def _clear(folder: Path, planned: PlannedRun, options: GangOptions, say: Say, re
     for raw in [*resumable, *hopeless]:
         gang = adopt(raw, planned, options, say)
         if gang is not None and resume and resumed is None and raw in resumable:
-            say(f"{planned.run}: going on with job {gang.submission.job_id}, whose launcher had gone")
+            say(f"{planned.run}: continues with job {gang.submission.job_id}, whose launcher has ended")
             resumed = _Attempt(raw, read_planned_run(raw / "point.json"), gang)
             continue
         if gang is not None:
@@ -222,7 +222,7 @@ def _until_result(
                 say(f"{planned.run}: {note}")
             return manifest
         if bad_node := note_bad_node(results, manifest):
-            say(f"{planned.run}: {bad_node.stem} is left out from now on; remove {bad_node} once it is mended")
+            say(f"{planned.run}: {bad_node.stem} is left out from now on; remove {bad_node} once it is repaired")
         failed.append(manifest)
         next_try = again(failed, options) if planned.limits.executor == "slurm" else None
         if next_try is not None:
@@ -263,8 +263,8 @@ def _nodes_to_exclude(
     broken, slow, named = exclude | bad_nodes(results), slow_nodes(results), frozenset(planned.point.hosts)
     if broken_hosts := sorted(named & broken):
         raise UserError(
-            f"{planned.run}: hosts names {', '.join(broken_hosts)}, left out as broken; mend it and remove its file in "
-            f"{results / 'bad_nodes'}, or name another host"
+            f"{planned.run}: hosts names {', '.join(broken_hosts)}, left out as broken; repair it and remove its file "
+            f"in {results / 'bad_nodes'}, or name another host"
         )
     if named:
         return broken

@@ -129,7 +129,7 @@ def says_host_out_of_memory(lines: Iterable[str]) -> str | None:
 def describe_exit(returncode: int) -> str:
     """Return a message for the exit status of a rank that left no message itself."""
     if returncode >= 0:
-        return f"exited with status {returncode} without a word"
+        return f"exited with status {returncode} and no message"
     try:
         name = signal.Signals(-returncode).name
     except ValueError:

@@ -30,15 +30,20 @@ _SYNONYMS = {
 
 
 def predict_table(
-    source: Path, config: Path, say: Callable[[str], None], with_power: bool = True
+    source: Path,
+    config: Path,
+    say: Callable[[str], None],
+    with_power: bool = True,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> list[tuple[str, Prediction]]:
     """Predict each row of a table.
 
     Args:
         source: CSV with the columns `COLUMNS`. Other columns are named with `say` and ignored.
         config: Folder of the configuration.
-        say: Called with a line of text on progress.
+        say: Called with a line on columns that are not read.
         with_power: Whether to predict power and heat.
+        progress: Called with a line on how many rows are done.
 
     Returns:
         Identifier and prediction of each row.
@@ -50,9 +55,9 @@ def predict_table(
     table = read_table(source)
     if others := [shown(name) for name in (table[0] if table else ()) if name and name not in COLUMNS]:
         more = f" and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
-        say(f"predict: columns that are not read: {', '.join(others[:_MOST_NAMED])}{more}")
+        say(f"predict: columns left unread: {', '.join(others[:_MOST_NAMED])}{more}")
     rows = [read_row(cells, number, config) for number, cells in enumerate(table, 1)]
-    return [(row.id, row.predict(config, with_power)) for row in with_progress(rows, say)]
+    return [(row.id, row.predict(config, with_power)) for row in with_progress(rows, progress)]
 
 
 def read_table(source: Path) -> list[dict[str, str]]:
@@ -76,7 +81,7 @@ def _check_header(header: list[str], source: Path) -> None:
     known = {name.lower(): name for name in COLUMNS if name not in ("id", "notes")}
     for name in header:
         if name in COLUMNS and header.count(name) > 1:
-            raise UserError(f"{source}: column {name!r} stands {header.count(name)} times; keep one")
+            raise UserError(f"{source}: column {name!r} is there {header.count(name)} times; keep one")
         if name in COLUMNS or name in OUTPUT:
             continue
         low = name.lower().replace(" ", "_")

@@ -72,9 +72,7 @@ def read_picture(path: Path, name: str, label: str) -> Picture:
     try:
         statements = read_statements(told)
     except (ValueError, TypeError):
-        raise UserError(
-            f"{path}: its description is not of this version; delete it and draw the figure again"
-        ) from None
+        raise UserError(f"{path}: its description is of another version; delete it and draw the figure again") from None
     if title:
         _cut_answer(root)
     colours = {_BLACK}

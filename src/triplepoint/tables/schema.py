@@ -262,8 +262,14 @@ class Table:
         writer = (schema.metadata or {}).get(_WRITTEN_BY, b"before files said of which").decode()
         raise UserError(
             f"{path}: table {self.name} of another version (written: {writer}, this is {_VERSION}): {text}; "
-            f"{_advice(path)}"
+            f"make it again with {_maker(path)}"
         )
+
+    def _missing(self, path: Path) -> UserError:
+        return UserError(f"{path}: no such file; make table {self.name} with {_maker(path)}")
+
+    def _damaged(self, path: Path, error: Exception) -> UserError:
+        return UserError(f"{path}: not a whole Parquet file ({error}); delete it and run again")
 
 
 def _unit_of(field: pa.Field) -> str | None:
@@ -278,23 +284,23 @@ def _listed(names: list[str]) -> str:
     )
 
 
-def _advice(path: Path) -> str:
-    """Return the command that writes a table again, which depends on its folder."""
+def _maker(path: Path) -> str:
+    """Return the command that makes a table, which depends on its folder."""
     folder = path.parent
     results = f"--results {folder.parent.parent}"
     if folder.parent.name == "tables":
-        return f"make it again with 'triplepoint aggregate {folder.name} {results}'"
+        return f"'triplepoint aggregate {folder.name} {results}'"
     if folder.parent.name == "runs" and path.name == "telemetry.parquet":
-        return f"make it again with 'triplepoint telemetry {folder.name} {results}'"
+        return f"'triplepoint telemetry {folder.name} {results}'"
     if folder.parent.name == "runs":
-        return f"make it again with 'triplepoint trace --run {folder.name} --parse {results}'"
-    return "make it again with the command that wrote it, or with 'snakemake all'"
+        return f"'triplepoint trace --run {folder.name} --parse {results}'"
+    return "the command that wrote it, or with 'snakemake all'"
 
 
 def _check_column(column: Column, values: pa.ChunkedArray, where: str) -> None:
     """Raise `UserError` if values of a column are null or out of bounds."""
     if values.null_count and not column.nullable:
-        raise UserError(f"{where}: column {column.name} has {values.null_count} nulls, none are allowed")
+        raise UserError(f"{where}: column {column.name} has {values.null_count} nulls, expected none")
     if column.minimum is None and column.maximum is None:
         return
     import pyarrow.compute as pc

@@ -271,7 +271,7 @@ def from_folder(folder: Path, device: str) -> dict[str, Any]:
         raise UserError(f"{folder}: no samples.parquet and windows.parquet to read ({error})") from None
     random_windows = windows.filter(pc.equal(windows["stage"], "random"))
     if not random_windows.num_rows:
-        raise UserError(f"{folder / 'windows.parquet'}: no stage 'random', whose busy times vary; measure again")
+        raise UserError(f"{folder / 'windows.parquet'}: has no stage 'random'; measure again")
     starts_s, ends_s = (random_windows[name].to_numpy() / NS_PER_S for name in ("t_start_ns", "t_end_ns"))
     t_s = samples["t_ns"].to_numpy() / NS_PER_S
     is_during = (t_s > starts_s[0] - _MARGIN_S) & (t_s < ends_s[-1] + _MARGIN_S)

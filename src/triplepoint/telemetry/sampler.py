@@ -59,7 +59,7 @@ def _lock(path: Path, identity: str, out: Path) -> int:
         owner = os.pread(file, 4096, 0).decode(errors="replace").strip() or "?"
         os.close(file)
         raise UserError(
-            f"GPU {identity} is sampled already by process {owner}; stop that one first (lock {path})"
+            f"GPU {identity} is already sampled by process {owner}; stop that process first (lock {path})"
         ) from None
     os.ftruncate(file, 0)
     os.pwrite(file, f"{os.getpid()} into {out}".encode(), 0)

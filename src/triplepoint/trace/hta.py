@@ -50,7 +50,7 @@ def read_hta(files: Sequence[TraceFile], progress: Callable[[str], None]) -> lis
     traces = []
     for file in files:
         if file.part is not None:
-            raise UserError(f"{file.path}: --parity hta reads traces of Kineto only, as HTA does; leave it out")
+            raise UserError(f"{file.path}: --parity hta reads only traces of Kineto, as HTA does; leave it out")
         header, rows = _read(file.path, progress)
         traces.append((rank_of(file, header.rank, len(files) == 1), header, rows))
     check_ranks((header.path, rank) for rank, header, _ in traces)

@@ -38,8 +38,28 @@ _SUMMARY_ROWS = (
 
 
 def summarise(summaries: Iterable[RankSummary], comparison: Comparison) -> str:
-    """Return a readable summary: a few lines per rank, followed by the comparison of the ranks."""
-    return "\n".join([*(_summarise_rank(summary) for summary in summaries), *_summarise_comparison(comparison)])
+    """Return all ranks together and slow ones in a line each, a few lines per rank, and what steps depend on."""
+    summaries = list(summaries)
+    slow, paths = _slow_ranks(comparison), _paths(comparison)
+    return "\n".join([*_all_ranks(summaries), *slow, *map(_summarise_rank, summaries), *paths, *comparison.notes])
+
+
+def _all_ranks(summaries: Sequence[RankSummary]) -> list[str]:
+    """Return in one line where the time of all ranks went; no line for a single rank."""
+    working = [summary for summary in summaries if summary.span[1] > summary.span[0]]
+    span = sum(summary.span[1] - summary.span[0] for summary in working)
+    if len(working) < 2:
+        return []
+    parts = (
+        f"{title} {sum(_time(summary, category, kind) for summary in working) / span:.1%}"
+        for title, category, kind in _SUMMARY_ROWS
+    )
+    return [f"{len(working)} ranks together: {', '.join(parts).replace('%', ' %')}"]
+
+
+def _time(summary: RankSummary, category: str, kind: str) -> int:
+    busy, exposed = summary.busy(category), summary.exposed(category)
+    return {"busy": busy, "exposed": exposed, "overlapped": busy - exposed}[kind]
 
 
 def _summarise_rank(summary: RankSummary) -> str:
@@ -48,9 +68,8 @@ def _summarise_rank(summary: RankSummary) -> str:
         return f"rank {summary.rank}: no work in the trace{_remarks(summary)}"
     work = f"{summary.num_gpu_events} GPU events" if summary.is_device else "CPU work"
     lines = [f"rank {summary.rank}: {_ms(span).strip()} with {work}{_remarks(summary)}"]
-    for title, category, kind_of_time in _SUMMARY_ROWS:
-        busy, exposed = summary.busy(category), summary.exposed(category)
-        time = {"busy": busy, "exposed": exposed, "overlapped": busy - exposed}[kind_of_time]
+    for title, category, kind in _SUMMARY_ROWS:
+        time = _time(summary, category, kind)
         lines.append(f"  {title:<17} {_ms(time)} {100 * time / span:6.2f} %")
     exposed_labels = [account for account in summary.accounts if account.label.kind != "all" and account.exposed]
     for title, is_idle in (("mostly", False), ("idle because", True)):
@@ -62,18 +81,22 @@ def _summarise_rank(summary: RankSummary) -> str:
     return "\n".join(lines)
 
 
-def _summarise_comparison(comparison: Comparison) -> list[str]:
-    lines = [
+def _slow_ranks(comparison: Comparison) -> list[str]:
+    return [
         f"rank {rank.rank} is a straggler: computes {100 * (rank.compute_excess or 0):.1f} % longer than its peers, "
         f"comes last to {100 * (rank.share_last or 0):.0f} % of its collectives"
         for rank in comparison.standings
         if rank.is_straggler
     ]
+
+
+def _paths(comparison: Comparison) -> list[str]:
+    lines = []
     for path in comparison.paths:
         longest = sorted(path.times.items(), key=lambda item: -item[1])[:_TOP]
         parts = ", ".join(f"rank {rank} {_label_name(label)} {_ms(time).strip()}" for (rank, label), time in longest)
         lines.append(f"critical path of step {path.step}: {parts}")
-    return [*lines, *comparison.notes]
+    return lines
 
 
 def _label_name(label: tuple[str, str, str | None]) -> str:

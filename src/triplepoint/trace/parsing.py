@@ -76,7 +76,7 @@ def find_traces(arguments: Iterable[Path]) -> list[TraceFile]:
     paths = [path for path in paths if not path.name.endswith(_RECORD_SUFFIX)]
     if not paths:
         suffixes = ", ".join(f"*{suffix}" for suffix in _SHOWN_SUFFIXES)
-        raise UserError(f"no trace files ({suffixes}) among the arguments")
+        raise UserError(f"{', '.join(map(str, arguments)) or 'no argument'}: no trace files, expected {suffixes}")
     files: list[TraceFile] = []
     for path in sorted(paths, key=lambda path: _natural_key(path.name)) if len(paths) > 1 else paths:
         ranks = _RANK_IN_NAME.findall(path.name)
@@ -100,7 +100,7 @@ def _check_no_copies(paths: Sequence[Path]) -> None:
     for size, same_size in by_size.items():
         for path, other in itertools.combinations(same_size if size else (), 2):
             if filecmp.cmp(path, other, shallow=False):
-                raise UserError(f"{other}: holds the same as {path}; pass one file a rank, of one job")
+                raise UserError(f"{other}: has the same content as {path}; pass one file a rank, of one job")
 
 
 def _may_be_trace(name: str) -> bool:
@@ -190,12 +190,13 @@ def check_one_job(summaries: Sequence[RankSummary]) -> None:
         first = with_size[0]
         if summary.world_size != first.world_size:
             raise UserError(
-                f"{summary.path}: of a job of {summary.world_size} ranks, {first.path} of one of {first.world_size}; "
-                "pass the traces of one job"
+                f"{summary.path}: belongs to a job of {summary.world_size} ranks, {first.path} to one of "
+                f"{first.world_size}; pass the traces of one job"
             )
         if summary.world_size is not None and summary.rank >= summary.world_size:
             raise UserError(
-                f"{summary.path}: rank {summary.rank} of a job of {summary.world_size} ranks; correct the file's name"
+                f"{summary.path}: is of rank {summary.rank}, and its job has ranks 0 to {summary.world_size - 1}; "
+                "correct the file's name"
             )
     on_wall_clock = [summary for summary in summaries if summary.span[0] > _FIRST_WALL_NS]
     for before, after in itertools.pairwise(sorted(on_wall_clock, key=lambda summary: summary.span)):
@@ -272,12 +273,12 @@ def parse_traces(
     summaries = []
     for summary in in_processes(_parse_silently, tasks, num_jobs, f"parsing one of {len(tasks)} traces"):
         summaries.append(summary)
-        progress(f"{Path(summary.path).name} ({len(summaries)} of {len(tasks)})")
+        progress(f"read {Path(summary.path).name} ({len(summaries)} of {len(tasks)})")
     return summaries
 
 
 def _with_count(progress: Progress, index: int, count: int) -> Progress:
-    return lambda line: progress(f"{line} ({index + 1} of {count})")
+    return lambda line: progress(f"reading {line} ({index + 1} of {count})")
 
 
 def _parse_silently(task: Task) -> RankSummary:

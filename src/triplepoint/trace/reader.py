@@ -30,6 +30,9 @@ def read_parts(path: Path) -> list[Part]:
     start = head(path, _HEAD_BYTES)
     parts: list[Part] = []
     if start.startswith(MAGIC):
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                raise UserError(f"{path.name}: a packed SQLite file; unpack it first")
         with open_database(path) as database:
             parts = _database_reader(database).parts(database)
     elif rocprof_json.JSON_START.match(start):

@@ -55,7 +55,7 @@ class Figure(Strict):
                 settings |= meaning[cells[column]]
             else:
                 where = f"{FIGURES / self.file}.csv: {column} {cells[column]!r}"
-                raise UserError(f"{where}: {FILE} does not say what it means{nearest(cells[column], meaning)}")
+                raise UserError(f"{where}: {FILE} does not explain it{nearest(cells[column], meaning)}")
         return settings
 
     def whole_number(self, cells: Cells, column: str) -> int:

@@ -43,7 +43,7 @@ def operations_of_traces(run: Path, place: Callable[[int], tuple[int, int]], gpu
     passes = timeline.filter(pc.equal(timeline["lane"], "phase")).to_pylist()
     passes = [row for row in passes if row["label"] in _PASSES]
     if not passes:
-        raise UserError(f"{run / 'timeline.parquet'}: no phases; forward and backward passes are needed of every rank")
+        raise UserError(f"{run / 'timeline.parquet'}: has no phases; every rank needs its forward and backward passes")
     comm = _communication(run)
     rows = [_pass_row(row) for row in passes] + comm_rows(
         comm, offset_ns(timeline, comm) if len(comm) else 0, gpus_per_node
@@ -164,7 +164,9 @@ def operations_of_steps(run: Path, place: Callable[[int], tuple[int, int]]) -> O
         by_step.setdefault(step, {})[rank] = time_s
     steps = sorted(step for step, times in by_step.items() if len(times) == len(ranks))
     if not steps:
-        raise UserError(f"{run / 'raw/steps.parquet'}: no measured step that all ranks have; one at least is needed")
+        raise UserError(
+            f"{run / 'raw/steps.parquet'}: has no measured step of all ranks; launch or record the run again"
+        )
     duration_s = np.array([[by_step[step][rank] for step in steps] for rank in ranks])
     return _whole_steps([Worker(rank, *place(rank)) for rank in ranks], steps, duration_s)
 

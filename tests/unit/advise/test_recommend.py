@@ -145,7 +145,7 @@ def test_where_nothing_is_recommended_the_answer_comes_without_a_study(
             "does not fit on a rank of stage 0: weights",
         ),
         (["nothing", "--set", "tp=3"], "--set is of a cluster"),
-        (["h200x32", "--restart-minutes", "-3"], "expected minutes above 0"),
+        (["h200x32", "--restart-minutes", "-3"], "at least some minutes are needed above 0"),
         (["--found", "a", "b"], "has no promise"),
         (["h200x32", "--study", "x.txt"], "ends in .yaml"),
     ],

@@ -55,6 +55,15 @@ def test_single_launches_have_the_interval_of_their_steps() -> None:
     assert math.log1p(effect.high) == pytest.approx(1.645 * math.sqrt(2) * 1.2533 * 0.1 / 5, rel=1e-3)
 
 
+def test_equal_steps_show_no_spread() -> None:
+    """A sensor of whole degrees, or one value a run: an interval without width would claim a certain difference."""
+    ends = {"gpu_temp_p10_c": 60.0, "gpu_temp_p90_c": 60.0, "num_measured_steps": 25}
+    effect = effects.compare(
+        rows("a", [1.0], gpu_temp_c=60.0, **ends), rows("b", [1.0], gpu_temp_c=61.0, **ends), "gpu_temp_c"
+    )
+    assert effect.value == 1 and math.isnan(effect.low) and effect.basis == "none"
+
+
 def test_simulated_runs_have_the_paired_error_of_the_model() -> None:
     """As in `triplepoint.ranking`: 1.645 sqrt(2) sigma on the logarithm; what layouts share cancels."""
     effect = effects.compare(simulated("a", 1.0), simulated("b", 1.10), "step_time_s")

@@ -40,14 +40,14 @@ def test_parse_traces_any_number_of_jobs_gives_the_same(tmp_path: Path, num_jobs
 def test_parse_traces_by_several_processes_tells_of_each(tmp_path: Path) -> None:
     lines: list[str] = []
     parse(traces(tmp_path / "in"), tmp_path / "out", 2, lines)
-    assert lines == ["rank0.json.gz (1 of 3)", "rank1.json.gz (2 of 3)", "rank2.json.gz (3 of 3)"]
+    assert lines == ["read rank0.json.gz (1 of 3)", "read rank1.json.gz (2 of 3)", "read rank2.json.gz (3 of 3)"]
 
 
 def test_parse_traces_by_one_process_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_PROGRESS_PERIOD_S", -1.0)
     lines: list[str] = []
     parse(traces(tmp_path / "in", 2), tmp_path / "out", 1, lines)
-    assert [line.split(" of ")[0] for line in lines] == ["rank0.json.gz: 100 %", "rank1.json.gz: 100 %"]
+    assert [line.split(" of ")[0] for line in lines] == ["reading rank0.json.gz: 100 %", "reading rank1.json.gz: 100 %"]
     assert [line[-8:] for line in lines] == ["(1 of 2)", "(2 of 2)"]
 
 

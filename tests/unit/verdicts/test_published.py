@@ -95,7 +95,7 @@ def test_two_claims_of_one_id_are_refused(tmp_path: Path) -> None:
 
 
 def test_row_of_a_layout_nobody_explained_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"layout 'D': published/claims.yaml does not say what it means"):
+    with pytest.raises(UserError, match=r"layout 'D': published/claims.yaml does not explain it"):
         judge(configure(tmp_path, [POWER], "layout,mbs,w\nD,1,500\n"), [])
 
 

@@ -129,7 +129,7 @@ def open_corpus(point: Point) -> Corpus:
         # A sample has an input and a target: a document of one token is neither.
         usable = documents[documents[:, 1] > documents[:, 0] + 1]
         if not len(usable):
-            raise UserError(f"corpus {point.corpus}: no document of two tokens or more; set samples: packed")
+            raise UserError(f"corpus {point.corpus}: has no document of two tokens or more; set samples: packed")
         return corpus_of(text, usable, tokenizer_facts)
     if text.numel() <= point.sequence_length:
         unit = BYTES if tokenizer_facts["tokenizer"] == BYTES else "tokens"
@@ -170,7 +170,7 @@ def _read_text(point: Point) -> str:
         return codecs.getincrementaldecoder("utf-8")().decode(_read_bytes(point))
     except UnicodeDecodeError as error:
         raise UserError(
-            f"corpus {point.corpus}: no UTF-8 text at byte {error.start}, a tokenizer reads text; convert it, or set "
+            f"corpus {point.corpus}: not UTF-8 text at byte {error.start}, a tokenizer reads text; convert it, or set "
             f"tokenizer: {BYTES}"
         ) from error
 
@@ -289,7 +289,9 @@ def _read_index(path: Path) -> tuple[type[np.generic], np.ndarray, np.ndarray]:
     content = path.read_bytes()
     header_end = len(_INDEX_MAGIC) + _INDEX_HEADER.size
     if not content.startswith(_INDEX_MAGIC):
-        raise UserError(f"{path}: no index of Megatron-LM, it begins with {content[:9]!r}; expected {_INDEX_MAGIC!r}")
+        raise UserError(
+            f"{path}: not an index of Megatron-LM, it begins with {content[:9]!r}; expected {_INDEX_MAGIC!r}"
+        )
     if len(content) < header_end:
         raise UserError(f"{path}: cut off after {len(content)} bytes; write the corpus again")
     version, code, num_sequences, _ = _INDEX_HEADER.unpack_from(content, len(_INDEX_MAGIC))

@@ -1,7 +1,6 @@
 """Prediction of one job: time with its interval, memory, power and bottleneck."""
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
@@ -55,7 +54,6 @@ _WORDS = {
     "contention": "computation slowed by communication beside it",
 }
 """Parts of the time, by class of kernel or process group."""
-_PROGRESS_S = 10.0
 _MEMORY_BOUND = ("norm", "elementwise", "embedding", "loss", "optimizer", "conv")
 
 
@@ -323,12 +321,9 @@ def _predict_serving(
 
 
 def with_progress(rows: Sequence[Row], say: Callable[[str], None]) -> Iterator[Row]:
-    """Yield rows to predict, with a line on how many are done every `_PROGRESS_S`."""
-    said_s = time.monotonic()
+    """Yield rows to predict, with a line on how many are done before each."""
     for num_done, row in enumerate(rows):
-        if time.monotonic() - said_s > _PROGRESS_S:
-            say(f"predict: {num_done} of {len(rows)} rows")
-            said_s = time.monotonic()
+        say(f"predicted {num_done} of {len(rows)} rows")
         yield row
 
 

@@ -48,7 +48,9 @@ def write_rank(
     """
     work = read_work(file.path, read_groups(file.record), ReadOptions(scheme, scratch, part=file.part))
     if not work.is_device:
-        raise UserError(f"{file.path}: no work of a GPU in it; Chakra traces are written of GPU work")
+        raise UserError(
+            f"{file.path}: has no work of a GPU, and a Chakra trace is written of GPU work; name a trace with kernels"
+        )
     rank = rank_of(file, work.marks.header.rank, is_only)
     path = out / f"chakra.{rank}.et{'.gz' if is_packed else ''}"
     out.mkdir(parents=True, exist_ok=True)

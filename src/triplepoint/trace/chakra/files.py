@@ -69,7 +69,7 @@ class Trace:
         for number, raw in enumerate(raw_nodes):
             node = _parse(self.schema.node_class, raw)
             if node is None:
-                raise UserError(f"{self.path}: node {number} is none of schema {self.schema.version}; copy it again")
+                raise UserError(f"{self.path}: node {number} does not fit schema {self.schema.version}; copy it again")
             yield node
 
 
@@ -134,7 +134,9 @@ def messages(path: Path) -> Iterator[bytes]:
         if start < 0 and position == len(buffer) and not source.is_truncated:
             return
         if size > _LARGEST_MESSAGE:
-            raise UserError(f"{path}: message {number} is said to have {size} bytes, expected 64 MiB at most")
+            raise UserError(
+                f"{path}: message {number} claims {size} bytes, expected at most 64 MiB; copy or write it again"
+            )
         if start < 0 or len(buffer) - start < size:
             raise UserError(f"{path}: the file ends within message {number}; it is truncated: copy or write it again")
         yield bytes(buffer[start : start + size])

@@ -142,7 +142,7 @@ def _longest_chain(path: Path, deps: dict[int, list[int]], times: dict[int, int]
             if not num_waiting[dependent]:
                 ready.append(dependent)
     if len(ready) < len(deps):
-        raise UserError(f"{path}: dependencies run in a circle: {_cycle(deps, {*deps} - {*ready})}; write it again")
+        raise UserError(f"{path}: dependencies form a circle: {_cycle(deps, {*deps} - {*ready})}; write it again")
     return max(longest.values(), default=(0, 0))
 
 

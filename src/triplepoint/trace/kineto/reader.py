@@ -235,7 +235,7 @@ class _Reading:
         scanner.finish()
         self._take()
         if not scanner.has_events:
-            raise UserError(f"{self._path.name}: no `traceEvents` in it, expected a Kineto trace; is it another file?")
+            raise UserError(f"{self._path.name}: no `traceEvents` in it, expected a Kineto trace; name another file")
         num_unpaired = 0
         if self._halves:
             paired, num_unpaired = pair_halves(np.concatenate(self._halves))

@@ -100,7 +100,7 @@ def counters(database: Database, part: Part) -> list[Counter]:
 def _rocpd_parts(database: Database) -> list[Part]:
     if "start" not in database.columns(ROCPD):
         raise UserError(
-            f"{database.path.name}: rocpd of a schema without times in its dispatches, expected version 3; convert it "
+            f"{database.path.name}: rocpd without times of its dispatches, expected schema version 3; convert it "
             "with 'rocpd convert -f csv' and pass the kernel_trace.csv"
         )
     query = (

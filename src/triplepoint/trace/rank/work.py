@@ -357,7 +357,7 @@ def read_work(path: Path, record: GroupRecord, options: ReadOptions) -> Work:
     trace = TraceRows(options.scratch, options.steps)
     header = read_trace(path, trace.take, options.part, progress=options.progress)
     if trace.device.count == 0 and options.part is not None:
-        raise UserError(f"{path.name}: no work of a GPU that ends after it begins; export it again")
+        raise UserError(f"{path.name}: has no work of a GPU that ends after it begins; export it again")
     if trace.device.count == 0:
         trace = TraceRows(options.scratch, options.steps)
         header = read_trace(path, trace.take, host=True, progress=options.progress)

@@ -410,5 +410,5 @@ def load_scheme(name: str = "default", extra: Path | None = None) -> Scheme:
         UserError: If the scheme is unknown, or the file cannot be read or holds an invalid rule.
     """
     if name not in SCHEMES:
-        raise UserError(f"no scheme of kernel classes is called {name!r}{nearest(name, SCHEMES)}")
+        raise UserError(f"unknown scheme of kernel classes {name!r}{nearest(name, SCHEMES)}")
     return Scheme(name, extra)

@@ -82,9 +82,9 @@ def _load(path: Path) -> dict[str, Tensor]:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or 'cannot be read'}; {advice}") from None
     except Exception as error:  # whatever unpickling foreign bytes raises
-        raise UserError(f"{path}: no checkpoint ({type(error).__name__}); {advice}") from None
+        raise UserError(f"{path}: not a checkpoint ({type(error).__name__}); {advice}") from None
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise UserError(f"{path}: no dictionary of tensors; {advice}")
+        raise UserError(f"{path}: not a dictionary of tensors; {advice}")
     return content
 
 

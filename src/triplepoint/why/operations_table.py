@@ -57,7 +57,7 @@ def read_operations(path: Path) -> Operations:
     if table.num_rows != keys.shape[1] * len(steps) or any(np.isnan(column).any() for column in times):
         raise UserError(
             f"{path}: {table.num_rows} rows, expected {keys.shape[1]} operations in each of {len(steps)} steps; "
-            "leave out steps that differ from the others, and doubles"
+            "leave out steps that differ from the others, and operations given twice"
         )
     dp, stage, sequence, kind = keys
     places = sorted(set(zip(dp.tolist(), stage.tolist(), strict=True)))
@@ -86,7 +86,7 @@ def _read(path: Path) -> pa.Table:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (pa.ArrowInvalid, OSError) as error:
-        raise UserError(f"{path}: no readable Parquet file: {' '.join(str(error).split())}") from None
+        raise UserError(f"{path}: not a readable Parquet file: {' '.join(str(error).split())}") from None
     if missing := [name for name in COLUMNS if name not in table.column_names]:
         raise UserError(f"{path}: no column {', '.join(missing)}; a table of operations has {', '.join(COLUMNS)}")
     table = table.select(COLUMNS)
