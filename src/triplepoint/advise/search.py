@@ -246,7 +246,7 @@ def _looked_at(
         _MANY_GROUPS,
         lambda done: say(f"memory and time: {ends[done]} of {total} combinations of values"),
     ):
-        found |= {digest: one for digest, one in looked.items() if digest not in found}
+        found |= {point: one for point, one in looked.items() if point not in found}
     return list(found.values())
 
 

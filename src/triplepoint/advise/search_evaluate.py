@@ -1,7 +1,7 @@
 """What a search knows of one configuration: whether it fits, its time, power and heat on few nodes, and on all."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from triplepoint.simulate.memory.training import MemoryUse, peak_memory
 from triplepoint.simulate.power.node import rack_power_w
 from triplepoint.simulate.predict.point import job_on_cluster
 from triplepoint.simulate.predict.power import nodes_power_w
-from triplepoint.simulate.predict.prediction import Prediction, predict_time, predict_warm, read_calibrations
+from triplepoint.simulate.predict.prediction import Prediction, predict_times, predict_warm, read_calibrations
 from triplepoint.status import PredictionStatus
 from triplepoint.units import GIB
 
@@ -83,7 +83,7 @@ class Candidate:
         return self.prediction.step_time_s
 
 
-def look(rows: Sequence[Row], config: Path, least_fit: float) -> dict[str, Candidate]:
+def look(rows: Sequence[Row], config: Path, least_fit: float) -> dict[Point, Candidate]:
     """Return which configurations are legal and fit, and their time where they do, at the calibrated clocks.
 
     Args:
@@ -92,38 +92,42 @@ def look(rows: Sequence[Row], config: Path, least_fit: float) -> dict[str, Candi
         least_fit: Probability of fitting in memory below which nothing more is worked out.
 
     Returns:
-        One for each point, by its digest.
+        One for each point.
 
     Raises:
         UserError: If a setting is wrong.
     """
-    found: dict[str, Candidate] = {}
+    found: dict[Point, Candidate] = {}
+    jobs: dict[Point, tuple[Job, MemoryUse]] = {}
     memory_of = cache(peak_memory)
     for row in rows:
         request = request_of(parse(Configuration, row, _WHERE), _WHERE, 1, _catalogue(config))
-        if (digest := request.point.digest()) not in found:
-            found[digest] = _look(row, request, config, least_fit, memory_of)
-    return found
-
-
-def _look(
-    row: Row, request: Request, config: Path, least_fit: float, memory_of: Callable[[Job], MemoryUse]
-) -> Candidate:
-    found = Candidate(row, request, num_nodes=request.point.num_nodes)
-    if request.invalid_because:
-        return _refused(found, request.invalid_because)
-    try:
-        job, cluster = job_on_cluster(request.point, config, request.stack)
-        # What overlaps changes no memory.
-        memory = memory_of(replace(job, overlap=frozenset()))
-        found = replace(found, fits_probability=memory.fits_probability, memory_gib=memory.total / GIB, memory=memory)
-        if found.fits_probability < least_fit:
+        if (point := request.point) in found:
+            continue
+        one = Candidate(row, request, num_nodes=point.num_nodes)
+        found[point] = one
+        if request.invalid_because:
+            found[point] = _refused(one, request.invalid_because)
+            continue
+        try:
+            job, cluster = job_on_cluster(point, config, request.stack)
+            # What overlaps changes no memory.
+            memory = memory_of(replace(job, overlap=frozenset()))
+        except PointError as error:
+            found[point] = _refused(one, str(error))
+            continue
+        known = {"fits_probability": memory.fits_probability, "memory_gib": memory.total / GIB, "memory": memory}
+        found[point] = replace(one, **known)
+        if memory.fits_probability < least_fit:
             reason = f"does not fit: {memory.explain()}"
-            return replace(found, prediction=Prediction(PredictionStatus.OOM, reason, memory_gib=found.memory_gib))
-        calibration = read_calibrations(config)[0]
-        return replace(found, prediction=predict_time(job, calibration, config, cluster, memory))
-    except PointError as error:
-        return _refused(found, str(error))
+            prediction = Prediction(PredictionStatus.OOM, reason, memory_gib=known["memory_gib"])
+            found[point] = replace(found[point], prediction=prediction)
+        else:
+            jobs[point] = job, memory
+    if jobs:
+        times = predict_times(list(jobs.values()), read_calibrations(config)[0], config, cluster)
+        found |= {point: replace(found[point], prediction=one) for point, one in zip(jobs, times, strict=True)}
+    return found
 
 
 def follow(candidate: Candidate, config: Path, with_few_nodes: bool, prices: Prices = UNPRICED) -> Candidate:

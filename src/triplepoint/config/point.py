@@ -130,8 +130,10 @@ def _useful_overlap(point: "Point") -> tuple[Overlap, ...]:
 
 def _moved_hosts(point: "Point") -> tuple[str, ...]:
     """Return the hosts, nothing where those of a simulated run are in the order they have anyhow."""
+    if not point.hosts or point.engine != "simulated":
+        return point.hosts
     usual = tuple(f"node{node}" for node in range(point.num_nodes))
-    return () if point.engine == "simulated" and point.hosts == usual else point.hosts
+    return () if point.hosts == usual else point.hosts
 
 
 def _task_label(row: Row) -> str:
