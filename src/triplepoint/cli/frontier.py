@@ -76,8 +76,8 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Say which clocks stages should have."""
-    from triplepoint.advise.frontier import Budget, advise
-    from triplepoint.advise.frontier_text import content, render, script
+    from triplepoint.advise.frontier.frontier import Budget, advise
+    from triplepoint.advise.frontier.text import content, render, script
     from triplepoint.cli.named_points import named_points
     from triplepoint.config.plan import run_id
     from triplepoint.files import write_text
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         write_text(arguments.script, script(answer))
         say(f"frontier: script in {arguments.script}")
     if arguments.figure is not None:
-        from triplepoint.advise.frontier_figure import draw
+        from triplepoint.advise.frontier.figure import draw
         from triplepoint.figures.write import save
 
         save(draw(answer), arguments.figure)

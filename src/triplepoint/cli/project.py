@@ -20,9 +20,9 @@ from triplepoint.cli.arguments import (
 from triplepoint.errors import UserError
 
 if TYPE_CHECKING:
-    from triplepoint.advise.project import Question
-    from triplepoint.advise.project_failures import Failures
-    from triplepoint.advise.project_network import Network
+    from triplepoint.advise.project.failures import Failures
+    from triplepoint.advise.project.network import Network
+    from triplepoint.advise.project.project import Question
 
 _ABOUT = """\
 SOURCE is one of
@@ -144,7 +144,7 @@ def _float(text: str) -> float:
 
 
 def _adapters(text: str) -> tuple[int, float]:
-    from triplepoint.advise.project_network import read_adapters
+    from triplepoint.advise.project.network import read_adapters
 
     try:
         return read_adapters(text)
@@ -161,8 +161,8 @@ def _rates(text: str) -> tuple[float, ...]:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Project a point, and draw the figure that is asked for."""
-    from triplepoint.advise import project_answer as answer
-    from triplepoint.advise.project import project
+    from triplepoint.advise.project import text as answer
+    from triplepoint.advise.project.project import project
     from triplepoint.files import write_text
 
     if arguments.study is not None and arguments.study.suffix != ".yaml":
@@ -186,10 +186,10 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 def _question(arguments: argparse.Namespace) -> "Question":
     """Return what is asked, by a file of `config/projection` or by options."""
-    from triplepoint.advise.project import Question
-    from triplepoint.advise.project_file import is_projection, read_question
-    from triplepoint.advise.project_network import Network
-    from triplepoint.advise.recommend import measured_step_s
+    from triplepoint.advise.project.file import is_projection, read_question
+    from triplepoint.advise.project.network import Network
+    from triplepoint.advise.project.project import Question
+    from triplepoint.aggregate.steps import measured_step_s
     from triplepoint.cli.named_points import named_points
 
     path = Path(arguments.point)
@@ -224,7 +224,7 @@ def _write(rows: list[dict[str, Any]], out: Path | None, figure: Path | None) ->
 
 
 def _networks(arguments: argparse.Namespace) -> "tuple[Network, ...]":
-    from triplepoint.advise.project_network import Network
+    from triplepoint.advise.project.network import Network
 
     switches = arguments.topology, arguments.oversubscription
     adapters = dict.fromkeys(arguments.adapters) or (None,)
@@ -232,7 +232,7 @@ def _networks(arguments: argparse.Namespace) -> "tuple[Network, ...]":
 
 
 def _failures(arguments: argparse.Namespace) -> "Failures":
-    from triplepoint.advise.project_failures import Failures
+    from triplepoint.advise.project.failures import Failures
 
     given: dict[str, Any] = {"checkpoint_s": arguments.checkpoint, "restart_s": arguments.restart}
     if rates := arguments.failures:

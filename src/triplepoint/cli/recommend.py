@@ -19,7 +19,7 @@ from triplepoint.cli.arguments import (
 from triplepoint.errors import UserError
 
 if TYPE_CHECKING:
-    from triplepoint.advise.recommend import Advice
+    from triplepoint.advise.recommend.advice import Advice
 
 _MOST_MINUTES = 60 * 24 * 7
 _ABOUT = """\
@@ -113,8 +113,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Learn, search and say what to do; or say what became of it."""
     if arguments.run and is_run_folder(arguments.run):
         run_folder(arguments)
-    from triplepoint.advise.passport_file import find_drift, keep, last_before
-    from triplepoint.advise.recommend_text import content, render
+    from triplepoint.advise.recommend.kept_passports import find_drift, keep, last_before
+    from triplepoint.advise.recommend.text import content, render
 
     results: Path = arguments.results
     if arguments.ledger or arguments.found:
@@ -136,8 +136,8 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _advise(arguments: argparse.Namespace) -> "Advice":
-    from triplepoint.advise.passport_file import last_of
-    from triplepoint.advise.recommend import advise, advise_cluster
+    from triplepoint.advise.recommend.advice import advise, advise_cluster
+    from triplepoint.advise.recommend.kept_passports import last_of
 
     name, config = arguments.run, arguments.config
     if name is None:
@@ -155,7 +155,7 @@ def _advise(arguments: argparse.Namespace) -> "Advice":
 
 
 def _write(arguments: argparse.Namespace, advice: "Advice") -> None:
-    from triplepoint.advise.recommend_text import hosts_in_order, script
+    from triplepoint.advise.recommend.text import hosts_in_order, script
     from triplepoint.files import write_text
 
     if arguments.hosts:
@@ -175,7 +175,8 @@ def _not_written(path: Path) -> str:
 
 def _promise(arguments: argparse.Namespace, advice: "Advice") -> dict[str, object] | None:
     """Write down what is promised, and the study that is asked for."""
-    from triplepoint.advise import follow_up, ledger
+    from triplepoint.advise.recommend import ledger
+    from triplepoint.advise.recommend import verification as follow_up
     from triplepoint.files import write_text
 
     path: Path | None = arguments.study
@@ -208,7 +209,7 @@ def _promise(arguments: argparse.Namespace, advice: "Advice") -> dict[str, objec
 
 
 def _ledger(arguments: argparse.Namespace) -> Answer:
-    from triplepoint.advise import ledger
+    from triplepoint.advise.recommend import ledger
 
     if arguments.found:
         ledger.add_pair(arguments.results, arguments.run, *arguments.found)
@@ -218,12 +219,12 @@ def _ledger(arguments: argparse.Namespace) -> Answer:
 
 def _of_sensors(arguments: argparse.Namespace) -> Answer | None:
     """Return what sensors say of a recorded run whose cluster or job nobody described; None of other runs."""
-    from triplepoint.advise.recommend import is_described
+    from triplepoint.advise.recommend.advice import is_described
 
     folder: Path = arguments.results / "runs" / str(arguments.run)
     if not (folder / "point.json").is_file() or is_described(folder, arguments.config):
         return None
-    from triplepoint.advise.sensed import content, render
+    from triplepoint.advise.recommend.from_sensors import content, render
     from triplepoint.compare.sides import Context
     from triplepoint.trace.taxonomy import load_scheme
     from triplepoint.why.sources import why

@@ -20,7 +20,7 @@ from triplepoint.cli.progress import Progress
 from triplepoint.errors import Problems, UserError
 
 if TYPE_CHECKING:
-    from triplepoint.advise.search import Found
+    from triplepoint.advise.search.search import Found
 
 _MOST_BATCH = 10**9
 _OBJECTIVES = ("time", "energy", "power", "temperature", "cost")
@@ -122,8 +122,8 @@ def _add_limits(made: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Search, and write the study and the figure that are asked for."""
-    from triplepoint.advise.search import Limits, search
-    from triplepoint.advise.search_space import Question
+    from triplepoint.advise.search.search import Limits, search
+    from triplepoint.advise.search.space import Question
 
     problems = Problems("search")
     if arguments.study is not None and arguments.study.suffix != ".yaml":
@@ -161,7 +161,7 @@ def _values(text: str) -> tuple[str, list[Any]]:
 
 def _answer(found: "Found", studies: Path, study: Path | None, figure: Path | None) -> Answer:
     """Return the answer, with the files that are asked for written."""
-    from triplepoint.advise import search_answer as answer
+    from triplepoint.advise.search import text as answer
     from triplepoint.files import write_text
 
     content: dict[str, Any] = {
@@ -179,7 +179,7 @@ def _answer(found: "Found", studies: Path, study: Path | None, figure: Path | No
         move = "" if study.resolve().parent == studies.resolve() else f"move it to {studies}, then "
         text += f"\nStudy: {study}; its cost: {move}triplepoint plan {study.stem} --cluster {found.question.cluster}"
     if found.chosen and figure is not None:
-        from triplepoint.advise.search_figure import draw
+        from triplepoint.advise.search.figure import draw
         from triplepoint.figures.write import save
 
         save(draw(found), figure)

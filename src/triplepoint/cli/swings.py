@@ -23,10 +23,10 @@ from triplepoint.cli.arguments import (
 from triplepoint.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from triplepoint.advise.swings_answer import Capped, SwingAnswer
-    from triplepoint.advise.swings_point import SimulatedPower
-    from triplepoint.advise.swings_source import NodePower
-    from triplepoint.advise.swings_spec import SwingSpec
+    from triplepoint.advise.swings.answer import Capped, SwingAnswer
+    from triplepoint.advise.swings.point import SimulatedPower
+    from triplepoint.advise.swings.source import NodePower
+    from triplepoint.advise.swings.spec import SwingSpec
     from triplepoint.predictions import Request
 
     Wanted = tuple[SwingSpec | None, tuple[float, float] | None, int]
@@ -125,16 +125,16 @@ def _evaluations(text: str) -> tuple[int, int]:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Say how power swings."""
-    from triplepoint.advise.swings_answer import answer_of
-    from triplepoint.advise.swings_spec import read_spec
-    from triplepoint.advise.swings_text import render
+    from triplepoint.advise.swings.answer import answer_of
+    from triplepoint.advise.swings.spec import read_spec
+    from triplepoint.advise.swings.text import render
 
     out: Path | None = arguments.figure
     spec = read_spec(arguments.spec) if arguments.spec else None
     wanted = spec, arguments.band, arguments.jobs
     answer = _of_point(arguments, wanted) if _is_point(arguments.source) else answer_of(_read(arguments), *wanted)
     if out is not None:
-        from triplepoint.advise.swings_figure import draw
+        from triplepoint.advise.swings.figure import draw
         from triplepoint.figures.write import save
 
         save(draw(answer), out)
@@ -148,8 +148,8 @@ def _is_point(source: str) -> bool:
 
 def _of_point(arguments: argparse.Namespace, wanted: "Wanted") -> "SwingAnswer":
     """Return the swings of a simulated point, under power limits too where those may be needed."""
-    from triplepoint.advise.swings_answer import answer_of
-    from triplepoint.advise.swings_point import simulate_power
+    from triplepoint.advise.swings.answer import answer_of
+    from triplepoint.advise.swings.point import simulate_power
 
     request = _request(arguments)
     simulated = simulate_power(request, arguments.config)
@@ -180,7 +180,7 @@ def _request(arguments: argparse.Namespace) -> "Request":
 
 
 def _over_steps(simulated: "SimulatedPower", arguments: argparse.Namespace) -> "NodePower":
-    from triplepoint.advise.swings_point import Evaluations, over_steps
+    from triplepoint.advise.swings.point import Evaluations, over_steps
     from triplepoint.simulate.power.over_time import Meter
 
     meter = None
@@ -194,8 +194,8 @@ def _over_steps(simulated: "SimulatedPower", arguments: argparse.Namespace) -> "
 
 
 def _capped(request: "Request", arguments: argparse.Namespace, cap_w: float, step_s: float) -> "Capped":
-    from triplepoint.advise.swings_answer import Capped
-    from triplepoint.advise.swings_point import simulate_power
+    from triplepoint.advise.swings.answer import Capped
+    from triplepoint.advise.swings.point import simulate_power
 
     simulated = simulate_power(request, arguments.config, cap_w)
     return Capped(cap_w, simulated.step.length_s / step_s, _over_steps(simulated, arguments))
@@ -203,7 +203,7 @@ def _capped(request: "Request", arguments: argparse.Namespace, cap_w: float, ste
 
 def _read(arguments: argparse.Namespace) -> "NodePower":
     """Return the power in a file or of a run."""
-    from triplepoint.advise.swings_source import SUFFIXES, read_file, read_run
+    from triplepoint.advise.swings.source import SUFFIXES, read_file, read_run
 
     for option in ("period", "evaluate", "cap"):
         if getattr(arguments, option):

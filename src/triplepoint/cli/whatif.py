@@ -120,7 +120,7 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 def _measured(arguments: argparse.Namespace) -> dict[str, float]:
     """Return the median measured step of every run that is named and was measured, not simulated. Unit: s."""
-    from triplepoint.advise.recommend import measured_step_s
+    from triplepoint.aggregate.steps import measured_step_s
     from triplepoint.errors import UserError
 
     found = {}

@@ -158,13 +158,12 @@ def run_together(steps: Sequence[Durations], order: Order) -> list[Timeline]:
     earliest = [_earliest_starts(order, *each) for each in zip(steps, times, strict=True)]
     if len(steps) > 1:
         sends = [np.broadcast_to(send, time.shape) for send, time in zip(sends, times, strict=True)]
-    ends, arrivals = _run_tasks(
-        order, *map(_side_by_side, (times, sends, earliest)), steps[0].is_send_blocking
-    )
+    time, send, held = map(_side_by_side, (times, sends, earliest))
+    ends, arrivals = _run_tasks(order, time, send, held, steps[0].is_send_blocking)
     found, low = [], 0
-    for durations, time in zip(steps, times, strict=True):
-        own = slice(low, low := low + time.shape[2])
-        found.append(_finish(order, durations, time, ends[:, :, own], arrivals[:, :, own]))
+    for durations, own_time in zip(steps, times, strict=True):
+        own = slice(low, low := low + own_time.shape[2])
+        found.append(_finish(order, durations, own_time, ends[:, :, own], arrivals[:, :, own]))
     return found
 
 
