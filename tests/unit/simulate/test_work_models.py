@@ -43,7 +43,8 @@ def gemm_flops(model: ModelConfig, **changes: object) -> float:
 
 _CHANGES: dict[str, list[object]] = {
     "tp": [1, 2], "pp": [1, 2, 4], "cp": [1, 2], "ep": [1, 2], "dp": [2, 4], "vp": [1, 2],
-    "sequence_parallel": [False, True],    "data_parallel_sharding": ["no_shard", "optim", "optim_grads_params"], "micro_batch_size": [1, 2],
+    "sequence_parallel": [False, True],
+    "data_parallel_sharding": ["no_shard", "optim", "optim_grads_params"], "micro_batch_size": [1, 2],
     "global_batch_size": [32, 64], "recompute": ["none", "selective", "full"], "precision": ["bf16", "fp8"],
     "overlap": [frozenset(), frozenset({"tp", "grad"}), frozenset({"ep", "param"})], "trainable": ["all", "lora"],
     "expert_imbalance": [None, 1.5], "keeps_gathered": [False, True], "draw": [0, 1],

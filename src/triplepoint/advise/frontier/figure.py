@@ -15,7 +15,7 @@ from triplepoint.figures import marks, style
 
 _LINES = {"stage": (marks.BLUE, "-"), "direction": (marks.ORANGE, "--"), "pass": (marks.GREEN, ":")}
 """Colour and dashes of the frontier by what shares a clock."""
-_NOTE = "{stages} stages, {number} micro-batches. Lines: passes added up; marks: whole steps simulated."
+_NOTE = "{stages} stages, {number} micro-batches. Lines: sum over passes. Marks: whole steps, simulated."
 
 
 @style.styled
@@ -25,8 +25,7 @@ def draw(answer: FrontierAnswer) -> Figure:
     points = DataFrame([made_by | {"git_commit": None, "host": None}]).astype(object)
     job = answer.site.job
     note = _NOTE.format(stages=job.layout.pp, number=job.num_microbatches)
-    title = headline(answer)[0].upper() + headline(answer)[1:]
-    page = style.new_page(title, points, 1, 1, style.COLUMN, 3.2, note)
+    page = style.new_page(headline(answer).removesuffix("."), points, 1, 1, style.COLUMN, 3.2, note)
     page.legend(_draw_lines(page.axes[0][0], answer), ncols=2)
     return page.finish()
 
@@ -46,5 +45,5 @@ def _draw_lines(axes: Axes, answer: FrontierAnswer) -> list[Line2D]:
         add(plans, NAMES[sharing], color, linestyle=dashes, linewidth=1.0)
     add([present], "as it is", marks.BLACK, marker="s", linestyle="", markersize=4)
     add([answer.verified], "the plan", marks.VERMILION, marker="o", linestyle="", markersize=5)
-    axes.set(xlabel="step longer by (%)", ylabel="GPU energy (% of now)")
+    axes.set(xlabel="step longer than now by (%)", ylabel="energy of GPUs (% of now)")
     return drawn

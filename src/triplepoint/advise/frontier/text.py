@@ -1,6 +1,7 @@
 """The frontier of time and energy in words, as JSON, and as a script that sets clocks."""
 
-from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from triplepoint.advise.frontier.frontier import FrontierAnswer, Outcome
 from triplepoint.advise.frontier.plan import Plan
 from triplepoint.simulate.timeline.schedule import BACKWARD, FORWARD
+from triplepoint.text import page, paragraph, percent, table
 from triplepoint.units import KILO
 
 NAMES = {
@@ -24,21 +26,27 @@ _LOCK = {
 
 
 def headline(answer: FrontierAnswer) -> str:
-    """Return what the plan saves, in one line."""
+    """Return what the plan saves, in one sentence."""
     now, then = answer.present, answer.verified
     saved, longer = 1.0 - then.gpu_energy_j / now.gpu_energy_j, then.step_s / now.step_s - 1.0
-    return f"{NAMES[answer.plan.sharing]} saves {saved:.1%} of the GPUs' energy; steps are {_longer(longer)}"
+    name = NAMES[answer.plan.sharing]
+    return f"{name[0].upper()}{name[1:]} saves {percent(saved)} of the GPUs' energy; a step is {_longer(longer)}."
 
 
 def render(answer: FrontierAnswer) -> str:
-    """Return the answer as lines for a person."""
-    return "\n".join([*_lines(answer), "", *script(answer).splitlines()])
+    """Return the answer as text: the sentence, the step with and without the plan, its clocks, why, and the script."""
+    return page([
+        [*paragraph(headline(answer)), *paragraph(_job(answer))],
+        _outcomes(answer), _stages(answer), _finer(answer), _why(answer),
+        ["Next: run this script on every node as root; it was not run.", *script(answer).splitlines()],
+    ])  # fmt: skip
 
 
 def content(answer: FrontierAnswer) -> dict[str, Any]:
     """Return the answer as keys of a JSON object."""
     present = answer.present
     return {
+        "answer": headline(answer),
         "name": answer.name,
         "num_stages": answer.site.job.layout.pp,
         "num_microbatches": answer.site.job.num_microbatches,
@@ -81,68 +89,79 @@ def script(answer: FrontierAnswer) -> str:
     return "\n".join([*lines, "esac", ""])
 
 
-def _lines(answer: FrontierAnswer) -> Iterator[str]:
-    present, then, job = answer.present, answer.verified, answer.site.job
-    yield f"{answer.name}: {headline(answer)}"
-    yield (
-        f"{job.layout.pp} stages, {job.num_microbatches} micro-batches, bubble {answer.bubble_fraction:.1%}; "
-        f"{job.num_gpus} {job.gpu.name}, simulated"
+def _job(answer: FrontierAnswer) -> str:
+    job = answer.site.job
+    return (
+        f"Job: {answer.name}, {job.layout.pp} stages, {job.num_microbatches} micro-batches, "
+        f"{job.num_gpus} {job.gpu.name.upper()}, simulated"
     )
-    yield _limit(answer)
-    yield "without an interval: savings are the model's, compared with no step measured at locked clocks"
-    yield "stages have paces of their own, in `triplepoint predict` that of the slowest: steps differ by up to 2 %"
-    yield ""
-    rows = [("", "step", "GPU energy", "highest node", "all nodes", "hottest die"), _outcome("as it is", present)]
+
+
+def _outcomes(answer: FrontierAnswer) -> list[str]:
+    """Return the step as it is, at the highest steady clocks where those matter, and with the plan."""
+    rows = [
+        ("", "step\ns", "GPU energy\nkJ", "highest node\nkW", "all nodes\nkW", "hottest GPU\ndegC"),
+        _outcome("as it is", answer.present),
+    ]
     if answer.steady is not None:
         rows.append(_outcome("highest steady clocks", answer.steady))
-    yield from _table([*rows, _outcome(NAMES[answer.plan.sharing], then)])
-    yield ""
-    head = f"what clocks would save with steps {answer.slowdown:.1%} longer (passes added up, not simulated whole)"
-    yield head if answer.chosen else f"{head}: none is as fast"
-    yield from _table([
-        (f"  {NAMES[plan.sharing]}", f"{1.0 - plan.gpu_energy_j / present.gpu_energy_j:.1%}")
-        for plan in answer.chosen.values()
-    ])  # fmt: skip
-    yield ""
-    yield from _stages(answer)
-
-
-def _limit(answer: FrontierAnswer) -> str:
-    present, steady = answer.present, answer.steady
-    if steady is None:
-        return "the power limit does not hold clocks"
-    saved, longer = 1.0 - steady.gpu_energy_j / present.gpu_energy_j, steady.step_s / present.step_s - 1.0
-    return (
-        f"the power limit holds clocks {present.throttle_fraction:.0%} of the time and costs "
-        f"{present.lost_to_power_limit_fraction:.1%} of a step; the highest steady clocks under it save {saved:.1%} of "
-        f"energy, and steps are {_longer(longer)}"
-    )
-
-
-def _longer(share: float) -> str:
-    if abs(share) < 5e-4:
-        return "as long"
-    return f"{abs(share):.1%} {'longer' if share > 0 else 'shorter'}"
+    return table([*rows, _outcome(f"this plan: {NAMES[answer.plan.sharing]}", answer.verified)])
 
 
 def _outcome(name: str, one: Outcome) -> tuple[str, ...]:
     return (
-        name, f"{one.step_s:.3f} s", f"{one.gpu_energy_j / KILO:.4g} kJ", f"{one.node_w / KILO:.2f} kW",
-        f"{one.hall_w / KILO:.4g} kW", f"{one.gpu_temp_c:.0f} degC",
+        name, f"{one.step_s:.3f}", f"{one.gpu_energy_j / KILO:.4g}", f"{one.node_w / KILO:.2f}",
+        f"{one.hall_w / KILO:.4g}", f"{one.gpu_temp_c:.0f}",
     )  # fmt: skip
 
 
-def _stages(answer: FrontierAnswer) -> Iterator[str]:
-    """Yield the clocks of every stage: of the plan, and by direction where that is another plan."""
-    has_directions = "direction" in answer.chosen
-    heading = ("stage", "clock", "power of its heaviest pass", *(["forward", "backward"] if has_directions else []))
-    rows = [heading]
-    for stage, mhz in enumerate(answer.stage_clocks_mhz):
-        own = _directions(answer, stage)
-        rows.append((
-            str(stage), f"{mhz} MHz", f"{answer.cap_w[stage]:.0f} W", *(f"{each} MHz" for each in own.values())
-        ))  # fmt: skip
-    yield from _table(rows)
+def _stages(answer: FrontierAnswer) -> list[str]:
+    """Return the clocks of the plan by stage; neighbouring stages with the same numbers share a row."""
+    cells = [(mhz, round(float(watts))) for mhz, watts in zip(answer.stage_clocks_mhz, answer.cap_w, strict=True)]
+    runs = [list(run) for _, run in groupby(enumerate(cells), key=itemgetter(1))]
+    rows = [("stage", "clock\nMHz", "power of its heaviest pass\nW")]
+    for run in runs:
+        (first, (mhz, watts)), last = run[0], run[-1][0]
+        rows.append((str(first) if first == last else f"{first} to {last}", str(mhz), str(watts)))
+    return table(rows)
+
+
+def _finer(answer: FrontierAnswer) -> list[str]:
+    """Return what clocks would save that are shared by more or by fewer passes."""
+    head = f"At steps {percent(answer.slowdown)} longer, passes added up and not simulated whole, GPUs would save"
+    if not answer.chosen:
+        return paragraph(f"{head} nothing: no clocks are as fast.")
+    rows = [
+        (f"{percent(1.0 - plan.gpu_energy_j / answer.present.gpu_energy_j)} with", NAMES[plan.sharing])
+        for plan in answer.chosen.values()
+    ]
+    return [f"{head}:", *table(rows, words={1}, indent=2)]
+
+
+def _why(answer: FrontierAnswer) -> list[str]:
+    """Return where savings come from, what the power limit does, and how much is known."""
+    present, steady = answer.present, answer.steady
+    lines = [f"Why: ranks wait for other stages {percent(answer.bubble_fraction)} of the step (the bubble)."]
+    if steady is None:
+        lines.append("The power limit does not lower clocks.")
+    else:
+        saved, longer = 1.0 - steady.gpu_energy_j / present.gpu_energy_j, steady.step_s / present.step_s - 1.0
+        lines.append(
+            f"The power limit lowers clocks {percent(present.throttle_fraction, 0)} of the time and costs "
+            f"{percent(present.lost_to_power_limit_fraction)} of a step. At the highest steady clocks under it GPUs "
+            f"save {percent(saved)} of the energy, and a step is {_longer(longer)}."
+        )
+    known = (
+        "Not known: how far real savings differ, since no step at locked clocks was there to compare with. Stages run "
+        "at their own pace here, and at that of the slowest in 'triplepoint predict': its steps differ by up to 2 %."
+    )
+    return [*paragraph(" ".join(lines)), *paragraph(known)]
+
+
+def _longer(share: float) -> str:
+    if abs(share) < 5e-4:
+        return "as long as now"
+    return f"{percent(abs(share))} {'longer' if share > 0 else 'shorter'}"
 
 
 def _directions(answer: FrontierAnswer, stage: int) -> dict[str, int]:
@@ -168,10 +187,3 @@ def _of_plan(plan: Plan, present: Outcome) -> dict[str, Any]:
         "lowest_clock_mhz": float(plan.clock_mhz.min()),
         "highest_clock_mhz": float(plan.clock_mhz.max()),
     }
-
-
-def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:
-    if not rows:
-        return
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    yield from ("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)

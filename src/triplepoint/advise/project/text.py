@@ -16,11 +16,12 @@ from triplepoint.config.plan import run_id
 from triplepoint.config.study import settings_of_study
 from triplepoint.errors import UserError
 from triplepoint.provenance import git_state
-from triplepoint.simulate.scaling import LeftOut
+from triplepoint.text import page, paragraph, table
 from triplepoint.units import BITS_PER_BYTE, MEGA, S_PER_HOUR
 
-_OF_STEPS = ("GPUs", "step s", "efficiency %", "Mtoken/s", "MW", "node J/token", "max degC", "slowest GPU %")
-_OF_FAILURES = ("GPUs", "MTTF h", "checkpoint min", "goodput %", "Mtoken/s kept")
+_SPEED = ("GPUs", "step\ns", "efficiency\n%", "million\ntokens/s", "slowest GPU\n% slower")
+_POWER = ("GPUs", "all nodes\nMW", "energy\nJ/token", "hottest GPU\ndegC")
+_FAILURES = ("GPUs", "mean time to\nfailure h", "checkpoint\nevery min", "goodput\n%", "kept million\ntokens/s")
 _QUANTITIES = {
     "step_time_s": "step_time_s", "efficiency": "efficiency", "tokens_per_s": "tokens_per_s", "power_w": "power_w",
     "node_energy_per_token_j": "node_energy_per_token_j", "gpu_temp_max_c": "gpu_temp_max_c",
@@ -73,26 +74,27 @@ def words(scaled: Scaled) -> str:
 
 
 def headline(found: Projection) -> str:
-    """Return the answer in a sentence: the largest size asked for, and there the networks against the first."""
+    """Return the answer in sentences: the largest size asked for, and there the networks against the first."""
     largest = max(found.rows, key=lambda one: (one.num_gpus != found.start, one.num_gpus))
     sized = [one for one in found.rows if one.num_gpus == largest.num_gpus]
     first = sized[0]
-    said = (
-        f"{first.num_gpus} GPUs: {_percent(first.efficiency)} % of the tokens per GPU of {found.start}, "
-        f"{_scaled(first.kept_tokens_per_s, MEGA)} Mtoken/s kept at a goodput of {_percent(first.goodput)} %"
-    )
+    said = [
+        f"On {first.num_gpus:,} GPUs the job trains {_percent(first.efficiency, ' %')} as many tokens per GPU as on "
+        f"{found.start:,}.",
+        f"Failures and checkpoints leave {_percent(first.goodput, ' %')} of the time: "
+        f"{_scaled(first.kept_tokens_per_s, MEGA)} million tokens/s.",
+    ]
     if not math.isnan(first.power_w.value):
-        said += f", {_scaled(first.power_w, MEGA)} MW"
-    for one in sized[1:]:
-        said += f"; {_change(one)}"
-    return said
+        said.append(f"All nodes draw {_scaled(first.power_w, MEGA, ' MW')}.")
+    return " ".join([*said, *(_change(one) for one in sized[1:])])
 
 
 def _change(one: Projected) -> str:
-    """Return a network against the first, in words."""
+    """Return a network against the first, in a sentence."""
     value, low, high = (100 * (end - 1) for end in one.against_first)
-    tie = " (uncertain)" if low <= 0 <= high else ""
-    return f"on {words(one.scaled)} steps take {value:+.1f} % [{low:+.1f}, {high:+.1f}]{tie}"
+    ends, how = ((low, high), "longer") if value > 0 else ((-high, -low), "shorter")
+    tie = ", which may be none" if ends[0] <= 0 else ""
+    return f"On {words(one.scaled)} a step is {abs(value):.1f} % {how} [{ends[0]:.1f}, {ends[1]:.1f}]{tie}."
 
 
 def study_of(found: Projection, config: Path) -> str:
@@ -120,64 +122,80 @@ def study_of(found: Projection, config: Path) -> str:
 
 
 def render(found: Projection) -> str:
-    """Return the answer as text: the sentence, a table for each network, and how far projections were right."""
-    lines = [headline(found)]
+    """Return the answer as text: the sentences, tables for each network, what was assumed, how far it was right."""
+    blocks = [[*paragraph(headline(found)), *paragraph(f"Job: {run_id(found.question.request.point)}, simulated")]]
     by_network: dict[Network, list[Projected]] = {}
     for one in found.rows:
         by_network.setdefault(one.scaled.network, []).append(one)
     for sized in by_network.values():
-        lines += ["", f"{run_id(found.question.request.point)} on {words(sized[-1].scaled)}"]
-        lines += [*_table(_OF_STEPS, sized), "", *_table(_OF_FAILURES, sized)]
-    grown = "grows with GPUs" if found.question.batch == "grown" else "stays"
-    if (measured_s := found.question.measured_s) is not None:
-        predicted_s = found.rows[0].predicted_s
-        lines += ["", f"from the measured step, {measured_s:.4g} s; predicted {predicted_s:.4g} s, "
-                      f"{predicted_s / measured_s - 1:+.1%}"]  # fmt: skip
-    lines += [
-        "",
-        f"global batch {grown}; [90 % intervals]; {found.question.num_draws} draws of parts, "
-        "steps are their median; `triplepoint predict` has one draw",
-        *check(found),
-    ]
+        tables = [_table(headings, sized) for headings in (_SPEED, _POWER, _FAILURES)]
+        blocks += [[f"Network of {words(sized[-1].scaled)}:", *tables[0]], *tables[1:]]
     notes = dict.fromkeys(
-        f"{one.num_gpus} GPUs: {one.prediction.reason}" for one in found.rows if one.prediction.reason
+        f"{one.num_gpus:,} GPUs: {one.prediction.reason}" for one in found.rows if one.prediction.reason
     )
-    return "\n".join([*lines, *notes])
+    notes_lines = [line for note in notes for line in paragraph(f"Note: {note}")]
+    return page([*blocks, _assumed(found), check(found), notes_lines])
+
+
+def _assumed(found: Projection) -> list[str]:
+    """Return what the numbers are of."""
+    question = found.question
+    batch = "grows with the number of GPUs" if question.batch == "grown" else "stays as it is"
+    lines = [
+        f"Brackets hold 90 %. The global batch {batch}. Step times are the median over {question.num_draws} draws of "
+        "GPU parts; 'triplepoint predict' uses one draw."
+    ]
+    if question.measured_s is not None:
+        predicted_s = found.rows[0].predicted_s
+        off = 100 * (predicted_s / question.measured_s - 1)
+        lines.append(
+            f"They start from the measured step of {question.measured_s:.4g} s; {predicted_s:.4g} s were predicted "
+            f"({off:+.1f} %)."
+        )
+    return paragraph(" ".join(lines))
 
 
 def _table(headings: Sequence[str], sized: Sequence[Projected]) -> list[str]:
-    cells = [headings, *([_CELLS[name](one) for name in headings] for one in sized)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    return table([headings, *([_CELLS[name](one) for name in headings] for one in sized)], words=())
 
 
-def _scaled(interval: Interval, unit: float) -> str:
-    """Return a value with the ends of its interval, to three digits; `-` where it is not known."""
+def _scaled(interval: Interval, unit: float, of: str = "") -> str:
+    """Return a value, its unit and the ends of its interval, to three digits; `-` where it is not known."""
     if math.isnan(interval.value):
         return "-"
-    value, low, high = (f"{end / unit:.3g}" for end in interval)
-    return value if low == high else f"{value} [{low}, {high}]"
+    value, low, high = (_digits(end / unit) for end in interval)
+    return f"{value}{of}" if low == high else f"{value}{of} [{low}, {high}]"
 
 
-def _percent(interval: Interval) -> str:
-    return _scaled(interval, 0.01)
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _percent(interval: Interval, of: str = "") -> str:
+    return _scaled(interval, 0.01, of)
 
 
 _CELLS: Mapping[str, Callable[[Projected], str]] = MappingProxyType(
-    {
-        "GPUs": lambda one: str(one.num_gpus),
-        "step s": lambda one: _scaled(one.step_time_s, 1.0),
-        "efficiency %": lambda one: _percent(one.efficiency),
-        "Mtoken/s": lambda one: _scaled(one.tokens_per_s, MEGA),
-        "MW": lambda one: _scaled(one.power_w, MEGA),
-        "node J/token": lambda one: _scaled(one.node_energy_per_token_j, 1.0),
-        "max degC": lambda one: _scaled(one.gpu_temp_max_c, 1.0),
-        "slowest GPU %": lambda one: _percent(one.slowest_gpu),
-        "MTTF h": lambda one: _scaled(one.mttf_s, S_PER_HOUR),
-        "checkpoint min": lambda one: _scaled(one.checkpoint_every_s, 60.0),
-        "goodput %": lambda one: _percent(one.goodput),
-        "Mtoken/s kept": lambda one: _scaled(one.kept_tokens_per_s, MEGA),
-    }
+    dict(
+        zip(
+            (*_SPEED, *_POWER[1:], *_FAILURES[1:]),
+            (
+                lambda one: f"{one.num_gpus:,}",
+                lambda one: _scaled(one.step_time_s, 1.0),
+                lambda one: _percent(one.efficiency),
+                lambda one: _scaled(one.tokens_per_s, MEGA),
+                lambda one: _percent(one.slowest_gpu),
+                lambda one: _scaled(one.power_w, MEGA),
+                lambda one: _scaled(one.node_energy_per_token_j, 1.0),
+                lambda one: _scaled(one.gpu_temp_max_c, 1.0),
+                lambda one: _scaled(one.mttf_s, S_PER_HOUR),
+                lambda one: _scaled(one.checkpoint_every_s, 60.0),
+                lambda one: _percent(one.goodput),
+                lambda one: _scaled(one.kept_tokens_per_s, MEGA),
+            ),
+            strict=True,
+        )
+    )
 )
 """Text of a row below each heading."""
 
@@ -185,18 +203,22 @@ _CELLS: Mapping[str, Callable[[Projected], str]] = MappingProxyType(
 def check(found: Projection) -> list[str]:
     """Return how far predictions and ratios were right beyond the sizes that all was fitted to."""
     known = found.known
-    lines = [
-        f"check: fitted to {known.num_fitted} published rows of up to {known.most_gpus} GPUs, larger ones are off by:"
-    ]
-    lines += [f"  {_kind(one)}: {_right(one.median_error, one.coverage, one.num_rows)}" for one in known.left_out]
+    rows = [("", "median\nerror %", "in 90 %\ninterval %", "rows")]
+    rows += [(_KINDS[one.known], *_right(one.median_error, one.coverage, one.num_rows)) for one in known.left_out]
     ratios = _right(known.ratio_error, known.ratio_coverage, known.num_ratios)
-    return [*lines, f"  efficiency against up to {known.most_gpus} GPUs of the same training: {ratios}"]
+    rows.append((f"efficiency against up to {known.most_gpus} GPUs of the same training", *ratios))
+    return [
+        f"Check: fitted to {known.num_fitted} published runs of up to {known.most_gpus} GPUs, larger ones predicted:",
+        *table(rows, indent=2),
+    ]
 
 
-def _right(error: float, coverage: float, number: int) -> str:
-    return f"{100 * error:.1f} % in the median, {100 * coverage:.0f} % of {number} in their 90 % interval"
+def _right(error: float, coverage: float, number: int) -> tuple[str, str, str]:
+    return f"{100 * error:.1f}", f"{100 * coverage:.0f}", f"{number:,}"
 
 
-def _kind(one: LeftOut) -> str:
-    kinds = {"all": "all", "stack": "those whose stack was fitted", "training": "those whose training was fitted"}
-    return kinds[one.known]
+_KINDS = {
+    "all": "step time, all", "stack": "step time, software stack known from smaller runs",
+    "training": "step time, same training known from smaller runs",
+}  # fmt: skip
+"""Which larger rows were predicted, in words."""

@@ -20,7 +20,7 @@ from triplepoint.advise.recommend.placement import (
     with_usual_parts,
 )
 from triplepoint.advise.recommend.placement_gain import Gain, find, gain_of, gain_within, judged
-from triplepoint.advise.recommend.power_limits import GOALS, Caps, find_caps, with_leakage
+from triplepoint.advise.recommend.power_limits import GOALS, Caps, find_caps, leakage_of
 from triplepoint.aggregate.steps import step_times_s
 from triplepoint.config.base import parse
 from triplepoint.config.catalogue import Catalogue
@@ -31,6 +31,7 @@ from triplepoint.predictions import request_of
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.power.gpu import Float
 from triplepoint.simulate.predict.point import job_on_cluster
+from triplepoint.text import percent
 
 NEEDED = ("model", "tp", "pp", "dp", "global_batch_size", "micro_batch_size")
 """Settings without which a job cannot be simulated."""
@@ -129,8 +130,7 @@ def advise(folder: Path, config: Path, layers: tuple[int, ...] = ()) -> Advice:
         )
     if point.hosts or point.gpu_power_limits_w:
         learned = as_placed(learned, point)
-    site = Site(point, learned_cluster(learned), config)
-    return _advice(folder.name, site, learned, step_times_s(folder), layers)
+    return _advice(folder.name, Site(point, learned_cluster(learned), config), learned, step_times_s(folder), layers)
 
 
 def advise_cluster(
@@ -168,6 +168,8 @@ def _advice(name: str, site: Site, learned: Learned | None, measured_s: Float, l
     if not site.is_heat_known:
         raise UserError(f"{name}: power and heat of its GPUs are not described; triplepoint doctor --files says what")
     try:
+        if learned is not None and learned.manifest is not None:
+            site, learned = with_leakage(site, learned)
         before = site.step(site.present)
         if learned is not None:
             slowed = with_slow_gpus(site, learned, before)
@@ -203,6 +205,26 @@ def _hosts(site: Site, learned: Learned | None) -> dict[int, str]:
     return {node: named.get(node, f"node{node}") for node in range(site.point.num_nodes)}
 
 
+def with_leakage(site: Site, learned: Learned) -> tuple[Site, Learned]:
+    """Return the job and what was learned with the leakage that clocks show; as they are where a clock is not known.
+
+    Args:
+        site: The job where it ran.
+        learned: What was learned of its slots.
+
+    Raises:
+        PointError: If GPUs cannot work under its conditions.
+    """
+    clocks = {(slot.node, slot.device): slot.clock_mhz for slot in learned.passport.slots}
+    shown = {seat: clock_mhz for seat, clock_mhz in clocks.items() if clock_mhz is not None}
+    if len(shown) < max(len(clocks), site.point.num_gpus):
+        return site, learned
+    leakage = leakage_of(site, shown)
+    slots = (slot.model_copy(update={"leakage": leakage[slot.node, slot.device]}) for slot in learned.passport.slots)
+    learned = replace(learned, passport=learned.passport.model_copy(update={"slots": tuple(slots)}))
+    return replace(site, cluster=learned_cluster(learned)), learned
+
+
 def find_limits(site: Site, learned: Learned | None, placement: Placement) -> list[Limits]:
     """Return power limits of single GPUs that save energy in equal time, or time at equal power, with their gain.
 
@@ -218,11 +240,9 @@ def find_limits(site: Site, learned: Learned | None, placement: Placement) -> li
         PointError: If GPUs cannot work under its conditions.
     """
     is_faulty = site.cluster.slow_gpus or site.cluster.conditions != site.cluster.conditions.without_faults
-    clocks = {(slot.node, slot.device): slot.clock_mhz for slot in learned.passport.slots} if learned else {}
-    shown = {seat: clock_mhz for seat, clock_mhz in clocks.items() if clock_mhz is not None}
-    if learned is None or learned.manifest is None or is_faulty or len(shown) < site.point.num_gpus:
+    is_known = learned is not None and all(slot.leakage is not None for slot in learned.passport.slots)
+    if learned is None or learned.manifest is None or is_faulty or not is_known:
         return []
-    site = replace(site, cluster=with_leakage(site, shown))
     found = []
     for goal in GOALS:
         caps = find_caps(site, placement, goal)
@@ -240,25 +260,21 @@ def _reasons(
     hosts: Mapping[int, str],
 ) -> list[str]:
     """Return what limits the step before and after, and why a placement is recommended or not."""
-    lines = [f"now stage {_limit(site, site.present, before, hosts)}"]
+    lines = [f"Now stage {_limit(site, site.present, before, hosts)}."]
     balance = 1.0 - float(before.busy_s.mean() / before.busy_s.max())
     if proposed is None or after is None or gain is None:
-        why = "the run has one pipeline stage" if site.point.layout.pp == 1 else "no other placement is shorter"
-        return [
-            *lines,
-            f"{why}; in perfect balance the longest stage would be busy {balance:.1%} less, and layers cannot be split",
-        ]
-    lines.append(f"then stage {_limit(site, proposed, after, hosts)}")
+        why = "The job has one pipeline stage" if site.point.layout.pp == 1 else "No other placement is shorter"
+        less = f"In perfect balance the longest stage would be busy {percent(balance)} less; layers cannot be split."
+        return [*lines, f"{why}. {less}"]
+    lines.append(f"Then stage {_limit(site, proposed, after, hosts)}.")
     change = float(after.busy_s.max() / before.busy_s.max()) - 1.0
     lines.append(
-        f"the longest stage is busy {abs(change):.1%} {'less' if change < 0 else 'longer'}, the step is "
-        f"{abs(gain.share):.1%} {'shorter' if gain.share > 0 else 'longer'}"
+        f"The longest stage would be busy {percent(abs(change))} {'less' if change < 0 else 'longer'}, and the step "
+        f"{percent(abs(gain.share))} {'shorter' if gain.share > 0 else 'longer'}."
     )
     if not gain.is_accepted:
         lines.append(
-            "it would be slower"
-            if gain.hi < 0
-            else f"the gain cannot be told from none: {gain.lo:+.1%} to {gain.hi:+.1%}"
+            "It would be slower." if gain.hi < 0 else "The gain may be none: its 90 % interval reaches below 0."
         )
     return lines
 
@@ -274,5 +290,6 @@ def _limit(site: Site, placement: Placement, outcome: Outcome, hosts: Mapping[in
     node, device = max(places, key=outcome.factor.__getitem__)
     factor = outcome.factor[node, device]
     layers = f" with {placement.layers[stage]} layers" if placement.layers else ""
-    text = f"{stage}{layers} is busy longest, {outcome.busy_s.max():.2f} s of {outcome.step_time_s:.2f} s"
-    return text if factor <= 1.01 else f"{text}; gpu{device} of {hosts[node]} takes {factor:.2f} of a sound one's time"
+    text = f"{stage}{layers} is busy longest: {outcome.busy_s.max():.2f} s of {outcome.step_time_s:.2f} s"
+    slower = f"gpu{device} of {hosts[node]} takes {factor:.2f} times as long as a sound GPU"
+    return text if factor <= 1.01 else f"{text}; {slower}"

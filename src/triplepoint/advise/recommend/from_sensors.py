@@ -1,10 +1,10 @@
-"""Advice on a run whose cluster or job nobody described: what sensors show of its slots, and hardware that stands out.
+"""Advice on a run whose cluster or job is not described: what sensors show of its GPUs, and hardware that stands out.
 
 Without the cluster's airflow and the job's layout there is nothing to simulate: placement is not judged.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,25 @@ import numpy as np
 
 from triplepoint.advise.recommend.advice import NEEDED
 from triplepoint.config.plan import read_planned_run
+from triplepoint.text import page, paragraph, percent, table
 from triplepoint.units import counted
 from triplepoint.why.answer import Answer
-from triplepoint.why.explain import CAUSES
+from triplepoint.why.explain import CAUSES, Finding
 from triplepoint.why.sensed import Sensed
 
 _LISTED = 8
 _OF_HARDWARE = ("power limit", "heat", "contact", "network", "computation")
 """Causes of a slow GPU that lie in its node, not in the job."""
-_RANGES = {"temp_c": "degC", "power_w": "W", "clock_mhz": "MHz", "rise_k_per_w": "K/W over the inlet"}
+_RANGES = {
+    "temp_c": ("temperature", "degC"), "power_w": ("power", "W"), "clock_mhz": ("clock", "MHz"),
+    "rise_k_per_w": ("temperature over the inlet for each watt", "K/W"),
+}  # fmt: skip
 
 
 def content(run: Path, why: Answer) -> dict[str, Any]:
     """Return the advice as keys of a JSON object, those of `triplepoint recommend` that can be said."""
     return {
+        "answer": headline(run, why),
         "passport": {"cluster": _cluster(run), "run": why.name, "slots": _slots(why.sensed)},
         "outliers": [
             {
@@ -47,8 +52,34 @@ def content(run: Path, why: Answer) -> dict[str, Any]:
 
 
 def render(run: Path, why: Answer) -> str:
-    """Return the advice in lines for a person."""
-    return "\n".join([*_passport(run, why), *_hardware(why), *why.gpus, f"placement: {_refusal(run)}"])
+    """Return the advice as text."""
+    return page([
+        [*paragraph(headline(run, why)), *paragraph(f"Job: run {why.name} on {_cluster(run)}")],
+        _hardware(why), _passport(why), [*why.gpus],
+    ])  # fmt: skip
+
+
+def headline(run: Path, why: Answer) -> str:
+    """Return the answer in two sentences: hardware that stands out, and what placement would need."""
+    found = _of_hardware(why)
+    first = f"No {why.unit} or node stands out."
+    if found:
+        cost = (
+            f"up to {percent(found[0].lost_s / why.step_s)}"
+            if found[0].is_bound
+            else percent(found[0].lost_s / why.step_s)
+        )
+        first = f"Repair {found[0].name} first: {found[0].cause}, it costs {cost} of a step."
+    return f"{first} {_refusal(run)}"
+
+
+def _of_hardware(why: Answer) -> list[Finding]:
+    return [one for one in why.findings if one.cause in _OF_HARDWARE]
+
+
+def _share(one: Finding, why: Answer) -> str:
+    """Return what a cause costs of a step; an upper bound where only a clock is known."""
+    return f"{'up to ' * one.is_bound}{percent(one.lost_s / why.step_s)}"
 
 
 def _slots(sensed: Sequence[Sensed]) -> list[dict[str, Any]]:
@@ -61,28 +92,31 @@ def _slots(sensed: Sequence[Sensed]) -> list[dict[str, Any]]:
     return slots
 
 
-def _passport(run: Path, why: Answer) -> Iterator[str]:
+def _passport(why: Answer) -> list[str]:
     slots = _slots(why.sensed)
-    yield f"{_cluster(run)}, by sensors of run {why.name}: {counted(len(slots), why.unit)}"
-    if not any(slot[name] is not None for slot in slots for name in _RANGES):
-        yield "  no temperature, power or clock was measured"
-    for name, unit in _RANGES.items():
+    rows: list[tuple[str, ...]] = [("", "lowest", "median", "highest", "unit")]
+    for name, (words, unit) in _RANGES.items():
         known = [slot[name] for slot in slots if slot[name] is not None]
         if known:
-            yield f"  {min(known):.4g} to {max(known):.4g} {unit}, median {np.median(known):.4g}"
+            rows.append((words, *(f"{value:.4g}" for value in (min(known), np.median(known), max(known))), unit))
+    head = f"What sensors show of {counted(len(slots), why.unit)}:"
+    if len(rows) == 1:
+        return [f"{head} no temperature, power or clock was measured."]
+    return [head, *table(rows, words={0, 4}, indent=2)]
 
 
-def _hardware(why: Answer) -> Iterator[str]:
-    found = [one for one in why.findings if one.cause in _OF_HARDWARE]
-    if not found:
-        yield f"hardware: no {why.unit} or node stands out"
-        return
-    yield "hardware first:"
+def _hardware(why: Answer) -> list[str]:
+    found = _of_hardware(why)
+    lines = []
     for one in found[:_LISTED]:
-        share = f"costs {'up to ' * one.is_bound}{one.lost_s / why.step_s:.1%} of a step"
-        yield f"  {one.name}, {one.cause}: {one.evidence}; {share}; {CAUSES[one.cause]}"
+        share = f"{'up to ' * one.is_bound}{percent(one.lost_s / why.step_s)}"
+        lines += paragraph(
+            f"{one.name}, {one.cause}: {one.evidence}. It costs {share} of a step. To do: {CAUSES[one.cause]}.",
+            indent=2,
+        )
     if len(found) > _LISTED:
-        yield f"  and {len(found) - _LISTED} more; --json lists all"
+        lines.append(f"  {len(found) - _LISTED} more are in --json.")
+    return ["Hardware to repair first:", *lines] if lines else []
 
 
 def _cluster(run: Path) -> str:
@@ -95,6 +129,6 @@ def _refusal(run: Path) -> str:
     if point.cluster.gpu is not None:
         unknown.remove("cluster")
     return (
-        f"not judged: {', '.join(unknown)} of this job not known; say them with '--describe job.yaml' of "
-        "'triplepoint record' or 'triplepoint import' (docs/own_job.md)"
+        f"Placement is not judged: {', '.join(unknown)} of this job are not known; name them with "
+        "'--describe job.yaml' of 'triplepoint record' or 'triplepoint import' (docs/own_job.md)."
     )

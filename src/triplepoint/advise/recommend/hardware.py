@@ -54,7 +54,8 @@ def find_outliers(site: Site, learned: Learned | None, before: Outcome, hosts: M
     for name, speed in site.cluster.slow_gpus.items():
         if (place := place_of(name))[0] in hosts:
             found.append(Outlier(
-                name, hosts[place[0]], "slow", f"computes at {speed:.0%} of the speed of its peers, beyond its heat",
+                name, hosts[place[0]], "slow",
+                f"it computes at {100 * speed:.0f} % of the speed of its peers, heat not counted",
                 "test or replace the GPU", cost_s([place]),
             ))  # fmt: skip
     found += [
@@ -74,16 +75,16 @@ def _hot(
         median = float(np.median([slots[place].contact.value for place in own])) if own else 0.0
         if median >= BAD_CONTACT:
             bad = [place for place in bad if place[0] != node]
-            evidence = f"its GPUs have {median:.2f} times the usual resistance in the median"
-            action = "look after fans, filters and inlet of the node"
+            evidence = f"the median GPU has {median:.2f} times the usual thermal resistance"
+            action = "check fans, filters and inlet of the node"
             yield Outlier(f"node{node}", host, "airflow", evidence, action, cost_s(own))
     for place in bad:
         slot = slots[place]
         yield Outlier(
             slot.name, slot.host, "contact",
-            f"{slot.contact.value:.1f} times the usual resistance ({slot.contact.lo:.1f} to {slot.contact.hi:.1f}), "
-            f"{slot.temp_c:.0f} degC at {slot.power_w:.0f} W",
-            "reseat the heat sink, renew its paste, look for blocked air", cost_s([place]),
+            f"{slot.contact.value:.1f} [{slot.contact.lo:.1f}, {slot.contact.hi:.1f}] times the usual thermal "
+            f"resistance, {slot.temp_c:.0f} degC at {slot.power_w:.0f} W",
+            "reseat the heat sink, renew its paste and look for blocked air", cost_s([place]),
         )  # fmt: skip
 
 
@@ -93,12 +94,13 @@ def _declared(site: Site, hosts: Mapping[int, str], cost_s: Callable[[Collection
     for name, factor in conditions.bad_contact.items():
         if (place := place_of(name))[0] in hosts:
             yield Outlier(
-                name, hosts[place[0]], "contact", f"declared with {factor:.1f} times the usual resistance",
-                "reseat the heat sink, renew its paste, look for blocked air", cost_s([place]),
+                name, hosts[place[0]], "contact",
+                f"its cluster file says {factor:.1f} times the usual thermal resistance",
+                "reseat the heat sink, renew its paste and look for blocked air", cost_s([place]),
             )  # fmt: skip
     for name, share in conditions.blocked_airflow.items():
         if (place := place_of(name))[0] in hosts:
             yield Outlier(
-                name, hosts[place[0]], "airflow", f"declared with {share:.0%} of its air",
-                "look after fans, filters and inlet of the node", cost_s([place]),
+                name, hosts[place[0]], "airflow", f"its cluster file says {100 * share:.0f} % of its air",
+                "check fans, filters and inlet of the node", cost_s([place]),
             )  # fmt: skip

@@ -13,6 +13,8 @@ from triplepoint.effects.samples import paired
 from triplepoint.errors import UserError
 from triplepoint.files import write_text
 from triplepoint.tables import TELEMETRY
+from triplepoint.text import paragraph, percent
+from triplepoint.units import counted
 
 _FILE = "recommendations.jsonl"
 
@@ -173,21 +175,39 @@ def content(results: Path) -> list[dict[str, Any]]:
     ]
 
 
+_KINDS = {
+    "placement": ("placement", "time"),
+    "move": ("power limits moved between GPUs", "time"),
+    "save": ("power limits lowered", "energy"),
+}
+"""What was promised, in words, and what it saves."""
+
+
 def render(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return promised against found in lines for a person."""
+    """Return promised against found gains as text."""
     if not rows:
-        return "ledger: nothing was promised yet"
+        return "No gain was promised yet; 'triplepoint recommend RUN' keeps what it promises."
     judged = [row for row in rows if row["found"] is not None]
     inside = sum(row["gain_lo"] <= row["found"] <= row["gain_hi"] for row in judged)
     simulated = sum(row["is_simulated"] for row in rows)
-    promised = f"{len(rows)} promised" + (f", {simulated} of them for simulated jobs" if simulated else "")
-    lines = [f"ledger: {promised}; {len(judged)} found out, {inside} of them inside the promised interval"]
+    of_simulated = f", {simulated} for simulated jobs" if simulated else ""
+    lines = [
+        f"{counted(len(rows), 'gain')} promised{of_simulated}; {len(judged)} measured, {inside} of them within the "
+        "promised interval."
+    ]
     for row in rows:
-        found = "no finished pair of runs yet" if row["found"] is None else f"found {row['found']:+.1%}"
-        if row["found_lo"] is not None:
-            found += f" ({row['found_lo']:+.1%} to {row['found_hi']:+.1%}, {row['num_pairs']} pairs)"
-        promised = f"{row['gain']:+.1%} ({row['gain_lo']:+.1%} to {row['gain_hi']:+.1%})"
-        of = "energy" if row["kind"] == "save" else "time"
-        kind = f"{row['kind']}, simulated" if row["is_simulated"] else row["kind"]
-        lines.append(f"  {row['name']}, {kind}: promised {promised} of a step's {of}; {found}")
+        what, of = _KINDS[row["kind"]]
+        made_up = ", simulated" if row["is_simulated"] else ""
+        found = "no finished pair of runs yet"
+        if row["found"] is not None:
+            found = f"measured {_ends(row, 'found')} in {counted(row['num_pairs'], 'pair')} of runs"
+        lines += paragraph(
+            f"{row['name']}{made_up}, {what}: promised {_ends(row, 'gain')} less {of}; {found}", indent=2
+        )
     return "\n".join(lines)
+
+
+def _ends(row: Mapping[str, Any], name: str) -> str:
+    """Return a gain with its interval, where that is known."""
+    ends = "" if row[f"{name}_lo"] is None else f" [{100 * row[f'{name}_lo']:.1f}, {100 * row[f'{name}_hi']:.1f}]"
+    return f"{percent(row[name])}{ends}"

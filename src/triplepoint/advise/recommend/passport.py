@@ -1,7 +1,8 @@
 """Slot passport: what telemetry of a run says of the cooling, leakage and speed of every GPU of a cluster.
 
 Numbers that all nodes share (inlet, resistances, preheat, fans) are those of `triplepoint calibrate --heat`. The
-resistance of a slot follows from what it shows: its die over the air at its sink, for each watt it draws.
+resistance of a slot follows from what it shows: its die over the air at its sink, for each watt it draws. Leakage
+follows from clocks, once the job is simulated (`power_limits.leakage_of`).
 """
 
 import re
@@ -25,7 +26,7 @@ from triplepoint.metrics import Z90
 from triplepoint.simulate.heat.machine import Machine
 from triplepoint.simulate.heat.nodes import machine_of
 from triplepoint.simulate.heat.parameters import LEARNED
-from triplepoint.simulate.power.gpu import Float, leakage_w
+from triplepoint.simulate.power.gpu import Float
 from triplepoint.tables import RANKS, TELEMETRY
 
 _SLOPE = 1e-3
@@ -69,8 +70,8 @@ class Slot(Strict):
     contact: Known
     """Resistance from die to sink over that of its GPU type. Blocked air at the slot counts as contact: temperatures at
     one load do not tell them apart."""
-    leakage_share: Known
-    """Leakage over power: by the GPU type's parameters at this temperature and clock, not learned."""
+    leakage: float | None = None
+    """Leakage over that of a usual part, such that the GPU shows its clock; None where a clock is not known."""
     compute_excess: float | None
     """Computation of its rank over its peers' median, less 1, by traces; None without traces or peers."""
 
@@ -258,26 +259,21 @@ def _slots(
     excess: Mapping[int, float],
 ) -> list[Slot]:
     cooling = cooling_of(fit.start, fit.at, fit.covariance, one)
-    names, power = hosts_of(manifest), fit.start.power
-    spread = power.leakage_spread.value
-    found = []
+    names, found = hosts_of(manifest), list[Slot]()
     for node in manifest.nodes:
         for device in node.devices:
             place = node.node, int(device.device.removeprefix("gpu"))
             if not np.isfinite(one.temp_c[place]):
                 continue
-            clock_mhz = clocks.get(place)
-            temp_c, power_w = float(one.temp_c[place]), float(one.power_w[place])
-            leak = float(leakage_w(power, clock_mhz or power.clocks.max_clock.value, temp_c)) / power_w
             contact, log_sigma = float(cooling.contact[place]), float(cooling.contact_log_sigma[place])
             away = float(np.exp(Z90 * log_sigma))
             found.append(Slot(
-                host=names[node.node], node=place[0], device=place[1], uuid=device.uuid, temp_c=temp_c,
-                power_w=power_w, clock_mhz=clock_mhz,
+                host=names[node.node], node=place[0], device=place[1], uuid=device.uuid,
+                temp_c=float(one.temp_c[place]), power_w=float(one.power_w[place]), clock_mhz=clocks.get(place),
                 preheat_k=_known(cooling.preheat_k[place], cooling.preheat_sigma_k[place], "K"),
                 resistance=_known(cooling.resistance[place], cooling.resistance_sigma[place], "K/W"),
                 contact=Known(value=contact, lo=contact / away, hi=contact * away, unit="1"),
-                leakage_share=_known(leak, leak * spread, "1"), compute_excess=excess.get(device.rank),
+                compute_excess=excess.get(device.rank),
             ))  # fmt: skip
     return found
 

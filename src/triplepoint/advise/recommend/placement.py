@@ -301,7 +301,8 @@ def learned_cluster(learned: Learned, shift: float = 0.0) -> ClusterConfig:
         # The interval of a passport is symmetric in the logarithm: a deviation is 1/1.645 of its half.
         own *= (slot.contact.hi / slot.contact.value) ** (shift / 1.645)
         usual[slot.name], bad[slot.name] = 1.0, float(np.clip(own, 1.0, 20.0))
-    leakage = dict.fromkeys(usual, 1.0) | runs.cluster.conditions.leakage
+    known = {slot.name: slot.leakage for slot in slots.values() if slot.leakage is not None}
+    leakage = dict.fromkeys(usual, 1.0) | runs.cluster.conditions.leakage | known
     conditions = runs.cluster.conditions.model_copy(update={
         "leakage": leakage, "inlet_temp_c": float(np.clip(inlet_c, 0.0, 60.0)), "contact": usual, "bad_contact": bad,
         "blocked_airflow": {}, "starts_at_rest": False,

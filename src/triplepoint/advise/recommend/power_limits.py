@@ -201,8 +201,8 @@ def with_limits(cluster: ClusterConfig, limits_w: Mapping[Seat, float]) -> Clust
     return cluster.model_copy(update={"conditions": cluster.conditions.with_limits(named)})
 
 
-def with_leakage(site: Site, clocks_mhz: Mapping[Seat, float]) -> ClusterConfig:
-    """Return the cluster with the leakage at which GPUs show the clocks that telemetry has, over the median GPU.
+def leakage_of(site: Site, clocks_mhz: Mapping[Seat, float]) -> dict[Seat, float]:
+    """Return the leakage of GPUs over that of a usual part at which they show the clocks that telemetry has.
 
     Under a power limit a GPU that leaks less clocks higher. Leakage as parts of the type have it is a prior.
 
@@ -226,4 +226,4 @@ def with_leakage(site: Site, clocks_mhz: Mapping[Seat, float]) -> ClusterConfig:
         named = {f"node{node}.gpu{device}": float(own) for (node, device), own in zip(seats, factor, strict=True)}
         conditions = site.cluster.conditions.model_copy(update={"leakage": named})
         cluster = site.cluster.model_copy(update={"conditions": conditions})
-    return cluster
+    return dict(zip(seats, factor.tolist(), strict=True))

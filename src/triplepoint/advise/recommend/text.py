@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from triplepoint.advise.recommend.advice import Advice, Limits
 from triplepoint.advise.recommend.hot_spots import Outlook, payback_h
 from triplepoint.advise.recommend.kept_passports import Drift
@@ -10,35 +12,36 @@ from triplepoint.advise.recommend.passport import Passport
 from triplepoint.advise.recommend.placement import Placement
 from triplepoint.advise.recommend.placement_gain import Gain
 from triplepoint.advise.recommend.power_limits import Caps
-from triplepoint.units import KILO
+from triplepoint.text import page, paragraph, percent, table
+from triplepoint.units import KILO, counted
 
 _LISTED = 8
 _SHARED = {
-    "inlet_temp_c": "air at the inlet of nodes",
-    "die_resistance": "resistance from die to heat sink",
-    "sink_resistance": "resistance from heat sink to air, fans at full flow",
-    "preheat": "warming of the air of the next row by a watt of the one before",
-    "full_power": "mean power of a node's GPUs from which its fans run at full flow",
-    "least_flow": "flow that its fans never go below",
+    "inlet_temp_c": "air at the inlet",
+    "die_resistance": "resistance, die to heat sink",
+    "sink_resistance": "resistance, heat sink to air at full fan speed",
+    "preheat": "preheat of the next row of GPUs",
+    "full_power": "GPU power at which fans reach full speed",
+    "least_flow": "lowest air flow over full flow",
 }
 """What passports have of all nodes, in words."""
-_GOALS = {"save": "energy of a step", "move": "step time"}
-_DONE = {"save": "the same step with less power", "move": "a shorter step with the same power"}
+_SAVED = {"save": "energy", "move": "time"}
+_DONE = {"save": "less energy at the same step time", "move": "a shorter step at the same power"}
 
 
 def render(advice: Advice, drift: Sequence[Drift], restart_minutes: float) -> str:
-    """Return the advice in lines for a person.
+    """Return the advice as text: the answer, then each thing that can be changed, then what the run showed.
 
     Args:
         advice: The advice.
         drift: Slots that changed since the passport before.
         restart_minutes: What an interruption costs. Unit: min.
     """
-    lines = [
-        *_answer(advice, restart_minutes), *_hardware(advice), *_drift(drift), *_placement(advice),
-        *_limits(advice), *_outlook(advice.outlook, restart_minutes),
-    ]  # fmt: skip
-    return "\n".join([*lines, *(_shared(advice.passport) if advice.passport else ())])
+    return page([
+        [*paragraph(headline(advice)), *paragraph(_job(advice))],
+        _hardware(advice), _drift(drift), _placement(advice, restart_minutes), _limits(advice),
+        _hot_spots(advice.outlook, restart_minutes), _shared(advice.passport) if advice.passport else [],
+    ])  # fmt: skip
 
 
 def content(advice: Advice, drift: Sequence[Drift], restart_minutes: float) -> dict[str, Any]:
@@ -147,23 +150,47 @@ def script(advice: Advice) -> str:
 
 
 def headline(advice: Advice) -> str:
-    """Return the answer in one sentence."""
-    parts = []
+    """Return the answer in a few sentences."""
+    said = []
     if advice.outliers:
         first = advice.outliers[0]
-        cost = "" if first.cost_s is None else f", which costs {_share(first.cost_s, advice):.1%} of a step"
-        parts.append(f"mend {first.name} of {first.host} first ({first.kind}{cost})")
+        cost = "" if first.cost_s is None else f", it costs {percent(_share(first.cost_s, advice))} of a step"
+        said.append(f"Repair {first.name} ({first.host}) first: {_KINDS[first.kind]}{cost}.")
     if advice.gain is not None and advice.is_accepted:
-        until = "until then " if advice.outliers else ""
-        parts.append(
-            f"{until}change {_changed(advice)}, a step is {advice.gain.share:.1%} shorter ({_interval(advice.gain)})"
-        )
+        until = "Until then change " if advice.outliers else "Change "
+        said.append(f"{until}{_changed(advice)}: a step is {_gained(advice.gain)} shorter.")
     for one in advice.accepted_limits:
-        saved = f"{one.gain.share:.1%} less {_GOALS[one.caps.goal]} ({_interval(one.gain)})"
-        parts.append(f"limit the power of {len(one.caps.limits_w)} GPUs, {saved}")
-    if len(parts) == bool(advice.outliers):
-        parts.append("leave the placement and the power limits as they are")
-    return "; ".join(parts)
+        lower = f"Set power limits of {counted(len(one.caps.limits_w), 'GPU')}"
+        said.append(f"{lower}: a step takes {_gained(one.gain)} less {_SAVED[one.caps.goal]}.")
+    if len(said) == bool(advice.outliers):
+        said.append("Leave the placement and the power limits as they are.")
+    return " ".join(said)
+
+
+_KINDS = {
+    "contact": "its heat sink has bad contact",
+    "airflow": "it gets too little air",
+    "slow": "it computes slowly",
+    "reported": "the launch reported it",
+}
+"""Kinds of faulty hardware, in words."""
+
+
+def _gained(gain: Gain) -> str:
+    """Return a gain with its 90 % interval, such as `14.6 % [6.6, 21.9]`."""
+    return f"{percent(gain.share)} [{100 * gain.lo:.1f}, {100 * gain.hi:.1f}]"
+
+
+def _job(advice: Advice) -> str:
+    """Return the run or cluster, and its step as it was and as it is predicted."""
+    predicted = f"predicted step {advice.before.step_time_s:.2f} s"
+    if (measured := measured_s(advice)) is not None:
+        taken = "simulated" if advice.passport and advice.passport.is_simulated else "measured"
+        return f"Job: run {advice.name}, {taken} step {measured:.2f} s, {predicted}"
+    if advice.passport is not None:
+        return f"Job: on {advice.name}, {predicted} with the cooling of run {advice.passport.run}"
+    alike = "with all GPUs alike; 'triplepoint predict' lets them differ, which makes a step some percent longer"
+    return f"Job: on {advice.name}, {predicted} {alike}"
 
 
 def _micro_batch(advice: Advice, placement: Placement) -> int:
@@ -175,46 +202,39 @@ def _changed(advice: Advice) -> str:
     proposed, present = advice.proposed, advice.present
     assert proposed is not None, "something is advised"
     is_moved = proposed[:2] != present[:2]
-    parts = ["the placement"] * is_moved + ["the micro-batch"] * bool(proposed.micro_batch_size)
+    parts = ["the placement of stages"] * is_moved + ["the micro-batch"] * bool(proposed.micro_batch_size)
     return " and ".join(parts)
 
 
-def _interval(gain: Gain) -> str:
-    return f"90 %: {gain.lo:+.1%} to {gain.hi:+.1%}"
-
-
-def _answer(advice: Advice, restart_minutes: float) -> list[str]:
-    lines = [f"Answer: {headline(advice)}."]
-    if advice.is_accepted and advice.proposed is not None and advice.gain is not None:
-        lines += [f"  {key}: {value}" for key, value in _to_type(advice, advice.proposed).items()]
-        pays_h, latest_h = (payback_h(share, restart_minutes) for share in (advice.gain.share, advice.gain.lo))
-        lines.append(
-            f"  a restart of {restart_minutes:g} min pays after {pays_h:.1f} h of training, at the lower end after "
-            f"{latest_h:.1f} h"
-        )
-    return lines
-
-
 def _shared(passport: Passport) -> list[str]:
-    made_up = ", simulated: no real GPU was seen" if passport.is_simulated else ""
-    lines = [f"learned of {passport.cluster} by run {passport.run}, {len(passport.slots)} GPUs{made_up}:"]
-    for name, one in passport.shared.items():
-        unit = "of full flow" if name == "least_flow" else one.unit
-        lines.append(f"  {_SHARED[name]} ({name}): {one.value:.3g} {unit}, 90 %: {one.lo:.3g} to {one.hi:.3g}")
+    """Return what a run showed of the nodes of a cluster."""
+    made_up = "; simulated, no real GPU was seen" if passport.is_simulated else ""
+    head = f"What run {passport.run} shows of {passport.cluster} ({counted(len(passport.slots), 'GPU')}{made_up}):"
+    rows = [("", "value", "90 % interval", "unit")]
+    rows += [
+        (_SHARED[name], f"{one.value:.3g}", f"[{one.lo:.3g}, {one.hi:.3g}]", "" if one.unit == "1" else one.unit)
+        for name, one in passport.shared.items()
+    ]
     own = [slot.resistance.value for slot in passport.slots]
-    lines.append(f"  resistance of slots, die over air: {min(own):.3f} to {max(own):.3f} K/W")
-    return lines
+    rows.append(("resistance of GPUs, die to air", f"{np.median(own):.3f}", f"{min(own):.3f} to {max(own):.3f}", "K/W"))
+    leakage = [slot.leakage for slot in passport.slots if slot.leakage is not None]
+    if leakage:
+        ends = f"{min(leakage):.2f} to {max(leakage):.2f}"
+        rows.append(("leakage of GPUs over the usual", f"{np.median(leakage):.2f}", ends, ""))
+    return [*paragraph(head), *table(rows, words={0, 3}, indent=2)]
 
 
 def _hardware(advice: Advice) -> list[str]:
     if not advice.outliers:
-        return ["hardware: no GPU or node stands out"]
-    lines = ["hardware first:"]
+        return ["Hardware: no GPU or node stands out."]
+    lines = ["Hardware to repair first:"]
     for one in advice.outliers[:_LISTED]:
-        cost = "" if one.cost_s is None else f"; costs {one.cost_s:.2f} s of a step ({_share(one.cost_s, advice):.1%})"
-        lines.append(f"  {one.name} of {one.host}, {one.kind}: {one.evidence}{cost}; {one.action}")
+        cost = ""
+        if one.cost_s is not None:
+            cost = f" It costs {one.cost_s:.2f} s of a step ({percent(_share(one.cost_s, advice))})."
+        lines += paragraph(f"{one.name} ({one.host}), {one.kind}: {one.evidence}.{cost} To do: {one.action}.", indent=2)
     if len(advice.outliers) > _LISTED:
-        lines.append(f"  and {len(advice.outliers) - _LISTED} more; --json lists all")
+        lines.append(f"  {len(advice.outliers) - _LISTED} more are in --json.")
     return lines
 
 
@@ -225,28 +245,38 @@ def _share(cost_s: float, advice: Advice) -> float:
 def _drift(drift: Sequence[Drift]) -> list[str]:
     lines = []
     for one in drift[:_LISTED]:
-        other = ", with another GPU in it" if one.is_other_gpu else ""
-        lines.append(
-            f"drift: {one.slot.name} of {one.slot.host}: resistance {one.change:+.1%} ({one.lo:+.1%} to {one.hi:+.1%}) "
-            f"against its peers since {one.since}{other}"
+        other = "; another GPU is in the slot" if one.is_other_gpu else ""
+        lines += paragraph(
+            f"{one.slot.name} ({one.slot.host}): {100 * one.change:+.1f} % [{100 * one.lo:+.1f}, {100 * one.hi:+.1f}] "
+            f"since run {one.since}{other}",
+            indent=2,
         )
-    return lines
+    return ["Cooling that changed compared with other GPUs (resistance, die to air):", *lines] if lines else []
 
 
-def _placement(advice: Advice) -> list[str]:
-    step = f"predicted {advice.before.step_time_s:.2f} s"
-    if (measured := measured_s(advice)) is not None:
-        taken = "simulated run" if advice.passport and advice.passport.is_simulated else "measured"
-        step = f"{taken} {measured:.2f} s, {step}"
-    elif advice.passport is None:
-        step = f"{step} with all parts alike; `triplepoint predict` draws parts, and is some percent longer"
-    lines = [f"step: {step}", *(f"  {line}" for line in advice.reasons)]
+def _placement(advice: Advice, restart_minutes: float) -> list[str]:
+    """Return what was found of the placement, what to type, and why."""
+    why = [line for reason in advice.reasons for line in paragraph(reason, indent=4)]
     if advice.gain is None or advice.proposed is None:
-        return [*lines, "placement: leave it as it is"]
-    gain = f"{advice.gain.share:+.1%}, {_interval(advice.gain)}"
+        return ["Placement: leave it as it is. Why:", *why]
     if not advice.is_accepted:
-        return [*lines, f"placement: leave it as it is; {_words(advice, advice.proposed)}: {gain}"]
-    return [*lines, f"placement: change {_changed(advice)}, a step saves {gain}"]
+        judged = f"{_words(advice, advice.proposed)} would make a step {_longer(advice.gain)}"
+        return [*paragraph(f"Placement: leave it as it is; {judged}. Why:"), *why]
+    pays_h, latest_h = (payback_h(share, restart_minutes) for share in (advice.gain.share, advice.gain.lo))
+    head = f"Placement: change {_changed(advice)}, a step is {_gained(advice.gain)} shorter."
+    pays = (
+        f"A restart of {restart_minutes:g} min pays after {pays_h:.1f} h of training, or after {latest_h:.1f} h at the "
+        "lower end of the interval."
+    )
+    typed = [f"    {key}: {value}" for key, value in _to_type(advice, advice.proposed).items()]
+    return [*paragraph(f"{head} {pays}"), *typed, "  Why:", *why]
+
+
+def _longer(gain: Gain) -> str:
+    """Return by how much a step would be shorter or longer, with the interval."""
+    if gain.share >= 0.0:
+        return f"{_gained(gain)} shorter"
+    return f"{percent(-gain.share)} [{-100 * gain.hi:.1f}, {-100 * gain.lo:.1f}] longer"
 
 
 def _to_type(advice: Advice, placement: Placement) -> Mapping[str, str]:
@@ -260,65 +290,63 @@ def _to_type(advice: Advice, placement: Placement) -> Mapping[str, str]:
 
 
 def _words(advice: Advice, placement: Placement) -> str:
-    layers = f"{', '.join(map(str, placement.layers))} layers" if placement.layers else "other hosts"
+    layers = f"layers {','.join(map(str, placement.layers))}" if placement.layers else "other hosts"
     if not placement.micro_batch_size:
         return layers
-    others = f" and {layers}" if placement[:2] != advice.present[:2] else ""
+    others = f" with {layers}" if placement[:2] != advice.present[:2] else ""
     return f"micro-batch {placement.micro_batch_size}{others}"
 
 
 def _limits(advice: Advice) -> list[str]:
     if not advice.limits:
-        why = "none of a single GPU gains"
+        why = "No other limit of a single GPU gains anything."
         if advice.outliers:
-            why = "mend the hardware first, then ask again"
+            why = "Repair the hardware first, then ask again."
         elif not advice.measured_s.size:
-            why = "they are found by the clocks of a run of this job"
-        return [f"power limits: leave them as they are; {why}"]
+            why = "They need the clocks of a run of this job."
+        return [f"Power limits: leave them as they are. {why}"]
     lines = []
     for one in advice.limits:
-        caps, verdict = one.caps, "set them" if one.gain.is_accepted else "leave them as they are"
-        lines.append(
-            f"power limits for {_DONE[caps.goal]}: {verdict}; {_GOALS[caps.goal]} {-one.gain.share:+.1%}, "
-            f"saved {_interval(one.gain)}"
+        caps, verdict = one.caps, "set these" if one.gain.is_accepted else "leave them as they are"
+        before, after = caps.before, caps.after
+        lines += paragraph(
+            f"Power limits for {_DONE[caps.goal]}: {verdict}. A step takes {_gained(one.gain)} less "
+            f"{_SAVED[caps.goal]}: all GPUs draw {after.power_w / KILO:.2f} kW in place of "
+            f"{before.power_w / KILO:.2f} kW, the step takes {after.step_time_s:.2f} s in place of "
+            f"{before.step_time_s:.2f} s."
         )
-        lines.append(f"  {_seen(caps)}")
+        lines += paragraph(
+            "Why: GPUs of a stage wait for the slowest. Their clocks are now "
+            f"{percent(before.clock_spread - 1)} apart, then {percent(after.clock_spread - 1)}.",
+            indent=2,
+        )
         if one.gain.is_accepted:
             lines += _listed(advice, caps)
     return lines
 
 
-def _seen(caps: Caps) -> str:
-    before, after = caps.before, caps.after
-    return (
-        "with the leakage that clocks of each GPU show (placement: equal parts): "
-        f"all GPUs {before.power_w / KILO:.2f} kW, then {after.power_w / KILO:.2f} kW; "
-        f"step {before.step_time_s:.2f} s, then {after.step_time_s:.2f} s; "
-        f"clocks of a stage {before.clock_spread - 1:.1%} apart, then {after.clock_spread - 1:.1%}"
-    )
-
-
 def _listed(advice: Advice, caps: Caps) -> list[str]:
-    lines = []
+    """Return the limits by host and GPU, those that change."""
+    devices = sorted({device for _, device in caps.limits_w})
+    rows = [("limits in W", *(f"gpu{device}" for device in devices))]
     for node in sorted({node for node, _ in caps.limits_w}):
-        own = sorted((device, limit_w) for (of, device), limit_w in caps.limits_w.items() if of == node)
-        lines.append(f"  {advice.hosts[node]}: {', '.join(f'gpu{device} {limit_w} W' for device, limit_w in own)}")
-    return lines
+        rows.append((advice.hosts[node], *(str(caps.limits_w.get((node, device), "-")) for device in devices)))
+    return table(rows, indent=2)
 
 
-def _outlook(outlook: Outlook | None, restart_minutes: float) -> list[str]:
+def _hot_spots(outlook: Outlook | None, restart_minutes: float) -> list[str]:
     if outlook is None:
         return []
     if not outlook.moving:
-        return [f"moving hot spots: none over {outlook.seen_h:.1f} h"]
-    first = ", ".join(f"{one.name} {one.log_per_h:+.1%} an hour" for one in outlook.moving[:_LISTED])
-    lines = [f"moving hot spots: contact over {outlook.seen_h:.1f} h: {first}"]
+        return [f"Hot spots: none moved in {outlook.seen_h:.1f} h."]
+    first = ", ".join(f"{one.name} {100 * one.log_per_h:+.1f} %" for one in outlook.moving[:_LISTED])
+    lines = paragraph(f"Hot spots: in {outlook.seen_h:.1f} h the contact resistance changed, per hour: {first}.")
     for one in outlook.ahead:
-        when = "at the end of the run" if not one.hours else f"{one.hours:.1f} h later, if it goes on"
+        when = "At the end of the run" if not one.hours else f"After {one.hours:.1f} h more at this rate"
         if one.gain is None:
-            lines.append(f"  {when}: no other placement is shorter")
+            lines += paragraph(f"{when}, no other placement is shorter.", indent=2)
             continue
         pays = f"a restart of {restart_minutes:g} min pays after {payback_h(one.gain.share, restart_minutes):.1f} h"
-        verdict = pays if one.gain.is_accepted else "left, the gain cannot be told from none"
-        lines.append(f"  {when}: another placement gains {one.gain.share:+.1%} ({_interval(one.gain)}); {verdict}")
+        verdict = pays if one.gain.is_accepted else "leave it, the gain may be none"
+        lines += paragraph(f"{when}, another placement saves {_gained(one.gain)} of a step; {verdict}.", indent=2)
     return lines

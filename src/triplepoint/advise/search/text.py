@@ -1,17 +1,17 @@
 """The answer of a search: rows, one sentence, a table as text, and a study of what is worth measuring."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import yaml
 
 from triplepoint.advise.search.candidate import Candidate
-from triplepoint.advise.search.search import OBJECTIVES, Chosen, Found
+from triplepoint.advise.search.search import OBJECTIVES, Chosen, Found, Limits
 from triplepoint.config.plan import layout_label
 from triplepoint.config.point import settings_of
-from triplepoint.status import PredictionStatus
-from triplepoint.units import KILO
+from triplepoint.text import page, paragraph, percent, table
+from triplepoint.units import KILO, counted
 
 _SETTINGS = (
     "tp", "pp", "vp", "cp", "ep", "dp", "micro_batch_size", "recompute", "data_parallel_sharding",
@@ -19,18 +19,21 @@ _SETTINGS = (
 )  # fmt: skip
 _SHOWN = 12
 """Rows of the table, besides those to measure."""
-_HEADINGS = (
-    "fits", "layout", "mbs", "recompute", "overlap", "step s", "slower %", "token/s", "GPU J/token",
-    "peak node kW", "max degC", "per Mtoken", "GPU h", "",
-)  # fmt: skip
 _LIMITS = {
     "step_time_s": ("step time", "s", "--max-step-time"),
     "energy_per_token_j": ("energy of GPUs", "J/token", "--max-energy"),
-    "node_power_kw": ("peak of a node", "kW", "--max-node-power"),
-    "rack_power_kw": ("peak of a rack", "kW", "--max-rack-power"),
-    "power_kw": ("peak of all nodes", "kW", "--max-power"),
+    "node_power_kw": ("peak power of a node", "kW", "--max-node-power"),
+    "rack_power_kw": ("peak power of a rack", "kW", "--max-rack-power"),
+    "power_kw": ("peak power of all nodes", "kW", "--max-power"),
     "temp_c": ("hottest GPU", "degC", "--max-temp"),
     "memory_gib": ("memory", "GiB", "--max-memory"),
+}
+_BEST = {
+    "time": "is predicted fastest",
+    "energy": "is predicted to take the least energy",
+    "power": "is predicted to have the lowest peak power of a node",
+    "temperature": "is predicted to keep GPUs coolest",
+    "cost": "is predicted cheapest",
 }
 
 
@@ -91,30 +94,42 @@ def measured_content(found: Found) -> dict[str, Any]:
 
 
 def headline(found: Found) -> str:
-    """Return the answer in a sentence."""
-    if found.nearest:
+    """Return the answer in one line: the first configuration, or why there is none."""
+    if not found.chosen:
+        assert found.nearest is not None, "an answer without a choice names the nearest configuration"
         return _no_answer(*found.nearest, found)
-    best, num_others = found.chosen[0], sum(one.may_be_best for one in found.chosen) - 1
-    it = best.candidate
+    it = found.chosen[0].candidate
     low, high = it.prediction.step_time_lo_s, it.prediction.step_time_hi_s
+    limited = "Within the limits, " if found.limits != Limits(fits_probability=found.limits.fits_probability) else ""
     first = (
-        f"{_layout(it)}, micro-batch {it.point.micro_batch_size}, recompute {it.point.recompute}: fits with "
-        f"probability {it.fits_probability:.2f}, {it.step_time_s:.3g} s a step ({low:.3g} to {high:.3g}), "
-        f"{tokens_per_s(it):,.0f} token/s{_of_objective(it, found)}"
+        f"{limited}{_described(it)} {_BEST[found.objective]}: {it.step_time_s:.3g} s a step [{low:.3g}, {high:.3g}], "
+        f"{tokens_per_s(it):,.0f} tokens/s{_of_objective(it, found)}. It fits in memory with a probability of "
+        f"{_sure(it)}."
     )
-    rest = "no other may be better" if num_others < 1 else f"{num_others} others may be as good or better"
-    return "; ".join([first, *_risky(found), rest])
+    num_others = sum(one.may_be_best for one in found.chosen) - 1
+    rest = "No other may be better." if num_others < 1 else f"{counted(num_others, 'other')} may be as good or better."
+    return " ".join([first, *_risky(found), rest])
+
+
+def _described(one: Candidate) -> str:
+    """Return the layout, the micro-batch and the recomputation of a configuration in words."""
+    recompute = {"none": "no", "selective": "selective", "full": "full"}[one.point.recompute]
+    return f"{layout_label(one.point)} with micro-batch {one.point.micro_batch_size} and {recompute} recomputation"
+
+
+def _sure(one: Candidate) -> str:
+    """Return the probability of fitting in memory; never all of it, which nobody knows."""
+    return "over 99 %" if one.fits_probability > 0.99 else percent(one.fits_probability, 0)
 
 
 def _risky(found: Found) -> list[str]:
-    """Return the best configuration as a clause where it may not fit in memory, and so does not come first."""
+    """Return the best configuration as a sentence where it may not fit in memory, and so does not come first."""
     value = OBJECTIVES[found.objective]
     first, best = found.chosen[0].candidate, min((one.candidate for one in found.chosen), key=value)
     if best is first:
         return []
-    better = 100 * (1 - value(best) / value(first))
-    what = f"{_layout(best)}, micro-batch {best.point.micro_batch_size}, recompute {best.point.recompute}"
-    return [f"{what} is {better:.1f} % better but fits with probability {best.fits_probability:.2f} only"]
+    better = percent(1 - value(best) / value(first))
+    return [f"{_described(best)} would be {better} better, but fits with a probability of only {_sure(best)}."]
 
 
 def _of_objective(one: Candidate, found: Found) -> str:
@@ -122,92 +137,116 @@ def _of_objective(one: Candidate, found: Found) -> str:
     power = one.prediction.power
     words = {
         "energy": f", {power.gpu_energy_per_token_j:.3g} J/token of GPUs",
-        "power": f", {one.node_power_peak_w / KILO:.4g} kW a node at most",
-        "temperature": f", {power.gpu_temp_max_c:.0f} degC at most",
+        "power": f", a node peaks at {one.node_power_peak_w / KILO:.4g} kW",
+        "temperature": f", the hottest GPU has {power.gpu_temp_max_c:.0f} degC",
     }
-    unit = f"{found.prices.currency} per M tokens"
+    unit = f"{found.prices.currency} per million tokens"
     cost = "" if math.isnan(one.cost_per_mtoken) else f", {one.cost_per_mtoken:.4g} {unit} at {found.prices.words}"
     return words.get(found.objective, "") + cost
 
 
 def _no_answer(one: Candidate, excess: Mapping[str, float], found: Found) -> str:
     """Return the nearest configuration, and what would have to give, in one line."""
-    how = f"nearest: {_layout(one)}, micro-batch {one.point.micro_batch_size}, recompute {one.point.recompute}"
     if "fits_probability" in excess:
-        need = found.limits.fits_probability
-        what = f"needs {one.memory_gib:.0f} GiB a GPU, fits with probability {one.fits_probability:.2f} of {need:g}"
-        return f"nothing fits in memory; {how}: {what}; take more GPUs, or offload: [optim]"
+        need = percent(found.limits.fits_probability, 0)
+        return (
+            f"No configuration fits in memory. The nearest, {_described(one)}, needs {one.memory_gib:.0f} GiB a GPU "
+            f"and fits with a probability of {percent(one.fits_probability, 0)}; {need} is asked for. Take more GPUs, "
+            "or --set offload=[optim]."
+        )
     broken, whose = [], [_LIMITS[name][2] for name in found.broken_by_all]
     for name, factor in excess.items():
         words, unit, option = _LIMITS[name]
         limit = getattr(found.limits, name)
         value = "not known" if math.isnan(factor) else f"{limit * factor:.4g} {unit}"
-        broken.append(f"{words} {value}, {option} {limit:g}")
-    none = f"none keeps to {' nor to '.join(whose)}" if whose else "none keeps to all limits together"
-    tried = f", {number} of the slower ones not tried" if (number := found.counts.get("not followed")) else ""
-    return f"{none}{tried}; {how}: {'; '.join(broken)}; raise these, or --set other values"
-
-
-def _layout(one: Candidate) -> str:
-    return layout_label(one.point)
+        broken.append(f"{words} {value} ({option} {limit:g})")
+    which = f"keeps to {' or to '.join(whose)}" if whose else "keeps to all limits together"
+    number = found.counts.get("not followed")
+    tried = f" {number:,} of the slower ones were not tried." if number else ""
+    return (
+        f"No configuration {which}.{tried} The nearest is {_described(one)}: {', '.join(broken)}. Raise the limit, or "
+        "allow other values with --set."
+    )
 
 
 def render(found: Found) -> str:
-    """Return the answer as text: the sentence, a table, what is worth measuring, and what was left out."""
-    lines = [headline(found), ""]
+    """Return the answer as text: the sentence, a table, what is worth measuring, and what was looked at."""
+    blocks = [paragraph(headline(found))]
     if found.chosen:
-        lines += [*_table(found), "", *_worth(found)]
-    return "\n".join([*lines, _counted(found.counts)])
+        blocks += [_table(found), _worth(found)]
+    return page([*blocks, paragraph(_counted(found))])
 
 
-def _counted(counts: Mapping[str, int]) -> str:
-    """Return how many configurations were looked at, and what became of those that may fit in memory."""
-    looked = {word: counts[word] for word in map(str, PredictionStatus) if counts.get(word)}
-    text = f"{sum(looked.values())} configurations: " + ", ".join(f"{number} {word}" for word, number in looked.items())
-    rest = ", ".join(f"{number} {word}" for word, number in counts.items() if number and word not in looked)
-    return f"{text}. Of those that may fit, {rest}." if rest else f"{text}."
+def _counted(found: Found) -> str:
+    """Return how many configurations were looked at, and what became of them."""
+    counts = found.counts
+    words = {"ok": "fit", "undecided": "may fit", "oom": "do not fit in memory", "invalid": "the rules refuse",
+             "unsupported": "cannot be simulated"}  # fmt: skip
+    looked = {name: counts[name] for name in words if counts.get(name)}
+    text = f"{sum(looked.values()):,} configurations: " + ", ".join(
+        f"{number:,} {words[name]}" for name, number in looked.items()
+    )
+    became = {"within the limits": "are listed", "beyond a limit": "exceed a limit",
+              "too slow to matter": "are too slow to matter", "not followed": "were not tried"}  # fmt: skip
+    rest = ", ".join(f"{counts[name]:,} {what}" for name, what in became.items() if counts.get(name))
+    return f"{text}. Of those that fit or may, {rest}." if rest else f"{text}."
 
 
 def _table(found: Found) -> list[str]:
-    """Return the first configurations and those to measure, one a line."""
+    """Return the first configurations and those to measure, one a line, with what the columns are."""
     shown = sorted({*range(min(_SHOWN, len(found.chosen))), *found.few.rows})
-    cells: list[tuple[str, ...]] = [_HEADINGS, *(_cells(found.chosen[row], row in found.few.rows) for row in shown)]
-    if not found.prices.are_given:
-        place = _HEADINGS.index("per Mtoken")
-        cells = [row[:place] + row[place + 1 :] for row in cells]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    has_names = "overlap" in found.question.values
+    has_prices, some = found.prices.are_given, [found.chosen[row] for row in shown]
+    heading = (
+        "", "fits\n%", "\nlayout", "micro-\nbatch", "recom-\npute", "over-\nlap", "step\ns",
+        "slower by\n% [90 %]", "GPUs\nJ/token", "node peak\nkW", "hottest\ndegC",
+        *([f"{found.prices.currency} per\nM tokens"] if has_prices else []),
+    )  # fmt: skip
+    cells = [
+        (*_cells(one, row in found.few.rows, has_names), *([_number(one.candidate.cost_per_mtoken, 4)] * has_prices))
+        for row, one in zip(shown, some, strict=True)
+    ]
+    lines = table([heading, *cells], words={0, 2, 4, 5})
+    energy, heat = _width(some, "gpu_energy_per_token", "j"), _width(some, "gpu_temp_max", "c")
+    known = f" Energy is known to ±{percent(energy, 0)}, temperature to ±{percent(heat, 0)}." if energy and heat else ""
+    more = len(found.chosen) - len(shown)
+    marks = "* to measure; > no other is as good in time, energy, node peak and temperature."
+    rest = f" --json has {more:,} more." if more > 0 else ""
+    return [*lines, *paragraph(f"{marks}{known}{rest}")]
 
 
-def _cells(one: Chosen, is_measured: bool) -> tuple[str, ...]:
+def _cells(one: Chosen, is_measured: bool, has_names: bool) -> tuple[str, ...]:
     it, power = one.candidate, one.candidate.prediction.power
     slower, low, high = (100 * value for value in one.slower)
-    marks = {"front": one.is_on_front, "tied": one.is_tied, "measure": is_measured}
+    overlap = ("+".join(it.point.overlap) if has_names else "on") if it.point.overlap else "off"
     return (
-        f"{it.fits_probability:.2f}",
-        _layout(it),
+        ("*" if is_measured else " ") + (">" if one.is_on_front else ""),
+        f"{100 * min(it.fits_probability, 0.99):.0f}" if it.fits_probability <= 0.99 else ">99",
+        layout_label(it.point),
         str(it.point.micro_batch_size),
-        it.point.recompute,
-        ",".join(it.point.overlap) or "none",
-        f"{it.step_time_s:.4g}",
-        f"{slower:.1f} ({low:.1f} to {high:.1f})",
-        f"{tokens_per_s(it):,.0f}",
-        _with_half(power.gpu_energy_per_token_j, power.gpu_energy_per_token_lo_j, power.gpu_energy_per_token_hi_j, 3),
-        _number(it.node_power_peak_w / KILO, 4),
-        _with_half(power.gpu_temp_max_c, power.gpu_temp_max_lo_c, power.gpu_temp_max_hi_c, 0),
-        _number(it.cost_per_mtoken, 4),
-        f"{one.gpu_hours:.1f}",
-        " ".join(word for word, holds in marks.items() if holds),
+        it.point.recompute.replace("selective", "select"),
+        overlap,
+        _number(it.step_time_s, 4),
+        f"{slower:+.1f}" if low == high else f"{slower:+.1f} [{low:+.0f}, {high:+.0f}]",
+        _number(power.gpu_energy_per_token_j, 3),
+        _number(it.node_power_peak_w / KILO, 3),
+        "-" if math.isnan(power.gpu_temp_max_c) else f"{power.gpu_temp_max_c:.0f}",
     )
 
 
 def _number(value: float, digits: int) -> str:
-    return "-" if math.isnan(value) else f"{value:.{digits}g}"
+    return "-" if math.isnan(value) else f"{value:#.{digits}g}".removesuffix(".")
 
 
-def _with_half(value: float, low: float, high: float, decimals: int) -> str:
-    """Return a value with half its 90 % interval; `-` where it is not known."""
-    return "-" if math.isnan(value) else f"{value:.{decimals}f} ±{(high - low) / 2:.{decimals}f}"
+def _width(some: Sequence[Chosen], stem: str, unit: str) -> float:
+    """Return half the widest interval of a quantity over its value; 0 where it is not known."""
+    widths = []
+    for one in some:
+        value, low, high = (
+            getattr(one.candidate.prediction.power, f"{stem}{end}_{unit}") for end in ("", "_lo", "_hi")
+        )
+        widths.append(0.0 if math.isnan(value) else (high - low) / 2 / value)
+    return max(widths)
 
 
 def _worth(found: Found) -> list[str]:
@@ -215,12 +254,13 @@ def _worth(found: Found) -> list[str]:
     few, hours = found.few, sum(one.gpu_hours for one in found.to_measure)
     number = sum(one.may_be_best for one in found.chosen)
     if number < 2:
-        return ["Nothing to measure: no other interval reaches the first."]
-    return [
-        f"Worth measuring: {number}, whose intervals reach the best. The {len(few.rows)} marked take {hours:.1f} GPU h;"
-        f" the best of all is among them with probability {few.probability:.2f}.",
-        f"The best of the marked is expected to be {100 * few.gain:.1f} % better than the first.",
-    ]
+        return ["Nothing is worth measuring: no other configuration may be better."]
+    gain = f"; the best of the marked is expected to be {percent(few.gain, 0)} better than the first row"
+    return paragraph(
+        f"Prediction cannot tell {number:,} of them apart from the best. Measuring the {len(few.rows)} marked takes "
+        f"{hours:.1f} GPU hours. The best of all is among them with a probability of {percent(few.probability, 0)}"
+        f"{gain if few.gain > 0.005 else ''}."
+    )
 
 
 def study_of(found: Found, name: str) -> str:

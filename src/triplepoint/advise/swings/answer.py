@@ -255,7 +255,7 @@ def _remedies(
     if spec and is_needed:
         remedies += [floor(course, spec), storage(course, spec)]
         if not capped and power.origin != "simulated":
-            notes.append("cap: what a power limit costs in time is simulated of a point, not told from readings")
+            notes.append("a power limit is not judged here: readings do not tell what it costs; name the point instead")
     for one in capped:
         under = _course(one.power, spec.level if spec else "job")
         remedies.append(cap(one.power_limit_w, one.longer, under, course, spec))

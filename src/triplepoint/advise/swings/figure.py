@@ -28,8 +28,7 @@ def draw(answer: SwingAnswer) -> Figure:
     power, drawn_s = answer.power, _drawn_s(answer)
     part = "" if drawn_s >= power.lasts_s else f", the first {drawn_s:.3g} s"
     note = _NOTE.format(name=power.name, period=power.period_s, part=part, lasts=power.lasts_s)
-    title = headline(answer)[0].upper() + headline(answer)[1:]
-    page = style.new_page(title, points, 2, 1, style.COLUMN, 4.6, note)
+    page = style.new_page(headline(answer).removesuffix("."), points, 2, 1, style.COLUMN, 4.6, note)
     _draw_course(page.axes[0][0], answer)
     _draw_spectrum(page.axes[1][0], answer)
     return page.finish()

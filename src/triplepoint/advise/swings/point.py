@@ -151,8 +151,8 @@ def over_steps(
     window_s = meter.window_s if meter else own_s
     if swings.highest_hz(period_s, window_s) > COMPARED_HZ:
         notes.append(
-            f"above {COMPARED_HZ:g} Hz simulated power was never compared with measurements: what swings faster is the "
-            "model's alone"
+            f"above {COMPARED_HZ:g} Hz simulated power was never compared with measurements: faster swings follow from "
+            "the model alone"
         )
     return NodePower(
         simulated.name, "simulated", np.asarray(nodes_w), period_s, window_s, simulated.nodes_per_rack, tuple(notes)

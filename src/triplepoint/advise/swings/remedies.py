@@ -8,6 +8,7 @@ import numpy as np
 
 from triplepoint import swings
 from triplepoint.advise.swings.spec import SwingSpec, is_met
+from triplepoint.text import percent
 from triplepoint.units import KILO, S_PER_HOUR
 
 _J_PER_KWH = KILO * S_PER_HOUR
@@ -82,7 +83,8 @@ def floor(course: Course, spec: SwingSpec) -> Remedy:
         "floor",
         found.meets(spec),
         {"floor_kw": high_w / KILO, "extra_kw": extra_w / KILO, "extra_energy_fraction": fraction},
-        f"no less than {high_w / KILO:.4g} kW: {extra_w / KILO:.3g} kW more on average, {fraction:.2%} more energy",
+        f"GPUs never draw less than {high_w / KILO:.4g} kW together; {extra_w / KILO:.3g} kW more on average, "
+        f"{percent(fraction, 2)} more energy",
     )
 
 
@@ -99,7 +101,7 @@ def storage(course: Course, spec: SwingSpec) -> Remedy:
 
     number = _shortest(lambda samples: smooth(samples).meets(spec), len(clipped_w) // 2)
     if number is None:
-        return Remedy("storage", False, {}, "no running mean over up to half of the recording is enough")
+        return Remedy("storage", False, {}, "no running mean over up to half of the recording smooths it enough")
     difference_w = course.power_w - smooth(number).power_w
     stored_j = np.cumsum(difference_w) * course.period_s
     energy_kwh, power_kw = (
@@ -111,8 +113,8 @@ def storage(course: Course, spec: SwingSpec) -> Remedy:
         "storage",
         True,
         {"energy_kwh": energy_kwh, "power_kw": power_kw, "window_s": window_s},
-        f"{energy_kwh:.3g} kWh and {power_kw:.3g} kW, losses left out: "
-        + (f"power becomes its mean over {window_s:.3g} s" if number > 1 else "it cuts what is beyond the range"),
+        f"{energy_kwh:.3g} kWh that give and take up to {power_kw:.3g} kW, without losses; power is then "
+        + (f"its mean over {window_s:.3g} s" if number > 1 else "cut to the range that is allowed"),
     )
 
 
@@ -164,8 +166,11 @@ def stagger(course: Course, num_jobs: int, line_hz: float, spec: SwingSpec | Non
         seed: Of the moments at which jobs happen to begin.
     """
     if num_jobs < 2:
-        text = "one synchronous job: its nodes wait for each other in every step, none can be moved against the others"
-        return Remedy("stagger", None, {"num_jobs": 1}, f"not possible: {text}; --jobs N tells of N jobs in one hall")
+        text = (
+            "not possible with one synchronous job, whose nodes wait for each other in every step; --jobs N asks about "
+            "N independent jobs in one hall"
+        )
+        return Remedy("stagger", None, {"num_jobs": 1}, text)
     period = 1.0 / line_hz / course.period_s
     even = course.with_power(_together(course.power_w, period * np.arange(num_jobs) / num_jobs))
     draws = np.random.default_rng(seed).random((_DRAWS, num_jobs)) * len(course.power_w)
@@ -177,9 +182,9 @@ def stagger(course: Course, num_jobs: int, line_hz: float, spec: SwingSpec | Non
         "by_chance_range_fraction": float(np.median(by_chance)),
     }
     text = (
-        f"{num_jobs} independent jobs like this one: range {course.range_fraction:.1%} in step, "
-        f"{numbers['by_chance_range_fraction']:.1%} as they happen to begin (median), {even.range_fraction:.1%} with "
-        f"steps spread evenly over {1.0 / line_hz:.3g} s; costs a start {1.0 / line_hz:.3g} s later, and no drift"
+        f"{num_jobs} independent jobs like this one have a range of {percent(course.range_fraction)} in step, of "
+        f"{percent(numbers['by_chance_range_fraction'])} as they happen to start (median), and of "
+        f"{percent(even.range_fraction)} with steps spread evenly over {1.0 / line_hz:.3g} s, if they do not drift"
     )
     return Remedy("stagger", even.meets(spec) if spec else None, numbers, text)
 
@@ -207,7 +212,7 @@ def cap(power_limit_w: float, longer: float, capped: Course, course: Course, spe
         "range_fraction": capped.range_fraction,
     }
     text = (
-        f"GPUs at {power_limit_w:.0f} W: steps take {longer - 1.0:+.1%}, energy {energy - 1.0:+.1%}, "
-        f"range {capped.range_fraction:.1%}"
+        f"GPUs limited to {power_limit_w:.0f} W: step time {100 * (longer - 1.0):+.1f} %, energy "
+        f"{100 * (energy - 1.0):+.1f} %, range {percent(capped.range_fraction)}"
     )
     return Remedy("cap", capped.meets(spec) if spec else None, numbers, text)

@@ -100,7 +100,7 @@ def read_run(folder: Path, config: Path) -> NodePower:
     if any(len(each) < 2 for each in times_ns):
         times_ns, powers_w, nodes = _of_gpus(samples, manifest.nodes)
         window_s = _gpu_window_s(folder, samples, manifest.nodes)
-        notes.append("a node has no meter at its plug: power is that of GPUs alone, as their sensors show it")
+        notes.append("a node has no meter at its plug: power is that of its GPUs alone, by their sensors")
     if not times_ns or any(len(each) < 2 for each in times_ns):
         raise UserError(f"{folder.name}: no readings of power in measured steps, of nodes or of all their GPUs")
     start_ns = min(int(each[0]) for each in times_ns)

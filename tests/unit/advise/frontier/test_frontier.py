@@ -60,7 +60,7 @@ def test_limit_that_holds_is_said_with_what_steady_clocks_gain(held: FrontierAns
     assert held.steady.throttle_fraction < 0.02 < held.present.throttle_fraction
     assert held.steady.gpu_energy_j < held.present.gpu_energy_j
     assert held.verified.throttle_fraction < 0.02
-    assert "the power limit holds clocks" in render(held)
+    assert "The power limit lowers clocks" in render(held)
 
 
 def test_promised_time_and_energy_are_those_of_the_simulation(free: FrontierAnswer, held: FrontierAnswer) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -190,11 +191,11 @@ def test_interval_arithmetic() -> None:
 
 
 def test_answer_names_the_largest_size_and_the_check() -> None:
-    said = render(found())
-    assert said.startswith("256 GPUs: ") and headline(found()) in said
-    assert "on 8x800 Gb/s steps take -" in said
+    said = " ".join(render(found()).split())
+    assert said.startswith("On 256 GPUs the job trains ") and headline(found()) in said
+    assert re.search(r"On 8x800 Gb/s a step is \d+\.\d % shorter \[", said)
     (first, *_) = read_scaling(CONFIG).left_out
-    assert f"  all: {100 * first.median_error:.1f} % in the median" in said
+    assert f"step time, all {100 * first.median_error:.1f} {100 * first.coverage:.0f} " in said
     assert "421" in "\n".join(check(found()))
 
 
@@ -246,7 +247,7 @@ def test_sizes_below_the_start_and_what_a_run_was_traced_on_do_not_stand_in_the_
     traced = request.point.model_copy(update={"trace_ranks": (0, 12), "hosts": ("node1", "node0")})
     less = project(Question(replace(request, point=traced), (8,), num_draws=1), CONFIG)
     assert [one.num_gpus for one in less.rows] == [16, 8]
-    assert headline(less).startswith("8 GPUs: ")
+    assert headline(less).startswith("On 8 GPUs the job trains ")
 
 
 def test_a_fixed_batch_that_does_not_split_names_sizes_that_do() -> None:

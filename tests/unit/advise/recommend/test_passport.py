@@ -53,7 +53,7 @@ def passport(run: str, started_at: str, worse: float = 1.0, uuid: str | None = "
         Slot(
             host="n0", node=0, device=gpu, uuid=uuid if gpu == 7 else f"GPU-{gpu}", temp_c=60.0, power_w=600.0,
             clock_mhz=1700.0, preheat_k=known(5.0, "K"), resistance=known(0.05 * (worse if gpu == 7 else 1.0), "K/W"),
-            contact=known(1.0, "1"), leakage_share=known(0.2, "1"), compute_excess=None,
+            contact=known(1.0, "1"), compute_excess=None,
         )
         for gpu in range(8)
     ]  # fmt: skip

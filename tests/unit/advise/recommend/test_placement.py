@@ -20,7 +20,7 @@ from triplepoint.errors import UserError
 from triplepoint.predictions import request_of
 from triplepoint.simulate.predict.point import predict_point
 
-CONFIG = Path(__file__).parents[3] / "config"
+CONFIG = Path(__file__).parents[4] / "config"
 CATALOGUE = Catalogue(CONFIG)
 
 

@@ -11,7 +11,7 @@ from tests.unit.advise.recommend.test_placement import CATALOGUE, CONFIG, site_o
 from triplepoint.advise.recommend.advice import Advice, Limits
 from triplepoint.advise.recommend.placement import Site, placed_on
 from triplepoint.advise.recommend.placement_gain import Gain
-from triplepoint.advise.recommend.power_limits import Caps, Drawn, find_caps, with_leakage, with_limits
+from triplepoint.advise.recommend.power_limits import Caps, Drawn, find_caps, leakage_of, with_limits
 from triplepoint.advise.recommend.text import _seen, script
 from triplepoint.config.cluster import ConditionsConfig
 from triplepoint.config.rules import fold
@@ -84,7 +84,7 @@ def test_leakage_follows_from_clocks() -> None:
     warm, _ = site.warm(site.present)
     clocks = dict(zip([(0, gpu) for gpu in range(8)], warm.trace.clock_mhz.mean(axis=0)[0].tolist(), strict=True))
     blank = node_of(None, np.ones(8), np.ones(8))
-    found = np.array(list(with_leakage(blank, clocks).conditions.leakage.values()))
+    found = np.array(list(leakage_of(blank, clocks).values()))
     assert found / np.median(found) == pytest.approx(truth / np.median(truth), rel=0.08)
 
 

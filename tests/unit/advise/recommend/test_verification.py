@@ -153,8 +153,9 @@ def test_ledger_marks_what_was_promised_for_simulated_jobs(tmp_path: Path) -> No
     ledger.promise(tmp_path, promised(0.05))
     ledger.promise(tmp_path, promised(0.05).model_copy(update={"name": "other", "is_simulated": True}))
     lines = ledger.render(ledger.content(tmp_path)).splitlines()
-    assert lines[0].startswith("ledger: 2 promised, 1 of them for simulated jobs; 0 found out")
-    assert lines[1].startswith("  run, placement: ") and lines[2].startswith("  other, placement, simulated: ")
+    assert lines[0].startswith("2 gains promised, 1 for simulated jobs; 0 measured")
+    assert lines[1].startswith("  run, placement: promised 5.0 % [") and "less time; no finished pair" in lines[1]
+    assert lines[2].startswith("  other, simulated, placement: ")
 
 
 def test_a_damaged_ledger_is_named_with_its_line(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from triplepoint.errors import PointError, UserError
 from triplepoint.predictions import Request, read_points
 from triplepoint.simulate.power.over_time import Meter
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 STUDY = """\
 description: Two nodes whose power swings.
 defaults: {cluster: h200x32, engine: simulated, model: llama3-8b, num_gpus: 16, tp: 4, pp: 4, trace_ranks: [0]}

@@ -231,7 +231,7 @@ def test_command_answers_as_json_and_draws(tmp_path: Path, capsys: pytest.Captur
     assert (tmp_path / "swings.pdf").stat().st_size > 1000
     assert main(words) == 0
     said = capsys.readouterr().out
-    assert "FAIL  range_fraction" in said and "storage  enough" in said and "a hall" in said
+    assert "FAIL  range over mean power" in said and "storage (enough): " in said and "(a hall)" in said
 
 
 @pytest.mark.parametrize(
@@ -255,10 +255,10 @@ def test_command_refuses_in_a_line(
 def test_answer_says_range_line_and_verdict_each_in_a_sentence() -> None:
     power = of_nodes(sine(0.0), sine(0.0))
     # Two sines of 100 W in phase: 200 W, of which 1 to 99 % of the time are within 199.9.
-    said = "power of the job swings by 20.0% of its mean. Its strongest line is at 0.2500 Hz, with 0.2 kW"
+    said = "Power of the job swings by 20.0 % of its mean, mostly once in 4 s (0.2500 Hz, amplitude 0.2 kW)."
     assert headline(answer_of(power)) == said
-    assert headline(answer_of(power, SwingSpec(ramp_up_kw_per_s=0.1))) == f"{said}. Beyond 1 of 1 limits"
-    assert headline(answer_of(power, SwingSpec(ramp_up_kw_per_s=1.0))) == f"{said}. Within all limits"
+    assert headline(answer_of(power, SwingSpec(ramp_up_kw_per_s=0.1))) == f"{said} It exceeds 1 of 1 limits."
+    assert headline(answer_of(power, SwingSpec(ramp_up_kw_per_s=1.0))) == f"{said} It keeps to the limit."
 
 
 def test_note_says_that_a_cap_is_not_told_from_readings() -> None:
