@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from triplepoint.prices import J_PER_KWH
-from triplepoint.text import page, paragraph, table
+from triplepoint.text import page, paragraph, percent, table
 
 Row = Mapping[str, Any]
 
@@ -39,7 +39,13 @@ def headline(rows: Sequence[Row]) -> str:
     whole = next(row for row in rows if row["part"] == "whole")
     to = f" ({largest['value']})" if largest["part"] == "factor" and largest["value"] else ""
     if is_difference:
-        return f"Most of the difference comes from {largest['label']}: {_percent(largest)} of {_percent(whole)}."
+        low, high, how = 100 * whole["share_lo"], 100 * whole["share_hi"], "longer"
+        if whole["share"] < 0:
+            low, high, how = -high, -low, "shorter"
+        return (
+            f"The second step is {percent(abs(whole['share']))} {how} [{low:.1f}, {high:.1f}]. Most of the difference comes from "
+            f"{largest['label']}: {_percent(largest)} of the first step."
+        )
     together = f"; all changes together: {_percent(whole)}" if len(parts) > 1 else ""
     return f"Step time changes most with {largest['label']}{to}: {_percent(largest)}{together}."
 

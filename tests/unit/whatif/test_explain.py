@@ -177,7 +177,7 @@ def test_what_cannot_run_says_with_which_factor() -> None:
 
 def test_text_names_every_part_once() -> None:
     rows = [*case_rows(sides()[0], side="from"), *case_rows(sides()[1], side="to"), *difference_rows(sides(), CONFIG)]
-    blocks = re.split(r"\n\n(?=Step time|Most of)", render(rows))
+    blocks = re.split(r"\n\n(?=Step time|The second)", render(rows))
     assert len(blocks) == 3
     for block in blocks:
         changes, _, money = block.partition("\nEnergy and money at 0.2 currency/kWh, PUE 1, 3 currency per GPU hour.")
@@ -205,5 +205,6 @@ def test_answer_of_a_difference_may_be_computing() -> None:
     parts = [row_of("factor", "memory", 0.1, side="difference"), row_of("rest", "computing", 0.3, side="difference")]
     rows = [*parts, row_of("whole", "all", 0.4, side="difference")]
     assert headline(rows) == (
-        "Most of the difference comes from computing: +30.0 % [+29.0, +32.0] of +40.0 % [+39.0, +42.0]."
+        "The second step is 40.0 % longer [39.0, 42.0]. Most of the difference comes from computing: "
+        "+30.0 % [+29.0, +32.0] of the first step."
     )

@@ -263,7 +263,7 @@ def _placement(advice: Advice, restart_minutes: float) -> list[str]:
         judged = f"{_words(advice, advice.proposed)} would make a step {_longer(advice.gain)}"
         return [*paragraph(f"Placement: leave it as it is; {judged}. Why:"), *why]
     pays_h, latest_h = (payback_h(share, restart_minutes) for share in (advice.gain.share, advice.gain.lo))
-    head = f"Placement: change {_changed(advice)}, a step is {_gained(advice.gain)} shorter."
+    head = f"Placement: change {_changed(advice)}; a step is {_gained(advice.gain)} shorter."
     pays = (
         f"A restart of {restart_minutes:g} min pays after {pays_h:.1f} h of training, or after {latest_h:.1f} h at the "
         "lower end of the interval."

@@ -1,7 +1,7 @@
 """The answer of a search: rows, one sentence, a table as text, and a study of what is worth measuring."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -207,8 +207,11 @@ def _table(found: Found) -> list[str]:
         for row, one in zip(shown, some, strict=True)
     ]
     lines = table([heading, *cells], words={0, 2, 4, 5})
-    energy, heat = _width(some, "gpu_energy_per_token", "j"), _width(some, "gpu_temp_max", "c")
-    known = f" Energy is known to ±{percent(energy, 0)}, temperature to ±{percent(heat, 0)}." if energy and heat else ""
+    energy, heat = (
+        max(half / value for value, half in _known(some, "gpu_energy_per_token", "j")),
+        max(half for _, half in _known(some, "gpu_temp_max", "c")),
+    )
+    known = f" Energy is known to ±{percent(energy, 0)}, temperature to ±{heat:.0f} K." if energy and heat else ""
     more = len(found.chosen) - len(shown)
     marks = "* to measure; > no other is as good in time, energy, node peak and temperature."
     rest = f" --json has {more:,} more." if more > 0 else ""
@@ -238,15 +241,12 @@ def _number(value: float, digits: int) -> str:
     return "-" if math.isnan(value) else f"{value:#.{digits}g}".removesuffix(".")
 
 
-def _width(some: Sequence[Chosen], stem: str, unit: str) -> float:
-    """Return half the widest interval of a quantity over its value; 0 where it is not known."""
-    widths = []
+def _known(some: Sequence[Chosen], stem: str, unit: str) -> Iterator[tuple[float, float]]:
+    """Yield a quantity of power or heat and half its 90 % interval; 1 and 0 where it is not known."""
     for one in some:
-        value, low, high = (
-            getattr(one.candidate.prediction.power, f"{stem}{end}_{unit}") for end in ("", "_lo", "_hi")
-        )
-        widths.append(0.0 if math.isnan(value) else (high - low) / 2 / value)
-    return max(widths)
+        power = one.candidate.prediction.power
+        value, low, high = (getattr(power, f"{stem}{end}_{unit}") for end in ("", "_lo", "_hi"))
+        yield (1.0, 0.0) if math.isnan(value) else (value, (high - low) / 2)
 
 
 def _worth(found: Found) -> list[str]:

@@ -11,8 +11,8 @@ from tests.unit.advise.recommend.test_placement import CATALOGUE, CONFIG, site_o
 from triplepoint.advise.recommend.advice import Advice, Limits
 from triplepoint.advise.recommend.placement import Site, placed_on
 from triplepoint.advise.recommend.placement_gain import Gain
-from triplepoint.advise.recommend.power_limits import Caps, Drawn, find_caps, leakage_of, with_limits
-from triplepoint.advise.recommend.text import _seen, script
+from triplepoint.advise.recommend.power_limits import Caps, Drawn, Goal, find_caps, leakage_of, with_limits
+from triplepoint.advise.recommend.text import script
 from triplepoint.config.cluster import ConditionsConfig
 from triplepoint.config.rules import fold
 from triplepoint.errors import UserError
@@ -39,12 +39,12 @@ def node_of(limit_w: float | None, leakage: np.ndarray, contact: np.ndarray, **c
     return replace(site, cluster=site.cluster.model_copy(update={"conditions": update}))
 
 
-def lit_silicon(limit_w: float | None) -> Site:
+def lit_silicon(limit_w: float | None, warmth: np.ndarray = WARMTH, temp_spread: float = 1.155) -> Site:
     """Spreads of arXiv:2511.09861 as inputs: temperatures 1.155 times, clocks 1.062 times (8 MI300X; here 8 H200)."""
-    site = node_of(limit_w, np.exp(0.42 * (WARMTH - 0.5)), 1.0 - 0.25 * (WARMTH - 0.5))
+    site = node_of(limit_w, np.exp(0.42 * (warmth - 0.5)), 1.0 - 0.25 * (warmth - 0.5))
     warm, _ = site.warm(site.present)
     temp_c, clock_mhz = (each.mean(axis=0) for each in (warm.trace.temp_c, warm.trace.clock_mhz))
-    assert temp_c.max() / temp_c.min() == pytest.approx(1.155, abs=0.02)
+    assert temp_c.max() / temp_c.min() == pytest.approx(temp_spread, abs=0.02)
     assert clock_mhz.max() / clock_mhz.min() == pytest.approx(1.062, abs=0.005)
     return site
 
@@ -56,7 +56,6 @@ def test_power_in_equal_time_is_within_a_point_of_lit_silicon() -> None:
     assert caps is not None and caps.after.step_time_s <= 1.001 * caps.before.step_time_s
     assert 1.0 - caps.after.power_w / caps.before.power_w == pytest.approx(0.04, abs=0.01)
     assert all(limit_w < 700 for limit_w in caps.limits_w.values()) and (0, 6) not in caps.limits_w
-    assert _seen(caps).startswith("with the leakage that clocks of each GPU show (placement: equal parts): all GPUs ")
 
 
 def test_time_at_equal_power_gains_but_less_than_lit_silicon() -> None:
@@ -66,6 +65,18 @@ def test_time_at_equal_power_gains_but_less_than_lit_silicon() -> None:
     assert caps is not None and caps.share == pytest.approx(0.017, abs=0.004)
     assert caps.after.power_w == pytest.approx(caps.before.power_w, rel=2e-3)
     assert caps.limits_w[0, 6] > 650 > caps.limits_w[0, 2]
+
+
+def test_fewer_slow_gpus_of_the_same_spreads_gain_more() -> None:
+    """Two warm GPUs of eight in place of the rear row: within a point of both published gains, 4 and 3 %."""
+    two = np.isin(np.arange(8), (4, 6)).astype(float)
+    gains, asked = [], list[tuple[float | None, Goal]]([(None, "save"), (650.0, "move")])
+    for limit_w, goal in asked:
+        site = lit_silicon(limit_w, two, 1.18)
+        caps = find_caps(site, site.present, goal)
+        assert caps is not None
+        gains.append(caps.share)
+    assert gains == pytest.approx([0.046, 0.022], abs=0.004)
 
 
 def test_power_is_not_moved_where_the_limit_is_the_highest() -> None:
