@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from triplepoint.advise.frontier_solve import Choices, Float
+from triplepoint.advise.frontier.solve import Choices, Float
 from triplepoint.simulate.timeline.schedule import Order
 
 _UNIT_J = 1e-2

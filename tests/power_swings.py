@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from triplepoint import swings
-from triplepoint.advise.swings_point import Evaluations, SimulatedPower, over_steps, simulate_power
+from triplepoint.advise.swings.point import Evaluations, SimulatedPower, over_steps, simulate_power
 from triplepoint.predictions import read_points
 from triplepoint.simulate.power.over_time import Meter
 from triplepoint.simulate.timeline.durations import Float

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests.commands import triplepoint
-from triplepoint.advise.swings_spec import read_spec
+from triplepoint.advise.swings.spec import read_spec
 from triplepoint.cli import COMMANDS
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.site import read_site

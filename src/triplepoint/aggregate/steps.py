@@ -250,3 +250,26 @@ def _check(entry: PlanEntry, manifest: Manifest) -> None:
         raise UserError(
             f"run {entry.run}: {manifest.status}: {explain(manifest)}; that is a failure, not a result: launch it again"
         )
+
+
+def measured_step_s(folder: Path) -> float | None:
+    """Return the median measured step of a run; None where there is no run or it was simulated. Unit: s.
+
+    Raises:
+        UserError: If it has no measured step, as a recording may.
+    """
+    manifest = folder / "raw" / "manifest.json"
+    if not manifest.is_file() or read_manifest(manifest).origin != "measured":
+        return None
+    return float(np.median(step_times_s(folder)))
+
+
+def step_times_s(folder: Path) -> np.ndarray:
+    """Return measured steps of a run in order, of their slowest rank; shape (num_measured,). Unit: s."""
+    steps = STEPS.read(folder / "raw" / "steps.parquet")
+    columns = {name: steps[name].to_numpy(zero_copy_only=False) for name in ("step", "kind", "t_start_ns", "t_end_ns")}
+    of = columns["kind"] == "measured"
+    if not of.any():
+        raise UserError(f"{folder.name}: no measured steps; launch the run again")
+    number, time_ns = columns["step"][of], (columns["t_end_ns"] - columns["t_start_ns"])[of].astype(float)
+    return np.array([time_ns[number == one].max() for one in np.unique(number)]) / NS_PER_S

@@ -233,18 +233,18 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 def add_prices(parser: argparse.ArgumentParser) -> None:
     """Add the prices of energy and of GPU hours; `read_prices` returns them."""
     parser.add_argument(
-        "--price-kwh", type=number(0, 1e6), metavar="PRICE", help="of a kWh (default: energy costs nothing)"
+        "--price-kwh", type=number(0, 1e6), metavar="PRICE", help="price of a kWh (default: energy costs nothing)"
     )
     parser.add_argument(
         "--price-gpu-hour",
         type=number(0, 1e6),
         metavar="PRICE",
-        help="of a GPU for an hour, same currency (default: nothing)",
+        help="price of a GPU for an hour, without its energy (default: nothing)",
     )
-    parser.add_argument("--currency", type=_currency, default="currency", metavar="NAME", help="what prices are in")
+    parser.add_argument("--currency", type=_currency, default="currency", metavar="NAME", help="name of the currency")
     parser.add_argument(
         "--pue", type=number(1, 10), default=1.0, metavar="FACTOR",
-        help="power usage effectiveness of the hall, times which energy is paid (default: 1, what nodes take alone)",
+        help="power usage effectiveness of the hall: energy paid over energy of nodes (default: 1)",
     )  # fmt: skip
 
 

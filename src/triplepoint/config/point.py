@@ -138,8 +138,10 @@ def _fold_overlap(point: "Point") -> tuple[Overlap, ...]:
 
 def _fold_hosts(point: "Point") -> tuple[str, ...]:
     """Return the hosts; empty if a simulated run has them in their usual order."""
+    if not point.hosts or point.engine != "simulated":
+        return point.hosts
     usual = tuple(f"node{node}" for node in range(point.num_nodes))
-    return () if point.engine == "simulated" and point.hosts == usual else point.hosts
+    return () if point.hosts == usual else point.hosts
 
 
 def _task_label(row: Row) -> str:

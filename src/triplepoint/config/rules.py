@@ -359,6 +359,8 @@ def check_trace_ranks(point: Point) -> str | None:
 def check_hosts(point: Point) -> str | None:
     """Check that there is one host per node, and that power limits name GPUs on these hosts."""
     hosts, number, is_simulated = point.hosts, point.num_nodes, point.engine == "simulated"
+    if not hosts and not point.gpu_power_limits_w:
+        return None
     if hosts and (len(hosts) != number or len(set(hosts)) != number):
         return f"hosts names {len(set(hosts))} different ones, the run has {number} nodes; name one for each"
     known = tuple(f"node{node}" for node in range(number)) if is_simulated else hosts

@@ -107,6 +107,22 @@ def make_points(
         yield point.model_copy(update={"repeat": repeat})
 
 
+def settings_of_study(point: Point) -> dict[str, Any]:
+    """Return the settings under which a study has a point, those at their default left out."""
+    parts: list[Mapping[str, Any]] = [dict(point.layout), dict(point), dict(point.inference or ())]
+    values: dict[str, Any] = {f"lora_{name}": value for name, value in point.lora or ()}
+    for part in parts:
+        values |= {name: value for name, value in part.items() if name in Settings.model_fields}
+    values |= {"model": point.model.name, "cluster": point.cluster.name}
+    values["trace_ranks"] = "all" if point.trace_ranks == "all" else "roles"
+    fields = Settings.model_fields
+    kept = {name: value for name, value in values.items() if value is not None and value != fields[name].default}
+    kept = Settings.model_validate({"global_batch_size": point.global_batch_size} | kept).model_dump(
+        mode="json", include=set(kept) - {"dp", "repeat", "hosts", "gpu_power_limits_w"}
+    )
+    return {"model": kept.pop("model"), "cluster": kept.pop("cluster"), **kept}
+
+
 def _lora(settings: Settings) -> Lora | None:
     if settings.task != "lora":
         return None

@@ -74,6 +74,11 @@ class Job:
     power_limits_w: tuple[tuple[str, float], ...] = ()
     waits_for_stages: bool = True
 
+    def __hash__(self) -> int:
+        """Return a hash of what jobs of one search differ in: that of all sections takes 20 times as long."""
+        size = (self.micro_batch_size, self.global_batch_size, self.sequence_length)
+        return hash((self.model.name, self.layout, size, self.recompute, self.overlap, self.stack))
+
     @cached_property
     def mesh(self) -> RankMesh:
         """Its ranks and process groups."""
@@ -85,6 +90,21 @@ class Job:
         if not self.layout.pipeline_layers:
             return self
         return replace(self, layout=self.layout.model_copy(update={"pipeline_layers": ()}))
+
+    @property
+    def of_layers(self) -> "Job":
+        """The job without what its layers do not depend on: stages, replicas, the step, what is recomputed.
+
+        Whether there is a pipeline stays: its last stage holds a copy of the table of multi-token prediction.
+        """
+        layout = self.layout.model_copy(
+            update={"pp": min(self.layout.pp, 2), "vp": 1, "dp": 1, "schedule": "1f1b", "pipeline_layers": ()}
+        )
+        overlap = self.overlap & {"tp", "ep"}
+        return replace(
+            self, layout=layout, global_batch_size=1, recompute="none", recompute_layers=None, overlap=overlap,
+            shard_size=None, keeps_gathered=False, draw=0, nodes=(), power_limits_w=(), waits_for_stages=True,
+        )  # fmt: skip
 
     @property
     def family(self) -> str:

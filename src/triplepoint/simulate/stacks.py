@@ -328,6 +328,7 @@ _RUNS_ON: tuple[tuple[str, str], ...] = (
 """Stacks, as patterns, and others whose words their names may have besides, since they are built on them."""
 
 
+@lru_cache(maxsize=256)
 def check_one(framework: str, config: Path) -> str:
     """Return a line where a framework's name has the words of several stacks that are not built on each other."""
     names = [one.name for one in read_stacks(config) if one.match and all(_has(framework, word) for word in one.match)]

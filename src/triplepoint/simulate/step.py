@@ -25,7 +25,7 @@ from triplepoint.simulate.stacks import attention_kernel
 from triplepoint.simulate.timeline.durations import Durations, Pass, sort_replicas, with_replicas
 from triplepoint.simulate.timeline.expand import TimeOf
 from triplepoint.simulate.timeline.schedule import Int64, Order, make_order
-from triplepoint.simulate.timeline.tasks import Timeline, run
+from triplepoint.simulate.timeline.tasks import Timeline, run, run_together
 from triplepoint.simulate.work.layer_parts import Operations
 from triplepoint.simulate.work.offload import hide_copies
 from triplepoint.simulate.work.training import stage_work
@@ -169,6 +169,19 @@ class Prepared:
             work = self.stages[stage]
             self._known[stage] = stage_cost(work, self.costs, self.job.num_microbatches), _sigmas(self.costs, work)
         return self._known[stage]
+
+
+def run_all(steps: Sequence[Prepared]) -> list[Step]:
+    """Return one step of each job, without slow ranks; jobs with the same order of passes are run together."""
+    found: dict[int, Step] = {}
+    by_order: dict[tuple[Order, bool], list[int]] = {}
+    for place, one in enumerate(steps):
+        by_order.setdefault((one.order, one.durations.is_send_blocking), []).append(place)
+    for (order, _), places in by_order.items():
+        timelines = run_together([steps[place].durations for place in places], order)
+        for place, timeline in zip(places, timelines, strict=True):
+            found[place] = Step(steps[place], timeline, np.zeros(steps[place].job.layout.dp, dtype=np.int64))
+    return [found[place] for place in range(len(steps))]
 
 
 def prepare_step(job: Job, constants: Constants, config: Path) -> Prepared:

@@ -25,7 +25,7 @@ from triplepoint.simulate.memory.training import MemoryUse, Need, peak_memory
 from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.predict.power import PowerPrediction, predict_power
 from triplepoint.simulate.predict.software import SoftwareUse, software_use
-from triplepoint.simulate.step import Step, prepare_step
+from triplepoint.simulate.step import Prepared, Step, prepare_step, run_all
 from triplepoint.simulate.timeline.tasks import Timeline
 from triplepoint.status import PredictionStatus
 from triplepoint.units import GIB
@@ -219,19 +219,37 @@ def predict_warm(
     return replace(found, power=predict_power(warm, (found.step_time_lo_s, found.step_time_hi_s), config)), warm
 
 
-def predict_time(
-    job: Job, calibration: Calibration, config: Path, cluster: ClusterConfig, memory: MemoryUse
-) -> Prediction:
-    """Return the step time of a training job, and whether it fits in memory, without intervals: arguments as above.
+def predict_times(
+    jobs: Sequence[tuple[Job, MemoryUse]], calibration: Calibration, config: Path, cluster: ClusterConfig
+) -> list[Prediction]:
+    """Return the step time of training jobs, and whether they fit in memory, without intervals.
+
+    Args:
+        jobs: The jobs with their peak memory.
+        calibration: As `predict`.
+        config: As `predict`.
+        cluster: As `predict`.
+
+    Returns:
+        One for each job; of one that cannot run a status that says why.
 
     Raises:
-        PointError: If the job cannot run.
         UserError: If the configuration is wrong.
     """
-    if _is_warmed(job, config, cluster, with_power=False):
-        return predict_warm(job, calibration, config, cluster, with_power=False, memory=memory)[0]
-    step = prepare_step(job, calibration.constants(job), config).run(slow_ranks(cluster, job))
-    return Prediction(*_fits(memory), step_time_s=step.time_s, memory_gib=memory.total / GIB)
+    found: dict[int, Prediction] = {}
+    prepared: dict[int, Prepared] = {}
+    for place, (job, memory) in enumerate(jobs):
+        try:
+            if _is_warmed(job, config, cluster, with_power=False) or slow_ranks(cluster, job):
+                found[place] = predict_warm(job, calibration, config, cluster, with_power=False, memory=memory)[0]
+            else:
+                prepared[place] = prepare_step(job, calibration.constants(job), config)
+        except PointError as error:
+            found[place] = Prediction(PredictionStatus.INVALID, str(error))
+    for place, step in zip(prepared, run_all(list(prepared.values())), strict=True):
+        memory = jobs[place][1]
+        found[place] = Prediction(*_fits(memory), step_time_s=step.time_s, memory_gib=memory.total / GIB)
+    return [found[place] for place in range(len(jobs))]
 
 
 def _is_warmed(job: Job, config: Path, cluster: ClusterConfig | None, with_power: bool) -> bool:

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import ChunkWork, StageWork
-from triplepoint.simulate.work.blocks import Blocks, Chunk, Layers, blocks_of, split_layers
+from triplepoint.simulate.work.blocks import Blocks, Chunk, LayerParts, Layers, blocks_of, split_layers
 from triplepoint.simulate.work.layer_parts import Operations, Part, Share, Weights, communication, repeat
 from triplepoint.simulate.work.offload import copied
 from triplepoint.simulate.work.recompute import repeated
@@ -76,10 +76,14 @@ def _chunk_work(blocks: Blocks, chunk: Chunk) -> ChunkWork:
     )
 
 
-@lru_cache(maxsize=64)  # for stages that are alike, and for layers that are recomputed
 def layers_work(blocks: Blocks, layers: Layers, name: str) -> Operations:
     """Return the operations of one pass of layers; what one kind does stands before what the next does."""
-    return tuple(op for kind, count in layers for op in _times(getattr(blocks.layer(kind).whole, name), count))
+    return _layers_work(blocks.parts, layers, name)
+
+
+@lru_cache(maxsize=512)  # for stages that are alike, layers that are recomputed, and the layouts of a search
+def _layers_work(parts: LayerParts, layers: Layers, name: str) -> Operations:
+    return tuple(op for kind, count in layers for op in _times(getattr(parts.layer(kind).whole, name), count))
 
 
 def _times(operations: Operations, count: int) -> Operations:
