@@ -10,7 +10,7 @@ from triplepoint.config.model import LatentAttention, LayerKind
 from triplepoint.config.point import lighter_ends
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.work.cores import Core, core_of, positions
-from triplepoint.simulate.work.ends import embedding, head, prediction
+from triplepoint.simulate.work.ends import embedding, head, multi_token_prediction
 from triplepoint.simulate.work.experts import experts
 from triplepoint.simulate.work.feed_forward import feed_forward
 from triplepoint.simulate.work.layer_parts import Part, Share, Weights, join, streaming
@@ -188,7 +188,7 @@ class Blocks:
     def head(self) -> Part:
         """Final norm, output projection and loss, of the last stage; with multi-token prediction once more for each."""
         number = self.share.job.model.num_mtp_layers
-        return join((head(self.share), *([prediction(self.share)] * number)))
+        return join((head(self.share), *([multi_token_prediction(self.share)] * number)))
 
     @property
     def is_tied_across(self) -> bool:
