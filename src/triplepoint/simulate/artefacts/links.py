@@ -11,13 +11,13 @@ import numpy as np
 
 from triplepoint.simulate.artefacts.groups import ProcessGroup, split_sync
 from triplepoint.simulate.artefacts.simulated import Simulated
-from triplepoint.simulate.collectives.traffic import Spread, Traffic, spread_of, traffic
+from triplepoint.simulate.collectives.traffic import NodeSpread, Traffic, spread_of_ranks, traffic
 from triplepoint.simulate.operations import ChunkWork, Communication, Operation
 from triplepoint.simulate.timeline.durations import Float
 from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD
 
 _Add = Callable[[float, float, Traffic], None]
-_Lie = tuple[tuple[str, Spread], ...]
+_Lie = tuple[tuple[str, NodeSpread], ...]
 
 
 class Flow(NamedTuple):
@@ -62,7 +62,7 @@ class Links:
             rank: The rank.
             groups: Its process groups by name.
         """
-        lie = tuple((name, spread_of(group.ranks, rank, self._per_node)) for name, group in groups.items())
+        lie = tuple((name, spread_of_ranks(group.ranks, rank, self._per_node)) for name, group in groups.items())
         near = tuple(self._is_near(rank, other) for other in range(self._simulated.timeline.order.num_stages))
         stage, which = self._simulated.place(rank)
         key = (stage, which, lie, near)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from triplepoint.simulate.collectives.traffic import Spread, spread_by, traffic
+from triplepoint.simulate.collectives.traffic import NodeSpread, spread_of_group, traffic
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Communication, Kernel, Operation
 from triplepoint.simulate.power.gpu import Activity, Float
@@ -66,7 +66,7 @@ class Workload:
         self._tensor = gpu.peak_bf16_flops.value
         # Both directions together.
         self._link = 2 * gpu.scale_up_bandwidth.value
-        self._spreads: dict[str, Spread] = {}
+        self._spreads: dict[str, NodeSpread] = {}
         # By identity, and kept alive: to compare operations takes longer than to count their work.
         self._known: dict[int, tuple[Operation, tuple[float, ...]]] = {}
         self._sums: dict[int, tuple[tuple[Operation, ...], Float]] = {}
@@ -119,9 +119,9 @@ class Workload:
         # Its kernel polls most of the time, whoever computes beside it: that is counted as waiting.
         return 0.0, 0.0, 0.0, hbm, min(2 * moved.inside / self._link, time), 0.0
 
-    def _spread(self, group: str) -> Spread:
+    def _spread(self, group: str) -> NodeSpread:
         if group not in self._spreads:
-            self._spreads[group] = spread_by(self.job.mesh.group(group), self.job.fabric.gpus_per_node)
+            self._spreads[group] = spread_of_group(self.job.mesh.group(group), self.job.fabric.gpus_per_node)
         return self._spreads[group]
 
     def _energy(self, precision: str) -> float:
