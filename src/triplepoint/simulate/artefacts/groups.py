@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.operations import Communication, Operation, StageWork, unlike
+from triplepoint.simulate.operations import Communication, Operation, StageWork, distinct
 
 _ROLES = {"dp_cp": "dp", "etp": "tp"}
 """What traces call a group, where it has another name here."""
@@ -31,7 +31,7 @@ class ProcessGroup(NamedTuple):
 def groups_used(stages: Iterable[StageWork], job: Job) -> list[str]:
     """Return the names of the groups that communicate in a job."""
     names = {"pp"} if job.layout.pp > 1 else set()
-    for stage in unlike(stages):
+    for stage in distinct(stages):
         names |= _between(*_passes(stage), stage.gradient_sync, stage.optimizer)
     return sorted(names)
 
@@ -68,12 +68,12 @@ def lockstep(stages: Iterable[StageWork], job: Job) -> int:
 
     Those that share tensors or a sequence do; replicas too where experts or parameters are spread over them.
     """
-    names = set().union(*(_between(*_passes(stage)) for stage in unlike(stages)))
+    names = set().union(*(_between(*_passes(stage)) for stage in distinct(stages)))
     return max((group.size * group.stride for name in names if (group := job.mesh.group(name)).size > 1), default=1)
 
 
 def _passes(stage: StageWork) -> list[tuple[Operation, ...]]:
-    return [part for chunk in unlike(stage.chunks) for part in chunk.passes]
+    return [part for chunk in distinct(stage.chunks) for part in chunk.passes]
 
 
 def _between(*parts: tuple[Operation, ...]) -> set[str]:

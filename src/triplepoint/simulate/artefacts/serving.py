@@ -18,7 +18,7 @@ from triplepoint.simulate.artefacts.simulated import Heated, heated_of
 from triplepoint.simulate.artefacts.write import nodes_of, write_failure, write_manifest_of
 from triplepoint.simulate.heat.nodes import is_known
 from triplepoint.simulate.inference import Batch, batch_of, memory_by_stage, serving_of, warm_batch
-from triplepoint.simulate.inference_calibration import KnownTo, ServingCalibration
+from triplepoint.simulate.inference_calibration import ServingCalibration, ServingIntervals
 from triplepoint.simulate.job import Job
 from triplepoint.status import Status
 from triplepoint.tables import STEPS
@@ -30,13 +30,13 @@ class Served:
 
     Attributes:
         batch: What is asked and what it takes.
-        known_to: Uncertainty of the times.
+        intervals: 90 % intervals of the times.
         memory_bytes: Of a rank, by pipeline stage.
         heated: Power, heat and clocks of a batch once warm; None where those of the GPU type are not known.
     """
 
     batch: Batch
-    known_to: KnownTo
+    intervals: ServingIntervals
     memory_bytes: tuple[int, ...]
     heated: Heated | None = None
 
@@ -74,16 +74,16 @@ def simulate_serving(
     if is_known(job.gpu, config):
         warm = warm_batch(batch, cluster, config)
         batch = warm.load
-    known_to = ServingCalibration.load(config).known_to(job, serving, batch.step)
+    intervals = ServingCalibration.load(config).intervals_of(job, serving, batch.step)
     memory_bytes = tuple(round(use.total) for use in memory_by_stage(job, serving))
-    heated = heated_of(warm, known_to.whole_s, cluster, config) if warm else None
-    return _write(out, planned, Served(batch, known_to, memory_bytes, heated), started)
+    heated = heated_of(warm, intervals.whole_s, cluster, config) if warm else None
+    return _write(out, planned, Served(batch, intervals, memory_bytes, heated), started)
 
 
 def _write(out: Path, planned: PlannedRun, served: Served, started: datetime) -> Manifest:
     step = served.batch.step
-    (low_s, high_s), (first_low_s, first_high_s) = served.known_to.whole_s, served.known_to.first_token_s
-    each_low_s, each_high_s = served.known_to.per_token_s
+    (low_s, high_s), (first_low_s, first_high_s) = served.intervals.whole_s, served.intervals.first_token_s
+    each_low_s, each_high_s = served.intervals.per_token_s
     _write_steps(out / "steps.parquet", planned.point, served, course_of(planned, served))
     write_recordings(out / "telemetry", planned, served, None)
     facts: dict[str, int | float | str | bool | None] = {
