@@ -12,9 +12,9 @@ import numpy as np
 from triplepoint.simulate.artefacts.groups import ProcessGroup, split_sync
 from triplepoint.simulate.artefacts.simulated import Simulated
 from triplepoint.simulate.collectives.traffic import NodeSpread, Traffic, spread_of_ranks, traffic
-from triplepoint.simulate.operations import ChunkWork, Communication, Operation
+from triplepoint.simulate.operations import Communication, Operation
 from triplepoint.simulate.timeline.durations import Float
-from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD
+from triplepoint.simulate.timeline.schedule import FORWARD, operations_by_task
 
 _Add = Callable[[float, float, Traffic], None]
 _Lie = tuple[tuple[str, NodeSpread], ...]
@@ -86,7 +86,7 @@ class Links:
 
         # Tasks are many, what a chunk moves in one is little: operations are summed once a chunk.
         passes = [
-            {kind: self._total(parts, lie) for kind, parts in _parts_of(chunk, order.is_split).items()}
+            {kind: self._total(parts, lie) for kind, parts in operations_by_task(chunk, order.is_split).items()}
             for chunk in work.chunks
         ]
         tasks = (order.chunk[stage], order.kind[stage], timeline.start[stage, :, which], timeline.end[stage, :, which])
@@ -133,12 +133,6 @@ class Links:
             times = timeline.sent[other, place, which], timeline.arrival[other, place, which]
             rows.append((float(times[0]), float(times[1]), none, between(other)))
         return rows
-
-
-def _parts_of(chunk: ChunkWork, is_split: bool) -> dict[int, tuple[tuple[Operation, ...], ...]]:
-    """Return the operations of each kind of task."""
-    whole = (chunk.backward_input,) if is_split else (chunk.backward_input, chunk.backward_weight)
-    return {FORWARD: (chunk.forward,), BACKWARD: whole, BACKWARD_WEIGHT: (chunk.backward_weight,)}
 
 
 def _sum(operations: tuple[Operation, ...], lie: _Lie) -> Traffic:
