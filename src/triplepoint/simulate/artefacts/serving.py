@@ -1,4 +1,4 @@
-"""One simulated run of inference: a step is a batch, its prompts read and its tokens made; it leaves no traces."""
+"""One simulated run of inference: a step is one batch, with prefill and decode; it leaves no traces."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +11,7 @@ from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Point
 from triplepoint.manifest import Manifest
-from triplepoint.simulate.artefacts.course import Course, course_of, spread_of
+from triplepoint.simulate.artefacts.course import Course, course_of, spread_line
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS
 from triplepoint.simulate.artefacts.recordings import write_recordings
 from triplepoint.simulate.artefacts.simulated import Heated, heated_of
@@ -26,13 +26,13 @@ from triplepoint.tables import STEPS
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """What is simulated of a run.
+    """Simulation of an inference run.
 
     Attributes:
-        batch: What is asked and what it takes.
+        batch: The batch with its times.
         intervals: 90 % intervals of the times.
-        memory_bytes: Of a rank, by pipeline stage.
-        heated: Power, heat and clocks of a batch once warm; None where those of the GPU type are not known.
+        memory_bytes: Memory of a rank, by pipeline stage. Unit: byte.
+        heated: Power, heat and clocks of a batch in steady state; None if unknown for the GPU type.
     """
 
     batch: Batch
@@ -41,7 +41,7 @@ class Served:
     heated: Heated | None = None
 
     after_s = 0.3
-    """Sampled on after the last batch, three times the update period of an energy counter. Unit: s."""
+    """Time that is still sampled after the last batch, three update periods of an energy counter. Unit: s."""
 
     @property
     def job(self) -> Job:
@@ -60,12 +60,12 @@ def simulate_serving(
     """Simulate a run of inference and write its raw artefacts.
 
     Args:
-        planned: What to simulate.
+        planned: The planned run.
         job: Its model, layout and machines.
-        cluster: Where it runs.
+        cluster: Its cluster.
         out: Folder to write into.
         config: Folder of the configuration.
-        started: When.
+        started: Time at which the simulation started.
     """
     serving, warm = serving_of(planned.point), None
     batch = batch_of(job, serving, config)
@@ -98,7 +98,7 @@ def _write(out: Path, planned: PlannedRun, served: Served, started: datetime) ->
         "time_per_output_token_s": step.time_per_output_token_s,
         "time_per_output_token_lo_s": each_low_s,
         "time_per_output_token_hi_s": each_high_s,
-        "spread": spread_of(served),
+        "spread": spread_line(served),
         **(served.heated.facts() if served.heated else {}),
     }
     return write_manifest_of(out, planned, Status.OK, None, nodes_of(planned, served), facts, started)
@@ -121,7 +121,7 @@ def _write_steps(path: Path, point: Point, served: Served, course: Course) -> No
         "loss": pa.nulls(num_rows, pa.float64()),
         "num_tokens": np.full(num_rows, point.num_tokens),
         "peak_memory_bytes": np.array(served.memory_bytes)[stage],
-        # Ranks of other stages than the last do not see it.
+        # Only ranks of the last stage see the first token.
         "t_first_token_ns": pa.array(start + first, mask=stage < point.layout.pp - 1),
     }
     STEPS.write(path, pa.table(columns))
