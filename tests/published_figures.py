@@ -18,7 +18,7 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Point
 from triplepoint.plan import select
 from triplepoint.simulate.artefacts.simulate_run import job_of
-from triplepoint.simulate.costs import slowest_of
+from triplepoint.simulate.costs import slowest_gpu_factor
 from triplepoint.simulate.heat import nodes
 from triplepoint.simulate.heat.devices import equal_devices
 from triplepoint.simulate.heat.known import mean_sigma_k
@@ -154,7 +154,7 @@ def kernel_seconds(point: Point) -> dict[str, float]:
         )
     )
     kernel_s = compute_s - host_s + float(durations.optimizer.total.mean())
-    waits_s = kernel_s * (1 - 1 / slowest_of(job.num_gpus))
+    waits_s = kernel_s * (1 - 1 / slowest_gpu_factor(job.num_gpus))
     total_s = step.time_s - host_s
     return {
         "computation": kernel_s - waits_s,

@@ -43,8 +43,8 @@ def headline(rows: Sequence[Row]) -> str:
         if whole["share"] < 0:
             low, high, how = -high, -low, "shorter"
         return (
-            f"The second step is {percent(abs(whole['share']))} {how} [{low:.1f}, {high:.1f}]. Most of the difference comes from "
-            f"{largest['label']}: {_percent(largest)} of the first step."
+            f"The second step is {percent(abs(whole['share']))} {how} [{low:.1f}, {high:.1f}]. Most of the difference "
+            f"comes from {largest['label']}: {_percent(largest)} of the first step."
         )
     together = f"; all changes together: {_percent(whole)}" if len(parts) > 1 else ""
     return f"Step time changes most with {largest['label']}{to}: {_percent(largest)}{together}."

@@ -1,8 +1,8 @@
-"""Text of a simulated rank's trace, as the profiler of PyTorch would write it.
+"""Text of a simulated rank's trace, in the format of PyTorch's profiler (Kineto).
 
-A pass of one stage reads the same for every micro-batch but for its times, so its text is made once, and the digits of
-times and numbers are written into as many copies as there are micro-batches, all at once. Every time stamp has the same
-number of digits for that: the simulated clock starts at `EPOCH_NS`.
+The text of a pass is the same for every micro-batch except for its times. So it is made once, and the digits of times
+and numbers are written into one copy per micro-batch, all at once. This needs time stamps with a constant number of
+digits: the simulated clock starts at `EPOCH_NS`.
 """
 
 import json
@@ -12,19 +12,20 @@ import numpy as np
 from triplepoint.simulate.timeline.schedule import Int64
 
 EPOCH_NS = 10**15
-"""Start of the simulated clock: the first time of 16 digits, as all are for the next 104 days. Unit: ns since 1970."""
+"""Start of the simulated clock: the first time with 16 digits in us, as all have for the next 104 days. Unit: ns since
+1970."""
 
 _TIME, _POINT = "0" * 13 + "." + "000", 13
 _NUMBER, _NUMBER_DIGITS = "0" * 9, 9
 FIRST_NUMBER = 10 ** (_NUMBER_DIGITS - 1)
-"""Smallest correlation."""
+"""Smallest correlation number."""
 
 HOST = 1
-"""Process and thread of the host in a trace."""
+"""Process and thread number of the host in a trace."""
 
 
 class Template:
-    """Text of some events with places for times and correlations, which are written when it is filled in."""
+    """Text of some events, with placeholders for times and correlation numbers that `fill` writes."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
@@ -36,15 +37,15 @@ class Template:
     def add_kernel(
         self, name: str, stream: int, start_ns: int, duration_ns: int, launch_ns: int, more: str = ""
     ) -> None:
-        """Add work of the device and the call that launched it.
+        """Add a kernel and the host call that launched it.
 
         Args:
-            name: Of the kernel.
-            stream: It is on.
-            start_ns: From the time given for the device.
+            name: Name of the kernel.
+            stream: Stream of the kernel.
+            start_ns: Start, relative to the device time given to `fill`.
             duration_ns: Duration.
-            launch_ns: Of the call, from the time given for the host.
-            more: Further arguments, JSON members with a comma at the end.
+            launch_ns: Time of the call, relative to the host time given to `fill`.
+            more: Further arguments as JSON members, with a comma at the end.
         """
         number = self.num_launched
         self.num_launched += 1
@@ -59,12 +60,12 @@ class Template:
         self._text("}},\n")
 
     def fill(self, device_ns: Int64, host_ns: Int64, first_number: int) -> bytes:
-        """Return a copy of the text for each time.
+        """Return copies of the text, one per pair of times.
 
         Args:
-            device_ns: What times of the device count from; shape (num_copies,). Unit: ns since 1970.
-            host_ns: What times of the host count from; same shape.
-            first_number: Correlation of the first copy's first kernel.
+            device_ns: Times to which device times are relative; shape (num_copies,). Unit: ns since 1970.
+            host_ns: Times to which host times are relative; same shape.
+            first_number: Correlation number of the first copy's first kernel.
         """
         copies = np.tile(np.frombuffer("".join(self._parts).encode(), dtype=np.uint8), (len(device_ns), 1))
         if self._times and len(device_ns):
@@ -95,9 +96,9 @@ def annotation(name: str, start_ns: int, end_ns: int) -> bytes:
 
 
 def document(metadata: dict[str, object], events: list[bytes]) -> bytes:
-    """Return a whole trace: metadata first, then the events, each of which ends with a comma and a new line."""
+    """Return a whole trace: metadata first, then the events, each of which ends with a comma and a newline."""
     head = json.dumps({"schemaVersion": 1, **metadata, "displayTimeUnit": "ms", "baseTimeNanoseconds": 0})
-    # The event that all others end with a comma for.
+    # All other events end with a comma, so one must follow them.
     last = b'{"ph":"i","s":"g","name":"simulated","pid":1,"tid":1,"ts":%s}\n]}\n' % _us(EPOCH_NS).encode()
     return b"".join((head.removesuffix("}").encode(), b',\n"traceEvents":[\n', *events, last))
 
@@ -107,12 +108,12 @@ def _us(time_ns: int) -> str:
 
 
 def _write_digits(copies: np.ndarray, values: Int64, at: Int64, num_digits: int, point: int) -> None:
-    """Write decimal numbers of `num_digits` digits into texts, a point after the first `point` of them.
+    """Write decimal numbers of `num_digits` digits into texts, with a decimal point after `point` digits.
 
     Args:
-        copies: Shape (num_copies, length), changed.
-        values: Shape (num_copies, num_places).
-        at: Where each number begins; shape (num_places,).
+        copies: Texts; shape (num_copies, length). Changed.
+        values: Numbers; shape (num_copies, num_places).
+        at: Start of each number in the text; shape (num_places,).
         num_digits: Digits of every number.
         point: Digits before the point.
     """

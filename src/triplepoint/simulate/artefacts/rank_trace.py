@@ -1,8 +1,9 @@
-"""The trace of one rank: kernels, communication, and annotations of the host.
+"""Trace of one rank: kernels, communication, and annotations of the host.
 
-The host runs ahead: it launches a pass from the middle of the one before on, at twice the pace of the device, so that
-no work is late for its sake; its calls have no length. As with NCCL, a kernel of communication starts when its rank
-comes to it and lasts until the data is there: a rank that waits for another sits in a receive or a collective.
+The host runs ahead of the device. From the middle of a pass on, it launches the next pass at twice the pace of the
+device, so that no work is late because of it; its calls have no length. As with NCCL, a communication kernel starts
+when its rank reaches it and ends when the data has arrived: a rank that waits for another sits in a receive or a
+collective.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,14 +15,14 @@ from triplepoint.simulate.artefacts.groups import ProcessGroup, split_sync
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS, FIRST_NUMBER, Template, annotation
 from triplepoint.simulate.artefacts.simulated import Simulated, ns, one_ns
 from triplepoint.simulate.operations import CommKind, Communication, Kernel, Operation
-from triplepoint.simulate.timeline.expand import MAIN, Laid, lay_out, spread
+from triplepoint.simulate.timeline.expand import MAIN, lay_out, spread
 from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD, TASK_NAMES, Int64
 
 _MAIN_STREAM = 7
-"""Stream of the kernels, as torch numbers its default stream in traces."""
+"""Stream of the kernels: the number of torch's default stream in traces."""
 
 _NORM_BYTES = 4
-"""Of the squared norm of a stage's gradients, one fp32 number; too few to count as traffic."""
+"""Size of the squared gradient norm of a stage, one fp32 number; too small to count as traffic. Unit: byte."""
 
 Streams = dict[str, int]
 
@@ -30,7 +31,13 @@ class RankTrace:
     """Writes the events of one rank."""
 
     def __init__(self, simulated: Simulated, rank: int, groups: dict[str, ProcessGroup]) -> None:
-        """Take whose trace it is: the rank, and its process groups."""
+        """Prepare the trace.
+
+        Args:
+            simulated: The step.
+            rank: The rank.
+            groups: Its process groups by name.
+        """
         self._simulated = simulated
         self._groups = groups
         self._stage, self._which = stage, which = simulated.place(rank)
@@ -44,11 +51,11 @@ class RankTrace:
         self._events: list[bytes] = []
 
     def events(self, steps: Iterable[int], starts_ns: Int64 | None = None) -> list[bytes]:
-        """Return the events of the steps with these numbers.
+        """Return the events of some steps.
 
         Args:
-            steps: Numbers.
-            starts_ns: When every step of the run begins; None: one after the other from 0 on. Unit: ns.
+            steps: Numbers of the steps.
+            starts_ns: Start of every step of the run; None: one after the other from 0. Unit: ns.
         """
         length = one_ns(self._simulated.timeline.step_time_s)
         for step in steps:
@@ -82,7 +89,7 @@ class RankTrace:
         weight = [(work.backward_weight, timeline.durations.backward_weight)]
         parts = {
             FORWARD: [(work.forward, timeline.durations.forward)],
-            # In one piece: what may overlap one part may overlap the other.
+            # In one pass: communication may overlap with both parts.
             BACKWARD: backward if timeline.order.is_split else backward + weight,
             BACKWARD_WEIGHT: weight,
         }[kind]
@@ -94,38 +101,34 @@ class RankTrace:
         return self._lay_out(operations, compute, comm, host)
 
     def _lay_out(self, operations: Sequence[Operation], compute: int, comm: int, host: int = 0) -> Template:
-        """Return a pass of this rank; time it gains on the slowest rank of its groups it waits in collectives."""
+        """Return a pass of this rank, which waits in collectives for the slowest rank of its groups."""
         own_compute = round(compute * self._pace)
         own_comm, template = comm + compute - own_compute, Template()
         laid = lay_out(operations, self._simulated.time_of, own_compute, own_comm, round(host * self._pace))
-        self._fill_in(template, laid)
+        times = zip(laid.which.tolist(), laid.stream, laid.start.tolist(), laid.duration.tolist(), strict=True)
+        described: dict[int, tuple[str, str]] = {}
+        for index, stream, start, duration in times:
+            if index not in described:
+                described[index] = self._describe(laid.operations[index])
+            name, more = described[index]
+            template.add_kernel(name, self._stream(stream), start, duration, start // 2, more)
         return template
 
-    def _fill_in(self, template: Template, laid: Laid) -> None:
-        """Add the runs of a pass."""
-        times = zip(laid.which.tolist(), laid.stream, laid.start.tolist(), laid.duration.tolist(), strict=True)
-        known: dict[int, tuple[str, str]] = {}
-        for index, stream, start, duration in times:
-            if index not in known:
-                known[index] = self._describe(laid.operations[index])
-            name, more = known[index]
-            template.add_kernel(name, self._stream(stream), start, duration, start // 2, more)
-
     def _describe(self, operation: Operation) -> tuple[str, str]:
-        """Return the name of an operation and what its arguments say of communication."""
+        """Return the name of an operation, and arguments of its event."""
         gpu = self._simulated.job.gpu
         if isinstance(operation, Kernel):
             return kernel_name(operation, gpu), ""
         name, collective = communication_names(operation, gpu)
         size = len(self._groups[operation.group].ranks)
         whole = round(operation.num_bytes)
-        given = whole // size if operation.kind == "all_gather" else whole
-        got = whole // size if operation.kind == "reduce_scatter" else whole
-        return name, self._arguments(collective, given, got, operation.group)
+        num_in = whole // size if operation.kind == "all_gather" else whole
+        num_out = whole // size if operation.kind == "reduce_scatter" else whole
+        return name, self._arguments(collective, num_in, num_out, operation.group)
 
-    def _arguments(self, collective: str, given: int, got: int, group: str) -> str:
+    def _arguments(self, collective: str, num_in: int, num_out: int, group: str) -> str:
         return (
-            f'"Collective name":"{collective}","In msg nelems":{given},"Out msg nelems":{got},"dtype":"Byte",'
+            f'"Collective name":"{collective}","In msg nelems":{num_in},"Out msg nelems":{num_out},"dtype":"Byte",'
             f"{self._groups[group].arguments}"
         )
 
@@ -145,7 +148,16 @@ class RankTrace:
             self._add_transfers(begin, "recv", kind, -ahead, posted[places], arrival[received])
 
     def _add_transfers(self, begin: int, what: str, kind: int, ahead: int, start: Int64, end: Int64) -> None:
-        """Add sends to, or receives from, the stage that is `ahead` stages further."""
+        """Add sends to, or receives from, the stage at distance `ahead`.
+
+        Args:
+            begin: Start of the step.
+            what: send or recv.
+            kind: Kind of task.
+            ahead: Number of stages to the peer.
+            start: Starts from the start of the step; shape (num_transfers,). Unit: ns.
+            end: Ends; same shape.
+        """
         job = self._simulated.job
         bytes_ = round(max(chunk.send_bytes for stage in self._simulated.stages for chunk in stage.chunks))
         name, _ = communication_names(Communication("send_recv", "pp", bytes_), job.gpu)
@@ -160,7 +172,7 @@ class RankTrace:
                 self._add(template, begin + alike, begin + self._work_before(alike))
 
     def _work_before(self, start: Int64) -> Int64:
-        """Return when the last task ended before each time; the step's start where none did."""
+        """Return the end of the last task before each time, or the start of the step."""
         ends = np.concatenate(([0], self._end))
         return np.asarray(ends[np.searchsorted(self._end, start, side="right")])
 
@@ -185,19 +197,27 @@ class RankTrace:
     def _add_spread(
         self, begin: int, collectives: list[Communication], start_s: float, end_s: float, joined_s: float | None = None
     ) -> None:
-        """Add collectives one after the other; in the first one between replicas the rank waits for the slowest."""
+        """Add consecutive collectives; in the first one between replicas, the rank waits for the slowest replica.
+
+        Args:
+            begin: Start of the step.
+            collectives: The collectives.
+            start_s: Time at which all replicas have arrived. Unit: s.
+            end_s: End of the last collective. Unit: s.
+            joined_s: Time at which this rank arrives; None: with the others. Unit: s.
+        """
         start, end = one_ns(start_s), one_ns(end_s)
         if end == start:
             return
-        waits = 0 if joined_s is None else max(start - one_ns(joined_s), 0)
+        wait_ns = 0 if joined_s is None else max(start - one_ns(joined_s), 0)
         laid = spread(collectives, self._simulated.time_of, end - start)
         for index, stream, at, duration in zip(laid.which, laid.stream, laid.start, laid.duration, strict=True):
             template = Template()
             collective = laid.operations[int(index)]
             name, more = self._describe(collective)
-            when = np.array([start + int(at) - waits])
+            when = np.array([start + int(at) - wait_ns])
             if self._is_between_replicas(collective):
-                duration, waits = duration + waits, 0
+                duration, wait_ns = duration + wait_ns, 0
             template.add_kernel(name, self._stream(stream), 0, int(duration), 0, more)
             self._add(template, begin + when, begin + self._work_before(when))
 
@@ -218,7 +238,7 @@ class RankTrace:
         self._events.append(annotation("optimizer", host, host + (compute + comm) // 2 + 1))
 
     def _add_norms(self, begin: int) -> None:
-        """Add all-reduces of the gradient's norm: over replicas if nothing else waits for them, then over stages."""
+        """Add all-reduces of the gradient norm: over replicas if nothing else waits for them, then over stages."""
         timeline, stage = self._simulated.timeline, self._stage
         _, reductions, after = split_sync(self._simulated.stages[stage])
         reduced, done = timeline.final_sync[stage].tolist()
@@ -263,7 +283,7 @@ _KERNELS = {
     ("elementwise", "cast"): "elementwise_kernel_conversion",
     ("elementwise", ""): "elementwise_kernel_{kind}",
 }
-"""By class and kind, or by class alone."""
+"""Kernel names by class and kind, or by class alone."""
 
 _COLLECTIVES: dict[CommKind, tuple[str, str]] = {
     "all_reduce": ("AllReduce_Sum_bf16_RING_LL", "allreduce"),
@@ -273,11 +293,11 @@ _COLLECTIVES: dict[CommKind, tuple[str, str]] = {
     "broadcast": ("Broadcast_RING_LL", "broadcast"),
     "send_recv": ("SendRecv", "send_recv"),
 }
-"""NCCL's kernel, and what torch calls the collective."""
+"""NCCL's kernel, and torch's name of the collective."""
 
 
 def kernel_name(kernel: Kernel, gpu: GpuConfig) -> str:
-    """Return the name of a kernel: of GEMMs with their shape, after the library of the GPU."""
+    """Return the name of a kernel; GEMMs have the library's name and their shape."""
     if kernel.cls == "gemm":
         return _gemm_name(kernel, gpu)
     name = _KERNELS.get((kernel.cls, kernel.kind)) or _KERNELS.get((kernel.cls, ""))
@@ -288,7 +308,7 @@ def communication_names(communication: Communication, gpu: GpuConfig) -> tuple[s
     """Return the name of the kernel of a collective or send, and torch's name of the collective."""
     kernel, collective = _COLLECTIVES[communication.kind]
     if gpu.vendor == "amd":
-        # RCCL calls all its kernels the same.
+        # RCCL has one name for all its kernels.
         return "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)", collective
     return f"ncclDevKernel_{kernel}(ncclDevKernelArgsStorage<4096ul>)", collective
 

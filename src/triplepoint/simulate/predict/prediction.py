@@ -312,11 +312,11 @@ def _predict_serving(
         warm = warm_batch(batch, cluster, config) if cluster else warm_up_anywhere(batch, config)
         batch = warm.load
     found = batch.step
-    known_to = read_calibrations(config)[1].known_to(job, serving, found)
-    low_s, high_s = known_to.whole_s
+    intervals = read_calibrations(config)[1].intervals_of(job, serving, found)
+    low_s, high_s = intervals.whole_s
     asked = Inference(prompt_tokens=serving.prompt_tokens, output_tokens=serving.output_tokens)
-    token_low_s, token_high_s = known_to.per_token_s
-    first_low_s, first_high_s = known_to.first_token_s
+    token_low_s, token_high_s = intervals.per_token_s
+    first_low_s, first_high_s = intervals.first_token_s
     return Prediction(
         *_fits(found.memory),
         step_time_s=found.whole_s,
@@ -326,7 +326,7 @@ def _predict_serving(
         mfu=_mfu(job, found.tokens_per_s, inference_flops_per_token(job.model, asked)),
         memory_gib=found.memory.total / GIB,
         bottleneck=_largest_part(_by_word(found.decode), found.decode.total_s),
-        time_to_first_token_s=found.time_to_first_token_s,
+        time_to_first_token_s=found.prefill_s,
         time_to_first_token_lo_s=first_low_s,
         time_to_first_token_hi_s=first_high_s,
         time_per_output_token_s=found.time_per_output_token_s,
@@ -334,7 +334,7 @@ def _predict_serving(
         time_per_output_token_hi_s=token_high_s,
         exposed_comm_per_output_token_s=found.decode.exposed_s,
         software=software_use(job, config),
-        power=predict_power(warm, known_to.whole_s, config) if warm and with_power else PowerPrediction(),
+        power=predict_power(warm, intervals.whole_s, config) if warm and with_power else PowerPrediction(),
     )
 
 

@@ -10,7 +10,7 @@ from triplepoint.config.model import LatentAttention, LayerKind
 from triplepoint.config.point import lighter_ends
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.work.cores import Core, core_of, positions
-from triplepoint.simulate.work.ends import embedding, head, prediction
+from triplepoint.simulate.work.ends import embedding, head, multi_token_prediction
 from triplepoint.simulate.work.experts import experts
 from triplepoint.simulate.work.feed_forward import feed_forward
 from triplepoint.simulate.work.layer_parts import Part, Share, Weights, join, streaming
@@ -184,7 +184,7 @@ class LayerParts:
     def head(self) -> Part:
         """Final norm, output projection and loss, of the last stage; with multi-token prediction once more for each."""
         number = self.share.job.model.num_mtp_layers
-        return join((head(self.share), *([prediction(self.share)] * number)))
+        return join((head(self.share), *([multi_token_prediction(self.share)] * number)))
 
 
 @lru_cache(maxsize=256)  # for the layouts of a search
