@@ -165,13 +165,13 @@ def with_fault(operations: Operations, fault: Fault) -> Operations:
     is_of_rank = operations.of_worker("rank") == fault.rank
     name, size = fault.late or ("launch", 0.0)
     if name == "network":
-        work_s[np.isin(operations.group, operations.group[is_of_rank & operations.is_comm])] *= size
+        work_s[np.isin(operations.transfer, operations.transfer[is_of_rank & operations.is_comm])] *= size
     elif name == "computation":
         work_s[is_of_rank & ~operations.is_comm] *= size
     else:
         gap_s = gap_s + np.where(is_of_rank & (is_first == (name == "data")), size, 0.0)[:, None]
     times = replay(operations, order, work_s, gap_s)
-    is_shared = np.bincount(operations.group)[operations.group] > 1
+    is_shared = np.bincount(operations.transfer)[operations.transfer] > 1
     start_s = times.start_s + np.where(is_shared[:, None], gap_s, 0.0)
     return replace(operations, start_s=start_s, duration_s=times.end_s - start_s)
 

@@ -1,4 +1,4 @@
-"""Causes of slow GPUs, ranked, from what sensors and kernels say of them against their peers."""
+"""Causes of slow GPUs, ranked, from their sensors and kernels compared with those of their peers."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,23 +19,26 @@ CAUSES: Mapping[str, str] = {
     "layers": "give the stage fewer layers, or the ends of the model less beside them",
     "computation": "no sensor explains it: look for uneven sequences, memory errors, other processes on the GPU",
 }
-"""Causes and what to do about each."""
+"""Advice for each cause."""
 OF_HEAT = ("heat", "contact")
+"""Causes that are heat."""
 
 _LEAST_CLOCK = 0.01
-"""Clock below that of peers: below 1 % it explains nothing. Parts of one type differ by about as much."""
+"""Smallest relative difference in clock that counts as a cause. GPUs of one type differ by about 1 %."""
 _LEAST_THROTTLED = 0.05
-"""Share of the time by which a cause must hold a clock longer than those of peers."""
+"""Smallest throttled share of time, beyond that of peers, that counts as a cause."""
 _LOWER_LIMIT = 0.02
+"""Smallest relative difference in power limit that counts as a cause."""
 _WORSE_CONTACT = 1.25
-"""Rise over the inlet for each watt, over that of peers: parts differ by 4.5 % (config/heat/h200.yaml)."""
+"""Ratio of thermal resistance to that of peers from which contact is the cause. GPUs of one type differ by 4.5 %
+(config/heat/h200.yaml)."""
 _HOTTER_K = 8.0
-"""Temperature over that of peers from which leakage at the power limit is heat's. Our choice. Unit: K."""
+"""Temperature over that of peers from which a low clock is caused by heat. Our choice. Unit: K."""
 _LEAST_PART = 0.1
-"""A smaller part of what a GPU costs is left out, and divided among the others."""
+"""Smallest share of a suspect's cost that is reported as a cause; smaller ones are divided among the others."""
 _LEAST_PEERS = 3
 LEAST_LOST = 0.002
-"""Share of the step from which a cause is named. Our choice."""
+"""Smallest cost of a reported cause, as a share of the step. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,11 @@ class Finding:
 
     Attributes:
         rank: Global rank.
-        name: The GPU in words.
+        name: Name of the GPU, or of the stage, in messages.
         cause: A key of `CAUSES`.
-        lost_s: What it costs of a step. Unit: s.
-        evidence: What was measured, of it and of its peers.
-        is_bound: Whether it may cost less: what is known is its clock, not how long it computes.
+        lost_s: Time of the job's step that it costs. Unit: s.
+        evidence: Measured values of the GPU and of its peers, in words.
+        is_bound: Whether `lost_s` is an upper bound, since the clock is known but not the computation time.
     """
 
     rank: int
@@ -60,79 +63,81 @@ class Finding:
 
 
 Ranks = Callable[[tuple[int, int]], Sequence[int]]
-"""Returns all ranks of a replica's stage."""
+"""Returns all ranks of a place: a replica and a stage."""
 
 
 def explain(suspects: Sequence[Suspect], sensed: Mapping[int, Sensed], ranks_of: Ranks, step_s: float) -> list[Finding]:
     """Return the causes of suspects, most costly first.
 
     Args:
-        step_s: Time of the step. Unit: s.
         suspects: Slow workers.
-        sensed: What is known of GPUs, by rank; may be empty.
-        ranks_of: All ranks of a place, recorded or not.
+        sensed: Measurements of GPUs, by rank; may be empty.
+        ranks_of: Returns all ranks of a place, recorded or not.
+        step_s: Time of the step. Unit: s.
     """
-    found = []
-    for one in suspects:
-        if one.lost_s <= 0:
+    findings: list[Finding] = []
+    for suspect in suspects:
+        if suspect.lost_s <= 0:
             continue
-        ranks = [rank for rank in ranks_of(one.place) if rank in sensed] or list(one.ranks)
-        rank = _culprit(one, ranks, _of_stage(one.place[1], sensed))
+        ranks = [rank for rank in ranks_of(suspect.place) if rank in sensed] or list(suspect.ranks)
+        rank = _slowest_rank(suspect, ranks, _of_stage(suspect.place[1], sensed))
         name = sensed[rank].name if rank in sensed else f"rank {rank}"
-        parts = list(_parts(one, rank, sensed))
-        whole = sum(share for _, share, _ in parts)
-        kept = [part for part in parts if part[1] >= _LEAST_PART * whole]
-        whole = sum(share for _, share, _ in kept)
-        found += [Finding(rank, name, cause, one.lost_s * share / whole, said) for cause, share, said in kept]
-    found = [finding for finding in _by_stage(found, suspects) if finding.lost_s >= LEAST_LOST * step_s]
-    return sorted(found, key=lambda finding: -finding.lost_s)
+        parts = list(_parts(suspect, rank, sensed))
+        total = sum(share for _, share, _ in parts)
+        kept = [part for part in parts if part[1] >= _LEAST_PART * total]
+        total = sum(share for _, share, _ in kept)
+        findings += [
+            Finding(rank, name, cause, suspect.lost_s * share / total, evidence) for cause, share, evidence in kept
+        ]
+    findings = [finding for finding in _by_stage(findings, suspects) if finding.lost_s >= LEAST_LOST * step_s]
+    return sorted(findings, key=lambda finding: -finding.lost_s)
 
 
-def _by_stage(found: Sequence[Finding], suspects: Sequence[Suspect]) -> Iterator[Finding]:
-    """Yield findings, those of the division of layers as one for each stage."""
-    stage_of = {rank: one.place[1] for one in suspects for rank in one.ranks}
+def _by_stage(findings: Sequence[Finding], suspects: Sequence[Suspect]) -> Iterator[Finding]:
+    """Yield the findings; those with cause "layers" are joined into one for each stage."""
+    stage_of = {rank: suspect.place[1] for suspect in suspects for rank in suspect.ranks}
     stages: dict[int, list[Finding]] = {}
-    for one in found:
-        if one.cause == "layers":
-            stages.setdefault(stage_of.get(one.rank, 0), []).append(one)
+    for finding in findings:
+        if finding.cause == "layers":
+            stages.setdefault(stage_of.get(finding.rank, 0), []).append(finding)
         else:
-            yield one
-    for stage, own in stages.items():
-        first = max(own, key=lambda one: one.lost_s)
-        yield replace(first, name=f"stage {stage}", lost_s=sum(one.lost_s for one in own))
+            yield finding
+    for stage, of_stage in stages.items():
+        first = max(of_stage, key=lambda finding: finding.lost_s)
+        yield replace(first, name=f"stage {stage}", lost_s=sum(finding.lost_s for finding in of_stage))
 
 
 def _of_stage(stage: int, sensed: Mapping[int, Sensed]) -> Mapping[int, Sensed]:
-    """Return the GPUs of a stage, which do the same work; all of them where those are too few to compare."""
-    own = {rank: one for rank, one in sensed.items() if one.stage == stage}
-    return own if len(own) > _LEAST_PEERS else sensed
+    """Return the GPUs of a stage, which do the same work; all GPUs if those are too few to compare."""
+    of_stage = {rank: gpu for rank, gpu in sensed.items() if gpu.stage == stage}
+    return of_stage if len(of_stage) > _LEAST_PEERS else sensed
 
 
-def _culprit(suspect: Suspect, ranks: Sequence[int], sensed: Mapping[int, Sensed]) -> int:
-    """Return the rank of a worker that is slow: ranks of a tensor parallel group wait for one another."""
+def _slowest_rank(suspect: Suspect, ranks: Sequence[int], sensed: Mapping[int, Sensed]) -> int:
+    """Return the slowest rank of a suspect; the other ranks of a tensor parallel group wait for it."""
     known = [sensed[rank] for rank in ranks if rank in sensed]
     if suspect.respect not in ("computation", "work") or not known:
         return suspect.ranks[0]
-    slowest = max(known, key=lambda one: (_slower(one, sensed), -one.rank))
+    slowest = max(known, key=lambda gpu: (_relative_slowness(gpu, sensed), -gpu.rank))
     return slowest.rank
 
 
-def _slower(one: Sensed, sensed: Mapping[int, Sensed]) -> float:
-    """Return how much more slowly a GPU runs than its peers, by its clock and its own computation; 0 if not known."""
-    clock = _usual("clock_mhz", one, sensed) / one.clock_mhz - 1
-    compute = one.compute_s / _usual("compute_s", one, sensed) - 1
+def _relative_slowness(gpu: Sensed, sensed: Mapping[int, Sensed]) -> float:
+    """Return how much slower a GPU is than its peers, by its clock plus its computation time; 0 if not known."""
+    clock = _usual("clock_mhz", gpu, sensed) / gpu.clock_mhz - 1
+    compute = gpu.compute_s / _usual("compute_s", gpu, sensed) - 1
     return sum(value for value in (clock, compute) if math.isfinite(value))
 
 
-def _usual(name: str, one: Sensed, sensed: Mapping[int, Sensed], least: int = _LEAST_PEERS - 1) -> float:
-    """Return the median over the other GPUs; NaN of fewer than so many others."""
-    values = [getattr(other, name) for other in sensed.values() if other.rank != one.rank]
+def _usual(name: str, gpu: Sensed, sensed: Mapping[int, Sensed], min_others: int = _LEAST_PEERS - 1) -> float:
+    """Return the median of an attribute over the other GPUs; NaN if it is known for too few of them."""
+    values = [getattr(other, name) for other in sensed.values() if other.rank != gpu.rank]
     known = [value for value in values if math.isfinite(value)]
-    return float(np.median(known)) if len(known) >= least else math.nan
+    return float(np.median(known)) if len(known) >= min_others else math.nan
 
 
 def _parts(suspect: Suspect, rank: int, sensed: Mapping[int, Sensed]) -> Iterator[tuple[str, float, str]]:
-    """Yield causes of one suspect, the share of its excess that each explains, and the evidence."""
+    """Yield the causes of a suspect, each with the share of the excess that it explains, and the evidence."""
     percent = f"{suspect.excess:.1%}"
     if suspect.respect == "transfer":
         yield "network", 1.0, f"its transfers take {percent} longer than equal ones, with every partner"
@@ -141,129 +146,153 @@ def _parts(suspect: Suspect, rank: int, sensed: Mapping[int, Sensed]) -> Iterato
     elif suspect.respect == "data":
         yield "data", 1.0, f"its step begins {suspect.excess_s:.3g} s after that of others ({percent} of the step)"
     else:
-        yield from _of_computation(suspect, rank, sensed)
+        yield from _parts_of_computation(suspect, rank, sensed)
 
 
-def _of_computation(suspect: Suspect, rank: int, sensed: Mapping[int, Sensed]) -> Iterator[tuple[str, float, str]]:
-    whose = "workers of its stage" if suspect.has_peers else "other stages"
-    slow = f"computes {suspect.excess:.1%} longer than {whose}"
+def _parts_of_computation(
+    suspect: Suspect, rank: int, sensed: Mapping[int, Sensed]
+) -> Iterator[tuple[str, float, str]]:
+    """Yield the causes of slow computation: clock, then launches, then what neither explains."""
+    others = "workers of its stage" if suspect.has_peers else "other stages"
+    slow = f"computes {suspect.excess:.1%} longer than {others}"
     if suspect.respect == "work":
-        slow = f"comes to collectives {suspect.excess_s:.3g} s a step later than {whose}"
+        slow = f"comes to collectives {suspect.excess_s:.3g} s a step later than {others}"
     left = 1.0
-    one = sensed.get(rank)
-    if one is not None:
-        peers = _of_stage(one.stage, sensed)
-        behind = _usual("clock_mhz", one, peers) / one.clock_mhz - 1
-        if behind >= (_LEAST_CLOCK if suspect.has_peers else LEAST_EXCESS) and _is_odd(one, peers):
-            share = min(1.0, behind / suspect.excess)
-            cause, why, is_plain = cause_of_clock(one, sensed)
-            if suspect.has_peers or is_plain:  # GPUs of other stages have other clocks by their work
-                yield cause, share, f"{slow}; {why}"
+    gpu = sensed.get(rank)
+    if gpu is not None:
+        peers = _of_stage(gpu.stage, sensed)
+        slower_clock = _usual("clock_mhz", gpu, peers) / gpu.clock_mhz - 1
+        least = _LEAST_CLOCK if suspect.has_peers else LEAST_EXCESS
+        if slower_clock >= least and _is_clock_outlier(gpu, peers):
+            share = min(1.0, slower_clock / suspect.excess)
+            cause, evidence, is_certain = cause_of_clock(gpu, sensed)
+            if suspect.has_peers or is_certain:  # the work of other stages gives their GPUs other clocks
+                yield cause, share, f"{slow}; {evidence}"
                 left -= share
-        late_s = one.host_s - _usual("host_s", one, peers, least=1)
+        late_s = gpu.host_s - _usual("host_s", gpu, peers, min_others=1)
         if left > 0 and late_s >= _LEAST_PART * suspect.excess_s:
             share = min(left, late_s / suspect.excess_s)
             yield "launch", share, f"{slow}; its host is {late_s:.3g} s a step later with launches than others"
             left -= share
     if left > 0:
-        rest = "computation" if suspect.has_peers else "layers"
-        yield rest, left, slow if one is None or math.isnan(one.clock_mhz) else f"{slow} at {one.clock_mhz:.0f} MHz"
+        cause = "computation" if suspect.has_peers else "layers"
+        yield cause, left, slow if gpu is None or math.isnan(gpu.clock_mhz) else f"{slow} at {gpu.clock_mhz:.0f} MHz"
 
 
-def _is_odd(one: Sensed, peers: Mapping[int, Sensed]) -> bool:
-    """Return whether the clock of a GPU stands out from those of its peers, which differ as parts do."""
+def _is_clock_outlier(gpu: Sensed, peers: Mapping[int, Sensed]) -> bool:
+    """Return whether the clock of a GPU is below those of its peers by more than GPUs of one type differ."""
     clocks = {rank: other.clock_mhz for rank, other in peers.items() if math.isfinite(other.clock_mhz)}
     scores = outlier_scores(np.median(list(clocks.values())) / np.array(list(clocks.values())))
-    return bool(scores[list(clocks).index(one.rank)] > LEAST_Z)
+    return bool(scores[list(clocks).index(gpu.rank)] > LEAST_Z)
 
 
-def cause_of_clock(one: Sensed, everyone: Mapping[int, Sensed]) -> tuple[str, str, bool]:
-    """Return why the clock of a GPU is below that of its peers, what says so, and whether a counter or limit does.
+def cause_of_clock(gpu: Sensed, all_gpus: Mapping[int, Sensed]) -> tuple[str, str, bool]:
+    """Return why the clock of a GPU is below that of its peers.
 
     Args:
-        one: The GPU.
-        everyone: All GPUs of the job, itself too.
+        gpu: The GPU.
+        all_gpus: All GPUs of the job by rank, including this one.
+
+    Returns:
+        The cause, the evidence, and whether the cause is certain: a throttle counter or a power limit shows it.
     """
-    sensed = _of_stage(one.stage, everyone)
-    usual_mhz = _usual("clock_mhz", one, sensed)
-    behind = f"{one.clock_mhz:.0f} MHz against {usual_mhz:.0f}"
-    brake, thermal = (_beyond(one, sensed, names) for names in (("power_brake",), ("sw_thermal", "hw_thermal")))
-    limit_w = _usual("limit_w", one, sensed)
+    peers = _of_stage(gpu.stage, all_gpus)
+    usual_mhz = _usual("clock_mhz", gpu, peers)
+    clocks = f"{gpu.clock_mhz:.0f} MHz against {usual_mhz:.0f}"
+    brake, thermal = (
+        _excess_throttled(gpu, peers, names) for names in (("power_brake",), ("sw_thermal", "hw_thermal"))
+    )
+    limit_w = _usual("limit_w", gpu, peers)
     if brake >= _LEAST_THROTTLED:
-        return "power limit", f"{behind}; its power brake held the clock {brake:.0%} of the time longer", True
+        return "power limit", f"{clocks}; its power brake held the clock {brake:.0%} of the time longer", True
     if thermal >= _LEAST_THROTTLED:
-        return *_of_heat(one, everyone, f"{behind}; heat held the clock {thermal:.0%} of the time longer"), True
-    if one.limit_w < (1 - _LOWER_LIMIT) * limit_w:
-        return "power limit", f"{behind}; its power limit is {one.limit_w:.0f} W against {limit_w:.0f}", True
-    hotter_k = one.temp_c - _usual("temp_c", one, sensed)
-    is_capped = one.throttled.get("power_cap_share", 0.0) >= _LEAST_THROTTLED
+        return *_cause_of_heat(gpu, all_gpus, f"{clocks}; heat held the clock {thermal:.0%} of the time longer"), True
+    if gpu.limit_w < (1 - _LOWER_LIMIT) * limit_w:
+        return "power limit", f"{clocks}; its power limit is {gpu.limit_w:.0f} W against {limit_w:.0f}", True
+    hotter_k = gpu.temp_c - _usual("temp_c", gpu, peers)
+    is_capped = gpu.throttled.get("power_cap_share", 0.0) >= _LEAST_THROTTLED
     if hotter_k >= _HOTTER_K:
         at_limit = "; hotter at its power limit, so it leaks more" if is_capped else ""
-        return *_of_heat(one, everyone, f"{behind}{at_limit}"), False
+        return *_cause_of_heat(gpu, all_gpus, f"{clocks}{at_limit}"), False
     if is_capped:
-        capped = one.throttled["power_cap_share"]
-        said = f"{behind}; at the same limit, held by it {capped:.0%} of the time: a part that needs more power"
-        return "power limit", said, False
-    return "computation", f"{behind}, and no cause counted", False
+        capped = gpu.throttled["power_cap_share"]
+        evidence = f"{clocks}; at the same limit, held by it {capped:.0%} of the time: a part that needs more power"
+        return "power limit", evidence, False
+    return "computation", f"{clocks}, and no cause counted", False
 
 
-def _of_heat(one: Sensed, sensed: Mapping[int, Sensed], said: str) -> tuple[str, str]:
-    """Return whether a hot GPU is ill cooled itself or stands in heat: by its rise over the inlet for each watt."""
-    rise = _rise(one, sensed)
-    others = [other for other in sensed.values() if other.rank != one.rank]
-    alike = [other for other in others if other.device == one.device]
-    alike = alike if len(alike) >= _LEAST_PEERS else others
-    rises = [_rise(other, sensed) for other in alike]
-    known = [value for value in rises if math.isfinite(value)]
-    usual_c = _usual("temp_c", one, sensed)
-    said = f"{said}; {one.temp_c:.0f} degC against {usual_c:.0f}"
-    if math.isfinite(rise) and known:
-        said += f", {rise:.3f} K/W over its inlet of {one.inlet_c:.0f} degC against {np.median(known):.3f}"
-        return ("contact" if rise >= _WORSE_CONTACT * np.median(known) else "heat"), said
-    usual_w = _usual("power_w", one, sensed)
-    is_alone = one.temp_c - usual_c >= _HOTTER_K and one.power_w <= usual_w
-    return ("contact" if is_alone else "heat"), f"{said} at {one.power_w:.0f} W against {usual_w:.0f}"
+def _cause_of_heat(gpu: Sensed, all_gpus: Mapping[int, Sensed], evidence: str) -> tuple[str, str]:
+    """Return "contact" if a hot GPU is badly cooled itself, "heat" if warm air reaches it; and the evidence.
 
+    GPUs at the same position of other nodes are compared by thermal resistance. If the inlet temperature or power is
+    not known, temperature and power decide.
 
-def _rise(one: Sensed, sensed: Mapping[int, Sensed]) -> float:
-    """Return by how much a die is above its inlet for each watt, half of them its own, half its node's. Unit: K/W.
-
-    The air that reaches it was warmed by others of its node, which draw more than a GPU that is throttled.
+    Args:
+        gpu: The hot GPU.
+        all_gpus: All GPUs of the job, by rank.
+        evidence: Evidence so far, to which that of heat is added.
     """
-    of_node = [other.power_w for other in sensed.values() if other.node == one.node and math.isfinite(other.power_w)]
-    return (one.temp_c - one.inlet_c) / ((one.power_w + float(np.mean(of_node or [math.nan]))) / 2)
+    resistance = _thermal_resistance(gpu, all_gpus)
+    others = [other for other in all_gpus.values() if other.rank != gpu.rank]
+    same_position = [other for other in others if other.device == gpu.device]
+    compared = same_position if len(same_position) >= _LEAST_PEERS else others
+    resistances = [_thermal_resistance(other, all_gpus) for other in compared]
+    known = [value for value in resistances if math.isfinite(value)]
+    usual_c = _usual("temp_c", gpu, all_gpus)
+    evidence = f"{evidence}; {gpu.temp_c:.0f} degC against {usual_c:.0f}"
+    if math.isfinite(resistance) and known:
+        usual = np.median(known)
+        evidence += f", {resistance:.3f} K/W over its inlet of {gpu.inlet_c:.0f} degC against {usual:.3f}"
+        return ("contact" if resistance >= _WORSE_CONTACT * usual else "heat"), evidence
+    usual_w = _usual("power_w", gpu, all_gpus)
+    is_hot_without_power = gpu.temp_c - usual_c >= _HOTTER_K and gpu.power_w <= usual_w
+    return ("contact" if is_hot_without_power else "heat"), f"{evidence} at {gpu.power_w:.0f} W against {usual_w:.0f}"
 
 
-def _beyond(one: Sensed, sensed: Mapping[int, Sensed], names: Sequence[str]) -> float:
-    """Return by which share of the time causes held a clock longer than the median of peers; 0 where not counted."""
+def _thermal_resistance(gpu: Sensed, sensed: Mapping[int, Sensed]) -> float:
+    """Return the rise of the die over the inlet per watt; NaN if not known. Unit: K/W.
 
-    def held(of: Sensed) -> float:
-        return sum(of.throttled.get(f"{name}_share", 0.0) for name in names)
+    The power is the mean of the GPU's own and of the mean of its node: the other GPUs of the node warm the air that
+    reaches it, and draw more than a throttled one.
+    """
+    of_node = [other.power_w for other in sensed.values() if other.node == gpu.node and math.isfinite(other.power_w)]
+    return (gpu.temp_c - gpu.inlet_c) / ((gpu.power_w + float(np.mean(of_node or [math.nan]))) / 2)
 
-    others = [held(other) for other in sensed.values() if other.rank != one.rank]
-    return held(one) - float(np.median(others)) if others else 0.0
+
+def _excess_throttled(gpu: Sensed, sensed: Mapping[int, Sensed], causes: Sequence[str]) -> float:
+    """Return the share of time that causes throttle a GPU beyond the median of its peers; 0 without peers."""
+
+    def throttled_share(one: Sensed) -> float:
+        return sum(one.throttled.get(f"{cause}_share", 0.0) for cause in causes)
+
+    others = [throttled_share(other) for other in sensed.values() if other.rank != gpu.rank]
+    return throttled_share(gpu) - float(np.median(others)) if others else 0.0
 
 
 def explain_clocks(sensed: Mapping[int, Sensed], step_s: float) -> list[Finding]:
-    """Return the causes of GPUs whose clock is below that of all others: where nothing tells how long they compute.
+    """Return the causes of GPUs whose clock is an outlier, for jobs without known computation times; costs are bounds.
 
-    The job waits for the slowest, so what several cost is divided as the cost of a runway is among aircraft of
-    different size; what is said is a bound, of a step that computes all the time.
+    The bound holds for a step that is all computation. The job waits for the slowest GPU. So the excess of the slowest
+    is shared as in the airport problem: each part of it by all GPUs that are at least that slow.
+
+    Args:
+        sensed: Measurements of GPUs, by rank.
+        step_s: Time of the step. Unit: s.
     """
-    known = [one for one in sensed.values() if one.clock_mhz > 0]
+    known = [gpu for gpu in sensed.values() if gpu.clock_mhz > 0]
     if len(known) < _LEAST_PEERS:
         return []
-    usual = [_of_stage(one.stage, sensed) for one in known]
-    behind = np.array(
-        [_usual("clock_mhz", one, peers) / one.clock_mhz - 1 for one, peers in zip(known, usual, strict=True)]
+    slower_clock = np.array(
+        [_usual("clock_mhz", gpu, _of_stage(gpu.stage, sensed)) / gpu.clock_mhz - 1 for gpu in known]
     )
-    z_scores = outlier_scores(behind)
-    is_slow = (behind >= LEAST_EXCESS) & (z_scores > LEAST_Z)
-    slow = sorted(zip(behind[is_slow].tolist(), np.flatnonzero(is_slow).tolist(), strict=True))
-    found, last, shared = [], 0.0, 0.0
-    for index, (size, at) in enumerate(slow):
-        shared += (size - last) / (1 + slow[-1][0]) * step_s / (len(slow) - index)
-        cause, said, _ = cause_of_clock(known[at], sensed)
-        found.append(Finding(known[at].rank, known[at].name, cause, shared, said, is_bound=True))
-        last = size
-    return found[::-1]
+    z_scores = outlier_scores(slower_clock)
+    is_slow = (slower_clock >= LEAST_EXCESS) & (z_scores > LEAST_Z)
+    slow = sorted(zip(slower_clock[is_slow].tolist(), np.flatnonzero(is_slow).tolist(), strict=True))
+    findings, previous, cost_s = [], 0.0, 0.0
+    for number, (slower, index) in enumerate(slow):
+        cost_s += (slower - previous) / (1 + slow[-1][0]) * step_s / (len(slow) - number)
+        gpu = known[index]
+        cause, evidence, _ = cause_of_clock(gpu, sensed)
+        findings.append(Finding(gpu.rank, gpu.name, cause, cost_s, evidence, is_bound=True))
+        previous = slower
+    return findings[::-1]

@@ -1,8 +1,8 @@
-"""How GPUs of a job differ by their sensors: the hottest, the one of the lowest clock, and what heat explains."""
+"""Differences between the GPUs of a job: the hottest, the one with the lowest clock, and the cost of heat."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -11,111 +11,123 @@ from triplepoint.why.explain import OF_HEAT, Finding
 from triplepoint.why.operations import Float
 from triplepoint.why.sensed import Sensed
 
-_LEAST_OTHERS = 1
 _LEAST_PEERS = 3
-"""Other GPUs from which their spread says whether one stands out; of fewer the difference is said as it is."""
+"""Number of other GPUs from which their spread shows an outlier; with fewer the difference alone decides."""
 _EQUAL_POWER = 0.05
-"""Powers that differ by less count as equal: a die 40 K over its inlet is then 2 K off. Our choice."""
+"""Powers that differ by a smaller share count as equal: a die 40 K over its inlet is then 2 K off. Our choice."""
 _LEAST_SIGMAS = 3.5
-"""Source: Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, chapter 3."""
+"""Smallest robust z-score of an outlier. Source: Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers,
+chapter 3."""
 _LEAST_K, _LEAST_CLOCK = 3.0, 0.01
-"""Temperature and clock that differ by less are said to be alike: sensors give whole degrees, parts of one type differ
-by about 1 % in clock. Our choice. Unit: K, share."""
-
+"""Smallest difference in temperature and relative difference in clock of an outlier: sensors give whole degrees, and
+GPUs of one type differ by about 1 % in clock. Our choice. Unit: K, share."""
 _NO_HEAT = 0.001
-"""Share of the step below which heat is said to cost nothing."""
+"""Largest cost of heat that is reported as none, as a share of the step."""
 _LEAST_GPUS = 4
-"""GPUs a rank correlation is said of."""
+"""Smallest number of GPUs for a rank correlation."""
 
 _Quantity = Literal["temp_c", "clock_mhz"]
 
 
+class _Extreme(NamedTuple):
+    """The GPU with the highest or lowest value of a quantity, compared with others."""
+
+    gpu: Sensed
+    others: list[Sensed]
+    """GPUs it is compared with: of its stage, or all if those are too few."""
+    usual: float
+    """Median of the others, in the quantity's unit."""
+    usual_w: float
+    """Median power of the others; NaN if not known. Unit: W."""
+    is_outlier: bool
+
+
 def describe_gpus(sensed: Mapping[int, Sensed]) -> Iterator[str]:
-    """Yield a sentence each on the hottest GPU and the one of the lowest clock; nothing where no two are known.
+    """Yield a sentence on the hottest GPU and one on the GPU with the lowest clock, if two GPUs or more are known.
 
     Args:
-        sensed: What is known of GPUs, by rank.
+        sensed: Measurements of GPUs, by rank.
     """
-    hot = _apart("temp_c", sensed, sign=1)
-    slow = _apart("clock_mhz", sensed, sign=-1)
+    hot = _extreme("temp_c", sensed, sign=1)
+    slow = _extreme("clock_mhz", sensed, sign=-1)
     if hot is not None:
-        yield _sentence("hottest", hot, f"{hot[0].temp_c:.0f} degC", _kelvin(hot))
+        difference = f"{hot.gpu.temp_c - hot.usual:.1f} K above {_name_others(hot)}"
+        yield _sentence("hottest", hot, f"{hot.gpu.temp_c:.0f} degC, {difference}")
     if slow is not None:
-        yield _sentence("lowest clock", slow, f"{slow[0].clock_mhz:.0f} MHz", _percent(slow))
+        difference = f"{1 - slow.gpu.clock_mhz / slow.usual:.1%} below {_name_others(slow)}"
+        yield _sentence("lowest clock", slow, f"{slow.gpu.clock_mhz:.0f} MHz, {difference}")
 
 
-def _apart(name: _Quantity, sensed: Mapping[int, Sensed], sign: int) -> tuple[Sensed, list[Sensed], float, bool] | None:
-    """Return the GPU with the most, or least, of a quantity; the others; their median; whether it stands out."""
-    known = [one for one in sensed.values() if math.isfinite(getattr(one, name)) and getattr(one, name) > 0]
-    if len(known) <= _LEAST_OTHERS:
+def _extreme(name: _Quantity, sensed: Mapping[int, Sensed], sign: int) -> _Extreme | None:
+    """Return the GPU with the highest (sign 1) or lowest (sign -1) value; None if fewer than two have one."""
+    known = [gpu for gpu in sensed.values() if math.isfinite(getattr(gpu, name)) and getattr(gpu, name) > 0]
+    if len(known) < 2:
         return None
-    extreme = max(known, key=lambda one: (sign * getattr(one, name), -one.rank))
-    others = [one for one in known if one.rank != extreme.rank and one.stage == extreme.stage]
-    others = others if len(others) >= _LEAST_PEERS else [one for one in known if one.rank != extreme.rank]
-    values = [getattr(one, name) for one in others]
+    extreme = max(known, key=lambda gpu: (sign * getattr(gpu, name), -gpu.rank))
+    others = [gpu for gpu in known if gpu.rank != extreme.rank and gpu.stage == extreme.stage]
+    others = others if len(others) >= _LEAST_PEERS else [gpu for gpu in known if gpu.rank != extreme.rank]
+    values = [getattr(gpu, name) for gpu in others]
     usual = float(np.median(values))
     excess = sign * (getattr(extreme, name) - usual)
     least = _LEAST_K if name == "temp_c" else _LEAST_CLOCK * usual
     spread = _LEAST_SIGMAS * robust_sigma(values) if len(others) >= _LEAST_PEERS else 0.0
-    return extreme, others, usual, excess >= max(least, spread)
+    powers_w = [gpu.power_w for gpu in others if math.isfinite(gpu.power_w)]
+    usual_w = float(np.median(powers_w)) if powers_w else math.nan
+    return _Extreme(extreme, others, usual, usual_w, excess >= max(least, spread))
 
 
-def _kelvin(found: tuple[Sensed, list[Sensed], float, bool]) -> str:
-    return f"{found[0].temp_c - found[2]:.1f} K above {_others(found[1])}"
+def _name_others(extreme: _Extreme) -> str:
+    """Return words for the value of the others."""
+    return "that of the other" if len(extreme.others) == 1 else f"the median of the {len(extreme.others)} others"
 
 
-def _percent(found: tuple[Sensed, list[Sensed], float, bool]) -> str:
-    return f"{1 - found[0].clock_mhz / found[2]:.1%} below {_others(found[1])}"
+def _sentence(title: str, extreme: _Extreme, value: str) -> str:
+    """Return the sentence on an extreme GPU: its value, its power, and the reason if it is an outlier."""
+    reason = _reason(title, extreme) if extreme.is_outlier else "as GPUs of one type differ"
+    return f"{title}: {extreme.gpu.name}, {value}{_describe_power(extreme)}: {reason}"
 
 
-def _others(others: Sequence[Sensed]) -> str:
-    return "that of the other" if len(others) == 1 else f"the median of the {len(others)} others"
-
-
-def _sentence(what: str, found: tuple[Sensed, list[Sensed], float, bool], value: str, apart: str) -> str:
-    one, others, _, is_odd = found
-    said = f"{what}: {one.name}, {value}, {apart}{_at_power(one, others)}"
-    return f"{said}: {_why(what, one, others)}" if is_odd else f"{said}: as GPUs of one type differ"
-
-
-def _at_power(one: Sensed, others: Sequence[Sensed]) -> str:
-    usual_w = _usual_w(others)
-    if math.isnan(one.power_w) or math.isnan(usual_w):
+def _describe_power(extreme: _Extreme) -> str:
+    """Return the power of an extreme GPU against that of the others, in words."""
+    power_w, usual_w = extreme.gpu.power_w, extreme.usual_w
+    if math.isnan(power_w) or math.isnan(usual_w):
         return "; power is not known"
-    words = "equal power" if _has_equal_power(one, others) else f"{one.power_w / usual_w - 1:+.0%} power"
-    return f" at {words} ({one.power_w:.0f} W against {usual_w:.0f} W)"
+    words = "equal power" if _has_equal_power(extreme) else f"{power_w / usual_w - 1:+.0%} power"
+    return f" at {words} ({power_w:.0f} W against {usual_w:.0f} W)"
 
 
-def _usual_w(others: Sequence[Sensed]) -> float:
-    known = [one.power_w for one in others if math.isfinite(one.power_w)]
-    return float(np.median(known)) if known else math.nan
+def _has_equal_power(extreme: _Extreme) -> bool:
+    """Return whether an extreme GPU draws as much as the others."""
+    return abs(extreme.gpu.power_w / extreme.usual_w - 1) < _EQUAL_POWER
 
 
-def _has_equal_power(one: Sensed, others: Sequence[Sensed]) -> bool:
-    return abs(one.power_w / _usual_w(others) - 1) < _EQUAL_POWER
-
-
-def _why(what: str, one: Sensed, others: Sequence[Sensed]) -> str:
-    """Return what power says of a GPU that stands out."""
-    usual_w = _usual_w(others)
-    if math.isnan(one.power_w) or math.isnan(usual_w):
+def _reason(title: str, extreme: _Extreme) -> str:
+    """Return the reason that power suggests for an outlier."""
+    power_w, usual_w = extreme.gpu.power_w, extreme.usual_w
+    if math.isnan(power_w) or math.isnan(usual_w):
         return "it stands out"
-    if what == "hottest":
-        if one.power_w > usual_w and not _has_equal_power(one, others):
+    if title == "hottest":
+        if power_w > usual_w and not _has_equal_power(extreme):
             return "it draws more, so its load may be the reason"
         return "its cooling or its air is worse"
-    if one.power_w < usual_w and not _has_equal_power(one, others):
+    if power_w < usual_w and not _has_equal_power(extreme):
         return "it draws less: held back, or with less to do"
     return "it gets less clock for its power: a hotter or worse part, or other work"
 
 
 def explain_heat(findings: Sequence[Finding], sensed: Mapping[int, Sensed], step_s: float) -> str:
-    """Return what heat explains, with how temperature and clock go together over GPUs."""
-    lost_s = sum(one.lost_s for one in findings if one.cause in OF_HEAT)
-    known = [one for one in sensed.values() if math.isfinite(one.temp_c) and math.isfinite(one.clock_mhz)]
+    """Return a sentence on the cost of heat and the rank correlation of temperature and clock over GPUs.
+
+    Args:
+        findings: Causes of slow GPUs.
+        sensed: Measurements of GPUs, by rank.
+        step_s: Time of the step. Unit: s.
+    """
+    lost_s = sum(finding.lost_s for finding in findings if finding.cause in OF_HEAT)
+    known = [gpu for gpu in sensed.values() if math.isfinite(gpu.temp_c) and math.isfinite(gpu.clock_mhz)]
     if len(known) < _LEAST_GPUS:
         return f"Heat is judged from {_LEAST_GPUS} GPUs with temperature and clock on; {len(known)} have both here."
-    rho = _rank_correlation([one.temp_c for one in known], [one.clock_mhz for one in known])
+    rho = _rank_correlation([gpu.temp_c for gpu in known], [gpu.clock_mhz for gpu in known])
     over = f"over {len(known)} GPUs temperature and clock have a rank correlation of {rho:.2f}"
     if math.isnan(rho):
         over = f"the {len(known)} GPUs do not differ in temperature or in clock"
@@ -124,13 +136,13 @@ def explain_heat(findings: Sequence[Finding], sensed: Mapping[int, Sensed], step
     return f"Heat explains {lost_s / step_s:.1%} of the step; {over}."
 
 
-def _rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return Spearman's rank correlation; NaN where one of both has a single value."""
+def _rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return Spearman's rank correlation; NaN if all values of one series are equal."""
 
-    def ranked(values: Sequence[float]) -> Float:
+    def mean_ranks(values: Sequence[float]) -> Float:
         return np.array([np.mean(np.flatnonzero(np.sort(values) == value)) for value in values])
 
-    both = np.stack([ranked(one), ranked(other)])
-    apart = both - both.mean(axis=1, keepdims=True)
-    length = float(np.prod(np.sqrt((apart**2).sum(axis=1))))
-    return float((apart[0] * apart[1]).sum() / length) if length else math.nan
+    ranks = np.stack([mean_ranks(first), mean_ranks(second)])
+    deviations = ranks - ranks.mean(axis=1, keepdims=True)
+    norm = float(np.prod(np.sqrt((deviations**2).sum(axis=1))))
+    return float((deviations[0] * deviations[1]).sum() / norm) if norm else math.nan

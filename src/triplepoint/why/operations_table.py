@@ -1,4 +1,4 @@
-"""Read a table of operations as StragglerAnalysis publishes them: one row per operation of a worker and step."""
+"""Read a table of operations in StragglerAnalysis's format: one row per operation of a worker and step."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from triplepoint.errors import UserError
-from triplepoint.why.operations import Float, Int64, Operations, Worker, number_groups
+from triplepoint.why.operations import Int64, Operations, Worker, number_groups
 
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id")
-"""Columns that are read; times in seconds since the start of the step."""
+"""Columns that are read. Times are in seconds after the start of the step."""
 _ALONE, _STAGE, _REPLICA, _ALL = "alone", "stage", "replica", "all"
 _PARTNERS: Mapping[str, str] = {
     "grads-reduce-scatter": _STAGE,
@@ -21,19 +21,19 @@ _PARTNERS: Mapping[str, str] = {
     "optimizer-clip-main-grad": _ALL,
     "layernorm-grads-all-reduce": _ALONE,
 }
-"""Who takes part in collectives: workers of a stage, of a replica, or all. That of norms is inside a worker."""
+"""Members of each collective: the workers of a stage, of a replica, or all. That of layer norms is inside a worker."""
 _SENDS: Mapping[str, tuple[str, int]] = {
     "forward-send": ("forward", 0),
     "forward-recv": ("forward", -1),
     "backward-send": ("backward", 0),
     "backward-recv": ("backward", 1),
 }
-"""Transfers of the pipeline: their direction, and how far the sending stage is."""
+"""Direction of each pipeline operation, and the offset from its stage to the sending stage."""
 _COMM = frozenset(_PARTNERS) | frozenset(_SENDS)
 
 
 def is_operations_table(path: Path) -> bool:
-    """Return whether a Parquet file has the columns of such a table."""
+    """Return whether a Parquet file has the columns of a table of operations."""
     try:
         return set(COLUMNS) <= set(pq.read_schema(path).names)
     except (pa.ArrowInvalid, OSError):
@@ -51,36 +51,39 @@ def read_operations(path: Path) -> Operations:
     keys = np.stack([table[name].to_numpy().astype(np.int64) for name in ("dp_rank", "stage", "seq_id")])
     names = pc.dictionary_encode(table["optype"].cast(pa.string())).combine_chunks()
     kinds, kind = names.dictionary.to_pylist(), names.indices.to_numpy().astype(np.int64)
-    keys, first, place = np.unique(np.vstack((keys, kind)), axis=1, return_index=True, return_inverse=True)
-    place = place.reshape(-1)
-    times = [_by_step(table[name].to_numpy(), place, step, keys.shape[1], len(steps)) for name in COLUMNS[5:7]]
-    if table.num_rows != keys.shape[1] * len(steps) or any(np.isnan(column).any() for column in times):
+    keys, first_row, operation = np.unique(np.vstack((keys, kind)), axis=1, return_index=True, return_inverse=True)
+    start_s, duration_s = np.full((2, keys.shape[1], len(steps)), np.nan)
+    for times_s, column in ((start_s, "start_ts"), (duration_s, "duration")):
+        times_s[operation.reshape(-1), step] = table[column].to_numpy()
+    is_complete = table.num_rows == start_s.size and not np.isnan((start_s, duration_s)).any()
+    if not is_complete:
         raise UserError(
             f"{path}: {table.num_rows} rows, expected {keys.shape[1]} operations in each of {len(steps)} steps; "
             "leave out steps that differ from the others, and operations given twice"
         )
     dp, stage, sequence, kind = keys
-    places = sorted(set(zip(dp.tolist(), stage.tolist(), strict=True)))
-    rank = table["rank"].to_numpy()[first]
-    ranks = {(d, s): int(r) for d, s, r in zip(dp.tolist(), stage.tolist(), rank.tolist(), strict=True)}
-    number = {found: index for index, found in enumerate(places)}
+    place_of = list(zip(dp.tolist(), stage.tolist(), strict=True))
+    places = sorted(set(place_of))
+    ranks = dict(zip(place_of, table["rank"].to_numpy()[first_row].tolist(), strict=True))
+    index_of = {place: index for index, place in enumerate(places)}
     return Operations(
-        workers=[Worker(ranks[found], *found) for found in places],
+        workers=[Worker(int(ranks[place]), *place) for place in places],
         kinds=kinds,
         steps=steps,
-        worker=np.array([number[found] for found in zip(dp.tolist(), stage.tolist(), strict=True)]),
+        worker=np.array([index_of[place] for place in place_of]),
         kind=kind,
-        group=_groups(kinds, dp, stage, sequence, kind),
+        transfer=_transfers(kinds, dp, stage, sequence, kind),
         is_comm=np.array([name in _COMM for name in kinds])[kind],
-        alike=kind,
+        duration_class=kind,
         rate_class=kind,
         size_bytes=np.ones(len(kind)),
-        start_s=times[0],
-        duration_s=times[1],
+        start_s=start_s,
+        duration_s=duration_s,
     )
 
 
 def _read(path: Path) -> pa.Table:
+    """Read the columns of a table of operations. Raises `UserError` if it is not one."""
     try:
         table = pq.read_table(path)
     except FileNotFoundError:
@@ -97,25 +100,19 @@ def _read(path: Path) -> pa.Table:
     return table
 
 
-def _by_step(values: Float, place: Int64, step: Int64, num_operations: int, num_steps: int) -> Float:
-    dense = np.full((num_operations, num_steps), np.nan)
-    dense[place, step] = values
-    return dense
-
-
-def _groups(kinds: Sequence[str], dp: Int64, stage: Int64, sequence: Int64, kind: Int64) -> Int64:
-    """Return the number of the transfer of every operation."""
+def _transfers(kinds: Sequence[str], dp: Int64, stage: Int64, sequence: Int64, kind: Int64) -> Int64:
+    """Return the number of the transfer of each operation; shape (num_operations,)."""
     num_stages = int(stage.max()) + 1
     keys: list[object] = []
-    for index, (of_kind, replica, own, number) in enumerate(
+    for index, (kind_index, replica, stage_number, number) in enumerate(
         zip(kind.tolist(), dp.tolist(), stage.tolist(), sequence.tolist(), strict=True)
     ):
-        name = kinds[of_kind]
+        name = kinds[kind_index]
         if name in _SENDS:
             direction, offset = _SENDS[name]
-            keys.append((direction, replica, (own + offset) % num_stages, number))
+            keys.append((direction, replica, (stage_number + offset) % num_stages, number))
             continue
-        who = _PARTNERS.get(name, _ALONE)
-        among = {_STAGE: own, _REPLICA: (replica,), _ALL: None, _ALONE: (index, "alone")}[who]
-        keys.append((name, who, among, number))
+        partners = _PARTNERS.get(name, _ALONE)
+        members = {_STAGE: stage_number, _REPLICA: replica, _ALL: None, _ALONE: index}[partners]
+        keys.append((name, partners, members, number))
     return number_groups(keys)

@@ -1,10 +1,10 @@
-"""What-if replay: when every operation would start and end if some lasted otherwise.
+"""What-if replay: start and end of every operation if some operations had other durations.
 
-An operation starts once all that its worker had ended before it have ended: the order in time of a recorded step is the
-order of dependencies, so pipeline schedules and overlapped communication need no rule of their own. Communication that
-begins while its worker computes begins at the same share of that computation, and the pass of its direction that
-follows needs it. A transfer ends when the last that takes part has started and it has lasted as long as it did from
-there; a buffered send does not wait.
+The order in time of a recorded step is taken as the order of dependencies. So an operation starts when all operations
+that its worker had ended before it have ended, and pipeline schedules and overlapped communication need no rule of
+their own. Communication that starts during a computation of its worker starts at the same fraction of that computation,
+and the next pass of the same direction needs it. A transfer ends its own duration after its last member has started; a
+buffered send does not wait.
 
 Source:
     Lin et al. 2025, Understanding Stragglers in Large Model Training Using What-if Analysis, OSDI'25, section 3.
@@ -17,20 +17,25 @@ import numpy as np
 from triplepoint.why.operations import Bool, Float, Int64, Operations
 
 _LATE_S, _LATE_SHARE = 2e-4, 0.1
-"""What begins so soon before another ends, in s and as a share of that one, is taken to begin after it: ends that a
-host notes are late by some 10 us, and times may be single precision. Our choice."""
+"""An operation that starts less than this time before another ends is taken to start after it. The limit is the smaller
+of a time in s and a share of the other's duration. A host records ends some 10 us late, and times may have single
+precision. Our choice."""
 
 
 class Order(NamedTuple):
     """Order of events of a step.
 
     Attributes:
-        events: Operations that start, and those that end as -1 - index; shape (2 * num_operations,).
-        inside: Of each operation the one it begins in the course of; -1 if there is none; shape (num_operations,).
-        share: Share of that one that is over by then; same shape.
-        members: Operations of every transfer.
-        awaited: Of each operation one of another worker that it waits for though nothing recorded says so; -1 if none.
-        users: Of operations that run beside computation, the pass that first needs each; others hold up what follows.
+        events: Starts and ends in order: a start is the index of its operation, an end is -1 - index; shape
+            (2 * num_operations,).
+        inside: For each operation the computation during which it starts; -1 if there is none; shape
+            (num_operations,).
+        share: Fraction of that computation that is over at the start; same shape.
+        members: Operations of each transfer.
+        awaited: For each operation the operation of another worker that it waits for without a recorded transfer; -1
+            if there is none; same shape.
+        users: For each operation overlapped with computation, the first pass that needs it. Any other operation
+            delays the next one of its worker.
     """
 
     events: Int64
@@ -43,57 +48,63 @@ class Order(NamedTuple):
 
 def find_order(operations: Operations) -> Order:
     """Return the order of events in the step of median length."""
-    length = operations.step_time_s
-    step = int(np.argsort(length)[(len(length) - 1) // 2])
+    step_s = operations.step_time_s
+    step = int(np.argsort(step_s)[(len(step_s) - 1) // 2])
     start, end = operations.start_s[:, step], operations.end_s[:, step]
     latest = np.where(operations.is_waiting, operations.latest_start_s[:, step], start)
-    ends_at = np.maximum(end - _tolerance_s(end - start), latest)
-    at = np.concatenate((start, ends_at))
-    codes = np.concatenate((np.arange(len(start)), -1 - np.arange(len(end))))
-    by_group = np.argsort(operations.group, kind="stable")
-    members = np.split(by_group, np.cumsum(np.bincount(operations.group))[:-1])
-    inside, share = _inside(operations, start, end)
-    # At one time a transfer has all its starts before it ends, and what follows it starts after.
-    is_early = (np.bincount(operations.group)[operations.group] > 1) | (end == start)
+    event_end = np.maximum(end - _tolerance_s(end - start), latest)
+    time = np.concatenate((start, event_end))
+    events = np.concatenate((np.arange(len(start)), -1 - np.arange(len(end))))
+    by_transfer = np.argsort(operations.transfer, kind="stable")
+    members = np.split(by_transfer, np.cumsum(np.bincount(operations.transfer))[:-1])
+    inside, share = _surrounding_computation(operations, start, end)
+    # Of events at the same time, a transfer's starts come before its ends, and what follows it comes after them.
+    is_early = (np.bincount(operations.transfer)[operations.transfer] > 1) | (end == start)
     turn = np.concatenate((np.where(is_early, 0, 2), np.ones(len(end))))
     awaited = np.full(len(start), -1, dtype=np.int64)
-    users = _users(operations, inside, start, end)
-    return Order(codes[np.lexsort((turn, at))], inside, share, members, awaited, users)
+    users = _users_of_overlapped(operations, inside, start, end)
+    return Order(events[np.lexsort((turn, time))], inside, share, members, awaited, users)
 
 
-def _inside(operations: Operations, start: Float, end: Float) -> tuple[Int64, Float]:
-    """Return the computation that communication begins in, and the share of it that is over."""
+def _surrounding_computation(operations: Operations, start: Float, end: Float) -> tuple[Int64, Float]:
+    """Return `inside` and `share` of `Order`: the computation during which each transfer starts, and how much is over.
+
+    Args:
+        operations: The operations.
+        start: Start of each operation; shape (num_operations,). Unit: s.
+        end: End of each operation; same shape. Unit: s.
+    """
     inside, share = np.full(len(start), -1, dtype=np.int64), np.zeros(len(start))
     tolerance_s = _tolerance_s(end - start)
     for worker in range(len(operations.workers)):
-        own = np.flatnonzero(operations.worker == worker)
-        work = own[~operations.is_comm[own]]
+        of_worker = np.flatnonzero(operations.worker == worker)
+        work = of_worker[~operations.is_comm[of_worker]]
         work = work[np.argsort(start[work])]
         if not len(work):
             continue
-        comm = own[operations.is_comm[own]]
-        at = work[np.maximum(np.searchsorted(start[work], start[comm]) - 1, 0)]
-        is_in = (start[at] < start[comm]) & (end[at] - tolerance_s[at] > start[comm])
-        inside[comm[is_in]] = at[is_in]
-        share[comm[is_in]] = (start[comm] - start[at])[is_in] / (end - start)[at][is_in]
+        comm = of_worker[operations.is_comm[of_worker]]
+        previous = work[np.maximum(np.searchsorted(start[work], start[comm]) - 1, 0)]
+        is_in = (start[previous] < start[comm]) & (end[previous] - tolerance_s[previous] > start[comm])
+        inside[comm[is_in]] = previous[is_in]
+        share[comm[is_in]] = (start[comm] - start[previous])[is_in] / (end - start)[previous][is_in]
     return inside, share
 
 
-def _users(operations: Operations, inside: Int64, start: Float, end: Float) -> dict[int, int]:
-    """Return the pass of the same direction that follows each transfer that runs beside computation."""
-    of_kind = [name.split("-")[0] if "pp-comm" in name or "compute" in name else "" for name in operations.kinds]
-    direction = np.array(of_kind)[operations.kind]
-    found: dict[int, int] = {}
+def _users_of_overlapped(operations: Operations, inside: Int64, start: Float, end: Float) -> dict[int, int]:
+    """Return for each transfer overlapped with computation the next pass of its direction, which needs it."""
+    by_kind = [name.split("-")[0] if "pp-comm" in name or "compute" in name else "" for name in operations.kinds]
+    direction_of = np.array(by_kind)[operations.kind]
+    users: dict[int, int] = {}
     for worker in range(len(operations.workers)):
-        for way in ("forward", "backward"):
-            own = np.flatnonzero((operations.worker == worker) & (direction == way))
-            passes = own[~operations.is_comm[own]]
+        for direction in ("forward", "backward"):
+            indices = np.flatnonzero((operations.worker == worker) & (direction_of == direction))
+            passes = indices[~operations.is_comm[indices]]
             passes = passes[np.argsort(start[passes])]
-            beside = own[operations.is_comm[own] & (inside[own] >= 0)]
-            at = np.searchsorted(start[passes], end[beside])
-            has_user = at < len(passes)
-            found |= dict(zip(beside[has_user].tolist(), passes[at[has_user]].tolist(), strict=True))
-    return found
+            overlapped = indices[operations.is_comm[indices] & (inside[indices] >= 0)]
+            following = np.searchsorted(start[passes], end[overlapped])
+            has_user = following < len(passes)
+            users |= dict(zip(overlapped[has_user].tolist(), passes[following[has_user]].tolist(), strict=True))
+    return users
 
 
 def _tolerance_s(duration_s: Float) -> Float:
@@ -104,87 +115,89 @@ class Replayed(NamedTuple):
     """Times of a replay; shape (num_operations, num_columns). Unit: s."""
 
     start_s: Float
-    """Of transfers when each could have started for its worker."""
+    """Start of each operation; for a transfer the time from which its worker is free for it."""
     end_s: Float
+    """End of each operation."""
 
     @property
     def step_time_s(self) -> Float:
-        """Time of the step in every column; shape (num_columns,). Unit: s."""
+        """Time of the step in each column; shape (num_columns,). Unit: s."""
         return np.asarray(self.end_s.max(axis=0))
 
 
 def replay(operations: Operations, order: Order, work_s: Float, gap_s: Float | None = None) -> Replayed:
-    """Return the times of operations that last so long.
+    """Return starts and ends of operations with given durations.
 
     Args:
         operations: The operations.
-        order: Their order.
-        work_s: Duration without waiting for others; a column for each step or case; shape
+        order: Order of their events.
+        work_s: Duration without the wait for others, one column for each step or case; shape
             (num_operations, num_columns). Unit: s.
-        gap_s: What passes before each starts although it could; same shape; none if not given. Unit: s.
+        gap_s: Time by which each operation starts later than it could; same shape; zero if not given. Unit: s.
     """
     num_columns = work_s.shape[1]
     free = np.zeros((len(operations.workers), num_columns))
     start, end = np.zeros(work_s.shape), np.zeros(work_s.shape)
-    worker, group = operations.worker.tolist(), operations.group.tolist()
+    worker, transfer = operations.worker.tolist(), operations.transfer.tolist()
     inside, share, waits = order.inside.tolist(), order.share.tolist(), operations.is_waiting.tolist()
-    awaited, used = order.awaited.tolist(), _used(order)
-    is_shared = [len(order.members[number]) > 1 and waits[one] for one, number in enumerate(group)]
+    awaited, needs = order.awaited.tolist(), _needs(order)
+    is_shared = [len(order.members[number]) > 1 and waits[index] for index, number in enumerate(transfer)]
     for event in order.events.tolist():
         if event >= 0:
-            now = free[worker[event]]
+            ready = free[worker[event]]
             if inside[event] >= 0:
-                within = inside[event]
-                now = np.maximum(now, start[within] + share[event] * work_s[within])
-            for one in used.get(event, ()):
-                now = np.maximum(now, end[one])
+                computation = inside[event]
+                ready = np.maximum(ready, start[computation] + share[event] * work_s[computation])
+            for needed in needs.get(event, ()):
+                ready = np.maximum(ready, end[needed])
             if awaited[event] >= 0:
-                now = np.maximum(now, end[awaited[event]])
-            start[event] = now if gap_s is None or is_shared[event] else now + gap_s[event]
+                ready = np.maximum(ready, end[awaited[event]])
+            start[event] = ready if gap_s is None or is_shared[event] else ready + gap_s[event]
             continue
-        one = -1 - event
-        last = start[one]
-        if is_shared[one]:
-            members = order.members[group[one]]
-            last = start[members].max(axis=0)
+        index = -1 - event
+        last_start = start[index]
+        if is_shared[index]:
+            members = order.members[transfer[index]]
+            last_start = start[members].max(axis=0)
             if gap_s is not None:
-                last = last + gap_s[members].max(axis=0)
-        np.add(last, work_s[one], out=end[one])
-        if one not in order.users:
-            np.maximum(free[worker[one]], end[one], out=free[worker[one]])
+                last_start = last_start + gap_s[members].max(axis=0)
+        np.add(last_start, work_s[index], out=end[index])
+        if index not in order.users:
+            np.maximum(free[worker[index]], end[index], out=free[worker[index]])
     return Replayed(start, end)
 
 
-def _used(order: Order) -> dict[int, list[int]]:
-    """Return what each pass needs of what ran beside computation."""
-    used: dict[int, list[int]] = {}
-    for one, user in order.users.items():
-        used.setdefault(user, []).append(one)
-    return used
+def _needs(order: Order) -> dict[int, list[int]]:
+    """Return for each pass the overlapped transfers that it needs: `Order.users` the other way round."""
+    needs: dict[int, list[int]] = {}
+    for transfer, user in order.users.items():
+        needs.setdefault(user, []).append(transfer)
+    return needs
 
 
 def find_gaps(operations: Operations, order: Order) -> tuple[Float, Bool]:
-    """Return what passed before each operation started although it could, and which operations were a worker's first.
+    """Return the gap before each operation, and whether it is the first of its worker.
 
-    A transfer can start when the last that takes part is free; what each waits for others until then is no gap.
+    A gap is the time by which an operation starts later than it could. A transfer can start when its last member is
+    free; the wait of the others until then is no gap.
 
     Returns:
-        Shape (num_operations, num_steps), none below 0 (unit: s), and shape (num_operations,).
+        Gaps of shape (num_operations, num_steps), none below 0, in s; and booleans of shape (num_operations,).
     """
     free = np.zeros((len(operations.workers), len(operations.steps)))
     ready, is_first = operations.start_s.copy(), np.zeros(len(operations.worker), dtype=np.bool_)
-    end, worker, used = operations.end_s, operations.worker.tolist(), _used(order)
+    end, worker_of, needs = operations.end_s, operations.worker.tolist(), _needs(order)
     has_begun = np.zeros(len(operations.workers), dtype=np.bool_)
     for event in order.events.tolist():
-        own = worker[event if event >= 0 else -1 - event]
+        worker = worker_of[event if event >= 0 else -1 - event]
         if event >= 0:
             if order.inside[event] < 0:
-                needed = [*used.get(event, ()), *([order.awaited[event]] if order.awaited[event] >= 0 else [])]
-                ready[event] = np.maximum.reduce([free[own], *(end[one] for one in needed)])
-            is_first[event] = not has_begun[own]
-            has_begun[own] = True
+                needed = [*needs.get(event, ()), *([order.awaited[event]] if order.awaited[event] >= 0 else [])]
+                ready[event] = np.maximum.reduce([free[worker], *(end[index] for index in needed)])
+            is_first[event] = not has_begun[worker]
+            has_begun[worker] = True
         elif -1 - event not in order.users:
-            np.maximum(free[own], end[-1 - event], out=free[own])
+            np.maximum(free[worker], end[-1 - event], out=free[worker])
     for members in order.members:
         waiting = members[operations.is_waiting[members]]
         if len(members) > 1:
@@ -193,18 +206,20 @@ def find_gaps(operations: Operations, order: Order) -> tuple[Float, Bool]:
 
 
 _LONG_GAP, _NEAR_GAP, _LEAST_STEPS = 0.005, 0.1, 8
-"""Share of the step from which a gap is looked into; share of it that may remain once it is explained; steps from which
-two workers that begin at the same time are no accident, of fewer half of all are. Our choice."""
+"""Smallest gap that is examined, as a share of the step; share of the gap that may remain unexplained; number of steps
+from which one other worker that starts at the same time is enough evidence (with fewer steps, half of all workers must
+do so). Our choice."""
 
 
 def with_unrecorded_waits(operations: Operations, order: Order, gap_s: Float) -> Order:
-    """Return the order with waits that nothing recorded: barriers of a framework, and synchronisations.
+    """Return the order with unrecorded waits: barriers and synchronisations of a framework.
 
-    Taken for lateness of the host they would hide who is waited for. A long gap is such a wait if other workers begin
-    the same kind of operation at the same time: what ended just before, on any other, was waited for.
+    If these waits counted as a late host, they would hide the worker that is waited for. A long gap is such a wait if
+    other workers start the same kind of operation at the same time. The operation of another worker that ended just
+    before is then the one waited for.
     """
     num_workers = len(operations.workers)
-    least = 1 if len(operations.steps) >= _LEAST_STEPS else max(2, num_workers // 2)
+    min_others = 1 if len(operations.steps) >= _LEAST_STEPS else max(2, num_workers // 2)
     awaited, end_s, start_s = order.awaited.copy(), operations.end_s, operations.start_s
     step_s, gap_mean_s = operations.step_time_s.mean(), gap_s.mean(axis=1)
     for late in np.flatnonzero(gap_mean_s >= _LONG_GAP * step_s).tolist():
@@ -212,7 +227,7 @@ def with_unrecorded_waits(operations: Operations, order: Order, gap_s: Float) ->
         is_other = operations.worker != operations.worker[late]
         apart_s = np.abs(np.median(start_s - start_s[late], axis=1))
         is_same = is_other & (operations.kind == operations.kind[late]) & (apart_s <= near_s)
-        if len(np.unique(operations.worker[is_same])) < least:
+        if len(np.unique(operations.worker[is_same])) < min_others:
             continue
         since_s = np.median(start_s[late] - end_s, axis=1)
         since_s = np.where(is_other & (since_s >= 0), since_s, np.inf)

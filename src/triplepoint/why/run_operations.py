@@ -1,8 +1,7 @@
-"""Operations of a run of ours: from its traces, or from the step times of its ranks alone.
+"""Operations from the tables of a run: passes and transfers of its traces, or whole steps.
 
-From traces: passes of micro-batches and optimizer as the timeline of the first profiled step has them, and collectives
-and transfers outside of them (pipeline, data parallel). What a pass has inside, such as tensor parallel collectives, is
-in its time.
+From traces come the passes of micro-batches and the optimizer of the first profiled step, and the transfers outside of
+them (pipeline, data parallel). Communication inside a pass, such as tensor parallel collectives, is part of its time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,20 +20,21 @@ from triplepoint.why.operations import Float, Operations, Worker, number_groups
 Row = Mapping[str, Any]
 
 _LARGE_BYTES = 16 * 2**20
-"""From so many bytes on the time of a transfer goes with them; smaller ones are compared with equal ones. Ours."""
+"""Size from which the time of a transfer is proportional to its size; smaller transfers are compared at equal size. Our
+choice."""
 _PASSES = {"forward": "forward-compute", "backward": "backward-compute", "optimizer": "optimizer"}
-"""Phases that are operations; those of reductions hold nothing but their collectives."""
+"""Phases that are operations, with their kind; phases of reductions hold nothing but their collectives."""
 INSIDE = frozenset({"tp", "cp", "ep", "etp"})
-"""Groups whose communication is part of a pass."""
+"""Process groups whose communication is part of a pass."""
 
 
 def operations_of_traces(run: Path, place: Callable[[int], tuple[int, int]], gpus_per_node: int) -> Operations:
     """Return the operations of the first profiled step.
 
     Args:
-        run: Folder of the run, its traces joined.
-        place: Replica and stage of a rank.
-        gpus_per_node: Ranks of a node: transfers inside of one are not compared with those out of it.
+        run: Folder with the tables of joined traces.
+        place: Returns replica and stage of a rank.
+        gpus_per_node: Ranks per node; transfers inside a node are not compared with transfers between nodes.
 
     Raises:
         UserError: If a table is missing or damaged, or no passes were traced.
@@ -45,16 +45,15 @@ def operations_of_traces(run: Path, place: Callable[[int], tuple[int, int]], gpu
     if not passes:
         raise UserError(f"{run / 'timeline.parquet'}: has no phases; every rank needs its forward and backward passes")
     comm = _communication(run)
-    rows = [_pass_row(row) for row in passes] + comm_rows(
-        comm, offset_ns(timeline, comm) if len(comm) else 0, gpus_per_node
-    )
+    offset_ns = clock_offset_ns(timeline, comm) if len(comm) else 0
+    rows = [_pass_row(row) for row in passes] + comm_rows(comm, offset_ns, gpus_per_node)
     ranks = sorted({row["rank"] for row in passes})
     rows = [row for row in rows if row["rank"] in ranks]
     return operations_of_rows(rows, [Worker(rank, *place(rank)) for rank in ranks])
 
 
 def _communication(run: Path) -> pa.Table:
-    """Return the collectives of the first profiled step that are no part of a pass."""
+    """Return the rows of `collectives` of the first profiled step that are not part of a pass."""
     table = COLLECTIVES.read(run / "collectives.parquet")
     table = table.filter(pc.is_valid(table["step"]))
     table = table.filter(pc.equal(table["step"], pc.min(table["step"])))
@@ -62,24 +61,25 @@ def _communication(run: Path) -> pa.Table:
     return table.filter(pc.invert(inside))
 
 
-def offset_ns(passes_and_comm: pa.Table, comm: pa.Table) -> int:
-    """Return what to take off times of collectives: the timeline has the same ones since the step's start.
+def clock_offset_ns(timeline: pa.Table, comm: pa.Table) -> int:
+    """Return the offset between the clocks of `collectives` and `timeline`, whose times start at the step. Unit: ns.
 
-    It may lack some, and join others, so those of one rank, kind, group and duration are paired where both tables have
-    as many; the median of their differences is taken.
+    The timeline may lack some collectives and join others. So collectives of equal rank, kind, group and duration are
+    paired where both tables have the same number of them; the offset is the median difference of their starts.
     """
-    drawn = passes_and_comm.filter(pc.equal(passes_and_comm["lane"], "comm"))
-    known, found = _starts(comm, "kind"), _starts(drawn, "label")
-    apart = [
-        one - other
-        for key, starts in known.items()
-        if len(starts) == len(found.get(key, ()))
-        for one, other in zip(sorted(starts), sorted(found[key]), strict=True)
+    of_comm = _starts_ns(comm, "kind")
+    of_timeline = _starts_ns(timeline.filter(pc.equal(timeline["lane"], "comm")), "label")
+    differences_ns = [
+        start - start_in_timeline
+        for key, starts in of_comm.items()
+        if len(starts) == len(of_timeline.get(key, ()))
+        for start, start_in_timeline in zip(sorted(starts), sorted(of_timeline[key]), strict=True)
     ]
-    return int(np.median(apart)) if apart else int(min(map(min, known.values())))
+    return int(np.median(differences_ns)) if differences_ns else int(min(map(min, of_comm.values())))
 
 
-def _starts(table: pa.Table, kind: str) -> dict[tuple[Any, ...], list[int]]:
+def _starts_ns(table: pa.Table, kind: str) -> dict[tuple[Any, ...], list[int]]:
+    """Return starts by rank, kind (the column of this name), group and duration. Unit: ns."""
     starts: dict[tuple[Any, ...], list[int]] = {}
     columns = [table[name].to_pylist() for name in ("rank", kind, "group", "duration_ns", "t_start_ns")]
     for *key, start in zip(*columns, strict=True):
@@ -88,69 +88,102 @@ def _starts(table: pa.Table, kind: str) -> dict[tuple[Any, ...], list[int]]:
 
 
 def _pass_row(row: Row) -> dict[str, Any]:
-    key = ("pass", row["rank"], row["label"], row["stage"], row["microbatch"], row["t_start_ns"])
+    """Return the operation of a pass, as `operations_of_rows` takes it."""
     kind = _PASSES[row["label"]]
-    times = {"start": row["t_start_ns"], "duration": row["duration_ns"]}
-    return {"rank": row["rank"], "kind": kind, "is_comm": False, "key": key, "alike": kind} | times
+    return {
+        "rank": row["rank"],
+        "kind": kind,
+        "is_comm": False,
+        "transfer": ("pass", row["rank"], row["label"], row["stage"], row["microbatch"], row["t_start_ns"]),
+        "duration_class": kind,
+        "start": row["t_start_ns"],
+        "duration": row["duration_ns"],
+    }
 
 
-def comm_rows(comm: pa.Table, zero_ns: int, gpus_per_node: int) -> list[dict[str, Any]]:
-    """Return rows of communication, with times since `zero_ns`; those of one transfer have one key."""
+def comm_rows(comm: pa.Table, origin_ns: int, gpus_per_node: int) -> list[dict[str, Any]]:
+    """Return the operations of communication, as `operations_of_rows` takes them.
+
+    Args:
+        comm: Rows of table `collectives`.
+        origin_ns: Time that is subtracted from starts. Unit: ns.
+        gpus_per_node: Ranks per node.
+    """
     rows = []
     for row in comm.to_pylist():
         rank, peer, kind = row["rank"], _peer(row), row["kind"]
         if peer is not None and kind in ("send", "recv"):
             ends = (rank, peer) if kind == "send" else (peer, rank)
-            key: tuple[Any, ...] = ("pair", row["group_name"], *ends, row["sequence"])
+            transfer: tuple[Any, ...] = ("pair", row["group_name"], *ends, row["sequence"])
             name = "forward-pp-comm" if ends[0] < ends[1] else "backward-pp-comm"
             members: tuple[int, ...] = ends
         else:
             members = tuple(map(int, row["ranks"].split(","))) if row["ranks"] else (rank,)
-            key = ("all", row["group_name"], row["ranks"], kind, row["sequence"])
+            transfer = ("all", row["group_name"], row["ranks"], kind, row["sequence"])
             name = f"{row['group'] or 'other'}-{kind.replace('_', '-')}"
         if row["group_name"] is None or (row["num_seen"] or 0) < 1:
-            key = ("alone", rank, row["t_start_ns"])
-        is_far = len({one // gpus_per_node for one in members}) > 1
-        times: dict[str, Any] = {"start": row["t_start_ns"] - zero_ns, "duration": row["duration_ns"]}
-        size, link = row["size_bytes"] or 0.0, (name, is_far, len(members))
-        is_large = size >= _LARGE_BYTES
-        times |= {"rate_class": link if is_large else (*link, size), "size_bytes": size if is_large else 1.0}
-        rows.append({"rank": rank, "kind": name, "is_comm": True, "key": key, "alike": (*link, size)} | times)
+            transfer = ("alone", rank, row["t_start_ns"])
+        is_between_nodes = len({member // gpus_per_node for member in members}) > 1
+        size_bytes, link = row["size_bytes"] or 0.0, (name, is_between_nodes, len(members))
+        is_large = size_bytes >= _LARGE_BYTES
+        rows.append({
+            "rank": rank,
+            "kind": name,
+            "is_comm": True,
+            "transfer": transfer,
+            "duration_class": (*link, size_bytes),
+            "rate_class": link if is_large else (*link, size_bytes),
+            "size_bytes": size_bytes if is_large else 1.0,
+            "start": row["t_start_ns"] - origin_ns,
+            "duration": row["duration_ns"],
+        })  # fmt: skip
     return rows
 
 
 def _peer(row: Row) -> int | None:
-    """Return the other end of a transfer: where the trace does not tell, the other rank of a group of two."""
-    others = [one for one in map(int, (row["ranks"] or "").split(",") if row["ranks"] else ()) if one != row["rank"]]
+    """Return the other rank of a point-to-point transfer; if the trace lacks it, the other one of a group of two."""
+    ranks = map(int, row["ranks"].split(",") if row["ranks"] else ())
+    others = [rank for rank in ranks if rank != row["rank"]]
     return row["peer"] if row["peer"] is not None else others[0] if len(others) == 1 else None
 
 
 def operations_of_rows(rows: list[dict[str, Any]], workers: list[Worker], steps: Sequence[int] = (0,)) -> Operations:
-    """Return operations of rows whose start and duration, in ns, are one number or one of each step."""
+    """Return the operations of rows.
+
+    Args:
+        rows: One row per operation. `transfer`, `duration_class` and `rate_class` are any hashable values, equal for
+            equal numbers in `Operations`; `start` and `duration` are a number, or one for each step, in ns.
+        workers: The workers; `rank` of a row is that of its worker.
+        steps: Numbers of the steps.
+    """
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
-    index = {worker.rank: number for number, worker in enumerate(workers)}
+    index_of = {worker.rank: index for index, worker in enumerate(workers)}
     shape = (len(rows), len(steps))
-    start, duration = (
+    start_s, duration_s = (
         np.array([row[name] for row in rows], dtype=float).reshape(shape) / NS_PER_S for name in ("start", "duration")
     )
     return Operations(
         workers=workers,
         kinds=kinds,
         steps=np.array(steps),
-        worker=np.array([index[row["rank"]] for row in rows]),
+        worker=np.array([index_of[row["rank"]] for row in rows]),
         kind=np.array([kinds.index(row["kind"]) for row in rows]),
-        group=number_groups([row["key"] for row in rows]),
+        transfer=number_groups([row["transfer"] for row in rows]),
         is_comm=np.array([row["is_comm"] for row in rows]),
-        alike=number_groups([row["alike"] for row in rows]),
-        rate_class=number_groups([row.get("rate_class", row["alike"]) for row in rows]),
+        duration_class=number_groups([row["duration_class"] for row in rows]),
+        rate_class=number_groups([row.get("rate_class", row["duration_class"]) for row in rows]),
         size_bytes=np.array([row.get("size_bytes", 1.0) for row in rows]),
-        start_s=start,
-        duration_s=duration,
+        start_s=start_s,
+        duration_s=duration_s,
     )
 
 
 def operations_of_steps(run: Path, place: Callable[[int], tuple[int, int]]) -> Operations:
-    """Return one operation for each rank and measured step: its step, which ends where its last work does.
+    """Return one operation for each rank and measured step: the whole step.
+
+    Args:
+        run: Folder of the run.
+        place: Returns replica and stage of a rank.
 
     Raises:
         UserError: If the table is missing or damaged, or ranks have no measured step in common.
@@ -158,9 +191,9 @@ def operations_of_steps(run: Path, place: Callable[[int], tuple[int, int]]) -> O
     table = STEPS.read(run / "raw" / "steps.parquet")
     table = table.filter(pc.equal(table["kind"], "measured"))
     ranks = sorted(pc.unique(table["rank"]).to_pylist())
-    took = (table["t_end_ns"].to_numpy() - table["t_start_ns"].to_numpy()) / NS_PER_S
+    times_s = (table["t_end_ns"].to_numpy() - table["t_start_ns"].to_numpy()) / NS_PER_S
     by_step: dict[int, dict[int, float]] = {}
-    for rank, step, time_s in zip(table["rank"].to_pylist(), table["step"].to_pylist(), took.tolist(), strict=True):
+    for rank, step, time_s in zip(table["rank"].to_pylist(), table["step"].to_pylist(), times_s.tolist(), strict=True):
         by_step.setdefault(step, {})[rank] = time_s
     steps = sorted(step for step, times in by_step.items() if len(times) == len(ranks))
     if not steps:
@@ -172,7 +205,7 @@ def operations_of_steps(run: Path, place: Callable[[int], tuple[int, int]]) -> O
 
 
 def operations_of_one_rank(folder: Path) -> Operations | None:
-    """Return one operation for each profiled step of the only rank traced; None of several ranks, or without steps.
+    """Return one operation for each profiled step if a single rank was traced; None for several ranks or no intervals.
 
     Raises:
         UserError: If the table of intervals is damaged.
@@ -183,13 +216,13 @@ def operations_of_one_rank(folder: Path) -> Operations | None:
     ranks = pc.unique(table["rank"]).to_pylist()
     if len(ranks) != 1:
         return None
-    of_steps = table.group_by("step").aggregate([("exposed_ns", "sum")]).sort_by("step")
-    duration_s = of_steps["exposed_ns_sum"].to_numpy()[None, :] / NS_PER_S
-    return _whole_steps([Worker(ranks[0], ranks[0], 0)], of_steps["step"].to_pylist(), duration_s)
+    by_step = table.group_by("step").aggregate([("exposed_ns", "sum")]).sort_by("step")
+    duration_s = by_step["exposed_ns_sum"].to_numpy()[None, :] / NS_PER_S
+    return _whole_steps([Worker(ranks[0], ranks[0], 0)], by_step["step"].to_pylist(), duration_s)
 
 
 def _whole_steps(workers: Sequence[Worker], steps: Sequence[int], duration_s: Float) -> Operations:
-    """Return one operation for each worker and step, of durations of shape (num_workers, num_steps)."""
+    """Return one operation for each worker and step; durations have shape (num_workers, num_steps)."""
     numbers, zeros = np.arange(len(workers)), np.zeros(len(workers), dtype=np.int64)
     return Operations(
         workers=workers,
@@ -197,9 +230,9 @@ def _whole_steps(workers: Sequence[Worker], steps: Sequence[int], duration_s: Fl
         steps=np.array(steps),
         worker=numbers,
         kind=zeros,
-        group=numbers,
+        transfer=numbers,
         is_comm=zeros.astype(bool),
-        alike=zeros,
+        duration_class=zeros,
         rate_class=zeros,
         size_bytes=np.ones(len(workers)),
         start_s=np.zeros(duration_s.shape),
@@ -208,7 +241,7 @@ def _whole_steps(workers: Sequence[Worker], steps: Sequence[int], duration_s: Fl
 
 
 def places_of_traces(folder: Path) -> dict[int, tuple[int, int]]:
-    """Return replica and stage of every traced rank, from its passes and its pipeline's group.
+    """Return replica and stage of each traced rank: the stage from its passes, the replica from its pipeline group.
 
     Raises:
         UserError: If a table is missing or damaged.
@@ -219,8 +252,7 @@ def places_of_traces(folder: Path) -> dict[int, tuple[int, int]]:
     for rank, stage in zip(passes["rank"].to_pylist(), passes["stage"].to_pylist(), strict=True):
         stages[rank] = min(stage, stages.get(rank, stage))
     table = COLLECTIVES.read(folder / "collectives.parquet")
-    of_pipeline = table.filter(pc.and_(pc.equal(table["group"], "pp"), pc.is_valid(table["ranks"])))
-    lines = dict(zip(of_pipeline["rank"].to_pylist(), of_pipeline["ranks"].to_pylist(), strict=True))
-    keys = [lines.get(rank, str(rank)) for rank in sorted(stages)]
-    replicas = number_groups(keys).tolist()
+    pipeline = table.filter(pc.and_(pc.equal(table["group"], "pp"), pc.is_valid(table["ranks"])))
+    group_of = dict(zip(pipeline["rank"].to_pylist(), pipeline["ranks"].to_pylist(), strict=True))
+    replicas = number_groups([group_of.get(rank, str(rank)) for rank in sorted(stages)]).tolist()
     return {rank: (replica, stages[rank]) for rank, replica in zip(sorted(stages), replicas, strict=True)}

@@ -1,4 +1,4 @@
-"""What sensors and kernels say of every GPU of a run, cut to its measured steps."""
+"""Measurements of each GPU of a run: means of its sensors over the measured steps, and its computation in traces."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,30 +22,31 @@ _MEANS = {
     "limit_w": "gpu_power_limit_w",
     "temp_c": "gpu_temp_c",
 }
-"""Fields of `Sensed` that are means of a column of table `telemetry`."""
-_WITHOUT_INSTANT = "gpu_power_average_w"
-"""Power where a driver has no instantaneous one."""
+"""Column of table `telemetry` whose mean is a field of `Sensed`, by field."""
+_AVERAGE_POWER = "gpu_power_average_w"
+"""Power column that is used if the driver has no instantaneous power."""
+_THROTTLED = ("gpu_power_cap_s", "gpu_sync_boost_s", "gpu_sw_thermal_s", "gpu_hw_thermal_s", "gpu_power_brake_s")
 
 
 @dataclass(frozen=True)
 class Sensed:
-    """One GPU; NaN is what nothing measured.
+    """Measurements of one GPU; NaN if not measured.
 
     Attributes:
         rank: Global rank.
-        host: Its host.
-        device: gpu0, gpu1, ... on its host; empty where traces alone are known.
+        host: Name of its host.
+        device: gpu0, gpu1, ... on its host; empty if only traces are known.
         node: Index of its node.
-        uuid: Identity of the device, where it has one.
-        stage: Pipeline stage: GPUs of others do other work.
-        clock_mhz: Mean clock of its compute units. Unit: MHz.
+        uuid: UUID of the device, if it has one.
+        stage: Pipeline stage; GPUs of different stages do different work.
+        clock_mhz: Mean SM clock. Unit: MHz.
         power_w: Mean power. Unit: W.
-        limit_w: Power limit in force. Unit: W.
-        temp_c: Mean temperature of its die. Unit: degC.
-        inlet_c: Air or liquid that enters its node. Unit: degC.
-        throttled: Share of the time that each cause held its clock down, by `<cause>_share`; nothing if not counted.
-        compute_s: Its own computation in a profiled step, waits left out. Unit: s.
-        host_s: Time of a profiled step in which its host was late with launches. Unit: s.
+        limit_w: Mean of the enforced power limit. Unit: W.
+        temp_c: Mean temperature of the die. Unit: degC.
+        inlet_c: Mean temperature of the air or liquid that enters its node. Unit: degC.
+        throttled: Share of time that each cause throttles the clock, by `<cause>_share`; empty if not counted.
+        compute_s: Computation time per profiled step, without waits. Unit: s.
+        host_s: Idle time per profiled step because the host launches late. Unit: s.
     """
 
     rank: int
@@ -65,91 +66,92 @@ class Sensed:
 
     @property
     def name(self) -> str:
-        """The GPU in words, with its identity where it has one: of simulated hosts the node's number."""
+        """Name in messages: device, host (of a simulated host the node's number) and rank."""
         if not self.device:
             return f"rank {self.rank}"
         return f"{self.device} of {self.host if self.host != 'simulated' else f'node {self.node}'} (rank {self.rank})"
 
 
 def sense(run: Path, manifest: Manifest, stage_of: Callable[[int], int]) -> list[Sensed]:
-    """Return what is known of every rank's GPU, by rank.
+    """Return the measurements of all GPUs of a run, sorted by rank.
 
     Args:
         run: Folder of the run.
-        manifest: Its manifest.
-        stage_of: Pipeline stage of a rank.
+        manifest: Manifest of the run.
+        stage_of: Returns the pipeline stage of a rank.
 
     Raises:
         UserError: If a table is damaged.
     """
     telemetry = TELEMETRY.read(run / "telemetry.parquet") if (run / "telemetry.parquet").is_file() else None
     steps = STEPS.read(run / "raw" / "steps.parquet")
-    work = _work(run)
-    found = []
+    times_s = _trace_times(run)
+    gpus = []
     for node in manifest.nodes:
         windows_ns = _windows_ns(steps, [device.rank for device in node.devices])
         windows_ns = manifest.on_first_clock(node, windows_ns) if len(windows_ns) else windows_ns
         of_node = None if telemetry is None else telemetry.filter(pc.equal(telemetry["node"], node.node))
         sensors = _sensors(of_node, node, windows_ns) if of_node is not None and len(windows_ns) else {}
         for device in node.devices:
-            known = sensors.get(device.device, {}) | work.get(device.rank, {})
+            fields = sensors.get(device.device, {}) | times_s.get(device.rank, {})
             stage = stage_of(device.rank)
-            found.append(Sensed(device.rank, node.host, device.device, node.node, device.uuid, stage, **known))
-    return sorted(found, key=lambda one: one.rank)
+            gpus.append(Sensed(device.rank, node.host, device.device, node.node, device.uuid, stage, **fields))
+    return sorted(gpus, key=lambda gpu: gpu.rank)
 
 
 def sense_traces(folder: Path, ranks: Sequence[int]) -> dict[int, Sensed]:
-    """Return what the tables of loose traces say of every rank."""
-    work = _work(folder)
-    names = ("compute_s", "host_s")
-    known = {rank: [work.get(rank, {}).get(name, math.nan) for name in names] for rank in ranks}
-    return {rank: Sensed(rank, "", "", 0, compute_s=known[rank][0], host_s=known[rank][1]) for rank in ranks}
+    """Return the measurements that tables of traces alone hold, by rank."""
+    times_s = _trace_times(folder)
+    return {rank: Sensed(rank, "", "", 0, **times_s.get(rank, {})) for rank in ranks}
 
 
 def _windows_ns(steps: pa.Table, ranks: list[int]) -> np.ndarray:
-    """Return start and end of measured steps on a node; shape (num_steps, 2). Unit: ns."""
-    own = steps.filter(pc.and_(pc.is_in(steps["rank"], pa.array(ranks)), pc.equal(steps["kind"], "measured")))
-    found = own.group_by("step").aggregate([("t_start_ns", "min"), ("t_end_ns", "max")]).sort_by("step")
-    return np.stack([found[name].to_numpy() for name in ("t_start_ns_min", "t_end_ns_max")], axis=1)
+    """Return start and end of the measured steps of a node's ranks; shape (num_steps, 2). Unit: ns."""
+    measured = steps.filter(pc.and_(pc.is_in(steps["rank"], pa.array(ranks)), pc.equal(steps["kind"], "measured")))
+    windows = measured.group_by("step").aggregate([("t_start_ns", "min"), ("t_end_ns", "max")]).sort_by("step")
+    return np.stack([windows[name].to_numpy() for name in ("t_start_ns_min", "t_end_ns_max")], axis=1)
 
 
 def _sensors(telemetry: pa.Table, node: Node, windows_ns: np.ndarray) -> dict[str, dict[str, Any]]:
-    """Return the fields that telemetry gives, by device."""
+    """Return the fields of `Sensed` that come from telemetry, by device.
+
+    Args:
+        telemetry: Rows of table `telemetry` of the node.
+        node: The node.
+        windows_ns: Start and end of the measured steps; shape (num_steps, 2). Unit: ns.
+    """
     devices = np.array(telemetry["device"].to_pylist())
-    names = ["t_ns", "inlet_temp_c", _WITHOUT_INSTANT, *_MEANS.values(), *_THROTTLED]
+    names = ["t_ns", "inlet_temp_c", _AVERAGE_POWER, *_MEANS.values(), *_THROTTLED]
     columns = {name: telemetry[name].to_numpy(zero_copy_only=False).astype(float) for name in names}
 
     def mean(name: str, device: str) -> float:
-        own = (devices == device) & np.isfinite(columns[name])
-        weights = sample_weights_ns(columns["t_ns"][own], windows_ns)
-        return float(np.average(columns[name][own], weights=weights)) if weights.sum() > 0 else math.nan
+        is_known = (devices == device) & np.isfinite(columns[name])
+        weights = sample_weights_ns(columns["t_ns"][is_known], windows_ns)
+        return float(np.average(columns[name][is_known], weights=weights)) if weights.sum() > 0 else math.nan
 
     inlet_c = mean("inlet_temp_c", "host")
-    found = {}
+    by_device = {}
     for device in node.devices:
-        values: dict[str, Any] = {key: mean(column, device.device) for key, column in _MEANS.items()}
-        if math.isnan(values["power_w"]):
-            values["power_w"] = mean(_WITHOUT_INSTANT, device.device)
-        own = {name: values[devices == device.device] for name, values in columns.items()}
-        shares = throttle_shares(own, int(windows_ns[0, 0]), int(windows_ns[-1, 1]))
-        found[device.device] = values | {"inlet_c": inlet_c, "throttled": shares}
-    return found
+        fields: dict[str, Any] = {field: mean(column, device.device) for field, column in _MEANS.items()}
+        if math.isnan(fields["power_w"]):
+            fields["power_w"] = mean(_AVERAGE_POWER, device.device)
+        of_device = {name: values[devices == device.device] for name, values in columns.items()}
+        shares = throttle_shares(of_device, int(windows_ns[0, 0]), int(windows_ns[-1, 1]))
+        by_device[device.device] = fields | {"inlet_c": inlet_c, "throttled": shares}
+    return by_device
 
 
-_THROTTLED = ("gpu_power_cap_s", "gpu_sync_boost_s", "gpu_sw_thermal_s", "gpu_hw_thermal_s", "gpu_power_brake_s")
-
-
-def _work(run: Path) -> dict[int, dict[str, float]]:
-    """Return each rank's own computation and the lateness of its host in a profiled step, by field."""
+def _trace_times(run: Path) -> dict[int, dict[str, Any]]:
+    """Return `compute_s` and `host_s` of each traced rank; empty without a table of intervals."""
     if not (run / "intervals.parquet").is_file():
         return {}
     table = INTERVALS.read(run / "intervals.parquet")
     num_steps = max(1, len(pc.unique(table["step"])))
     is_late = pc.and_(pc.equal(table["category"], "idle"), pc.equal(table["kind"], "host"))
-    found: dict[int, dict[str, float]] = {}
-    for name, wanted in (("compute_s", pc.equal(table["category"], "compute")), ("host_s", is_late)):
-        own = table.filter(wanted).group_by("rank").aggregate([("exposed_ns", "sum")]).to_pylist()
-        times = {row["rank"]: row["exposed_ns_sum"] / NS_PER_S / num_steps for row in own}
+    by_rank: dict[int, dict[str, Any]] = {}
+    for field_name, is_counted in (("compute_s", pc.equal(table["category"], "compute")), ("host_s", is_late)):
+        sums = table.filter(is_counted).group_by("rank").aggregate([("exposed_ns", "sum")]).to_pylist()
+        times_s = {row["rank"]: row["exposed_ns_sum"] / NS_PER_S / num_steps for row in sums}
         for rank in pc.unique(table["rank"]).to_pylist():
-            found.setdefault(rank, {})[name] = times.get(rank, 0.0)
-    return found
+            by_rank.setdefault(rank, {})[field_name] = times_s.get(rank, 0.0)
+    return by_rank

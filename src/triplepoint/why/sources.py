@@ -1,4 +1,4 @@
-"""What `triplepoint why` is asked about: a run, parsed or raw, loose traces, their tables, or a table of operations."""
+"""Sources of `triplepoint why`: a run, parsed or raw, loose traces, their tables, or a table of operations."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,19 +16,19 @@ from triplepoint.why.step_times import study_steps
 from triplepoint.why.traced_operations import traced_operations
 
 _MOST_PARTS = 4
-"""Parts of the step of a rank that was traced alone."""
+"""Number of parts of the step that are named if one rank was traced."""
 
 
 def why(word: str, context: Context) -> Answer:
-    """Return why the job that a word means is slow.
+    """Return why a job is slow, given as an argument of `triplepoint why`.
 
     Args:
-        word: What `triplepoint compare` takes: a run id or its beginning, the folder of a run, traces, `STUDY:POINT`;
-            also a folder that `triplepoint trace --out` wrote, and a table of operations.
-        context: What raw runs and traces are read with.
+        word: An argument of `triplepoint compare` (a run id or its beginning, the folder of a run, traces,
+            `STUDY:POINT`), a folder that `triplepoint trace --out` wrote, or a table of operations.
+        context: Folders and rules with which runs and traces are read.
 
     Raises:
-        UserError: If it means nothing or several runs, or what it means is incomplete or damaged.
+        UserError: If the word means nothing or several runs, or the source is incomplete or damaged.
     """
     path = Path(word)
     if path.suffix == ".parquet" or (path.is_file() and is_operations_table(path)):
@@ -38,8 +38,8 @@ def why(word: str, context: Context) -> Answer:
     subject = find_subject(word, context.results)
     if subject.traces:
         with parsed_traces(subject, context) as (tables, summaries):
-            world_size = max((one.world_size or 0 for one in summaries), default=0)
-            unit = "GPU" if any(one.job.gpu for one in summaries) else "rank"
+            world_size = max((summary.world_size or 0 for summary in summaries), default=0)
+            unit = "GPU" if any(summary.job.gpu for summary in summaries) else "rank"
             try:
                 return why_traces(tables, subject.word, world_size, unit)
             except UserError as error:
@@ -48,9 +48,9 @@ def why(word: str, context: Context) -> Answer:
 
 
 def _why_raw(run: Path, context: Context) -> Answer:
-    """Return why a run is slow; its telemetry and traces are parsed in a scratch folder where that was not done yet."""
+    """Return why a run is slow; telemetry and traces not parsed yet are parsed into a temporary folder."""
     has_traces = any((run / "raw" / "traces").glob("*"))
-    note: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     if has_traces:
         try:
             with parsed_run(run, True, context) as parsed:
@@ -58,46 +58,46 @@ def _why_raw(run: Path, context: Context) -> Answer:
         except UserError as error:
             if (run / "timeline.parquet").is_file():
                 raise
-            note = (f"traces are not used: {error}",)
+            notes = (f"traces are not used: {error}",)
     with parsed_run(run, False, context) as parsed:
-        return why_run(parsed, run.name, note)
+        return why_run(parsed, run.name, notes)
 
 
 def why_traces(folder: Path, name: str = "", world_size: int = 0, unit: str = "rank") -> Answer:
-    """Return why the job of a folder that `triplepoint trace --out` wrote is slow.
+    """Return why a job is slow, from the tables of its traces.
 
     Args:
-        folder: The folder.
-        name: What the job is called; the folder's name if empty.
-        world_size: Ranks of the job, as its traces say; 0 where they do not.
-        unit: What a rank computes on in words: GPU; rank where that is a processor, or not known.
+        folder: Folder that `triplepoint trace --out` wrote.
+        name: Name in the answer; the folder's name if empty.
+        world_size: Ranks of the job, from its traces; 0 if not known.
+        unit: Word for the device of a rank: GPU; rank if it is a CPU or not known.
 
     Raises:
-        UserError: If a table is missing or damaged, or no passes were traced.
+        UserError: If a table is missing or damaged, or the traces have neither passes nor collectives in common.
     """
-    lone = operations_of_one_rank(folder)
-    if lone is not None:
-        return _why_one_rank(lone, folder, name or folder.name)
+    steps_of_one_rank = operations_of_one_rank(folder)
+    if steps_of_one_rank is not None:
+        return _why_one_rank(steps_of_one_rank, folder, name or folder.name)
     places = places_of_traces(folder)
-    # Nodes are not known of loose traces: all of a job count as on one.
+    # Loose traces do not tell nodes: all ranks count as on one node.
     operations = traced_operations(folder, lambda rank: places.get(rank, (rank, 0)), max(len(places), 1))
     notes: tuple[str, ...] = ("no telemetry beside the traces: causes are of time alone",)
     ranks = [worker.rank for worker in operations.workers]
     if len(ranks) < world_size:
         notes += (f"{len(ranks)} of {world_size} ranks were traced: what the others do is not known",)
     sensed, num_gpus = sense_traces(folder, ranks), max(world_size, len(ranks))
-    found = answer_of(name or folder.name, "traces", operations, sensed, num_gpus, lambda place: (), notes)
-    return replace(found, unit=unit)
+    answer = answer_of(name or folder.name, "traces", operations, sensed, num_gpus, lambda place: (), notes)
+    return replace(answer, unit=unit)
 
 
 def _why_one_rank(operations: Operations, folder: Path, name: str) -> Answer:
-    """Return where the steps of one traced rank go: whom it waits for is in the traces of the others."""
+    """Return the largest parts of the step of a single traced rank; the traces of others would show the late rank."""
     rank = operations.workers[0].rank
     note = f"rank {rank} alone was traced: who is late is seen with the traces of all ranks; name their folder"
-    found = replace(answer_of(name, "one rank", operations, {}, 1, lambda place: (), (note,)), unit="rank")
+    answer = replace(answer_of(name, "one rank", operations, {}, 1, lambda place: (), (note,)), unit="rank")
     traced = of_tables(folder)
     parts = sorted(traced.steps[0], key=lambda part: -traced.mean_s(part))[:_MOST_PARTS] if traced else []
     if traced is None or not parts:
-        return found
+        return answer
     named = ", ".join(f"{part_name(part)} {traced.mean_s(part) / traced.step_s:.0%}" for part in parts)
-    return replace(found, step_times=study_steps(operations, "profiled"), step_parts=named)
+    return replace(answer, step_times=study_steps(operations, "profiled"), step_parts=named)

@@ -1,4 +1,4 @@
-"""Why a job is slow, as text."""
+"""Text of an answer to why a job is slow."""
 
 import math
 from collections.abc import Iterator
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from triplepoint.units import S_PER_HOUR, counted, show_seconds
 from triplepoint.why.answer import Answer, kind_name
 
-_MOST_CAUSES, _MOST_PARTS = 10, 4
+_MAX_CAUSES, _MAX_PARTS = 10, 4
+"""Number of causes, and of kinds, stages or replicas, that are listed."""
 _STEPS = {
     "traces": "profiled step",
     "one rank": "profiled step",
@@ -14,7 +15,8 @@ _STEPS = {
     "recording": "window",
     "operations": "recorded step",
 }
-_SEEN = {
+"""Name of a step, by source of the answer."""
+_BASIS = {
     "traces": "from its traces",
     "one rank": "from its trace",
     "step times": "from step times",
@@ -23,20 +25,22 @@ _SEEN = {
 }
 _J_PER_KWH = 1e3 * S_PER_HOUR
 _LEAST_PART = 0.001
-"""A slowdown nearer to 1 is not named."""
+"""Smallest slowdown beyond 1 that is listed."""
 
 
 def render(answer: Answer) -> str:
-    """Return an answer as lines of text: a sentence, causes, and what they rest on."""
-    has_sensors = any(math.isfinite(one.temp_c) for one in answer.sensed)
-    about = ([answer.heat] if has_sensors else []) + [*answer.gpus, *answer.notes]
-    blocks = [[f"{answer.name}: {answer.sentence}"], [*_causes(answer)], [*_job(answer)], about]
+    """Return the text of an answer: its sentence, the causes, the steps behind it, heat and notes."""
+    has_sensors = any(math.isfinite(gpu.temp_c) for gpu in answer.sensed)
+    heat_and_notes = ([answer.heat] if has_sensors else []) + [*answer.gpus, *answer.notes]
+    blocks = [[f"{answer.name}: {answer.sentence}"], [*_causes(answer)], [*_steps(answer)], heat_and_notes]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
-def _job(answer: Answer) -> Iterator[str]:
-    steps = f"{counted(answer.num_steps, _STEPS[answer.source])} of {show_seconds(answer.step_s)}{_mean(answer)}"
-    yield f"{counted(answer.num_gpus, answer.unit)}, {steps}, {_SEEN[answer.source]}"
+def _steps(answer: Answer) -> Iterator[str]:
+    """Yield lines on the GPUs, steps and source of an answer, then on the replay and on step times."""
+    mean = " (mean)" if answer.num_steps > 1 else ""
+    steps = f"{counted(answer.num_steps, _STEPS[answer.source])} of {show_seconds(answer.step_s)}{mean}"
+    yield f"{counted(answer.num_gpus, answer.unit)}, {steps}, {_BASIS[answer.source]}"
     if answer.is_replayed:
         yield from _replayed(answer)
     if answer.step_times is not None:
@@ -44,7 +48,7 @@ def _job(answer: Answer) -> Iterator[str]:
 
 
 def _replayed(answer: Answer) -> Iterator[str]:
-    """Yield what the replay says; of step times alone there is nothing to replay."""
+    """Yield lines on the slowdown by replay, and on its parts."""
     slow = answer.slowdown
     without_s, ideal_s = (show_seconds(float(times.mean())) for times in (slow.replayed_s, slow.ideal_s))
     yield (
@@ -56,28 +60,26 @@ def _replayed(answer: Answer) -> Iterator[str]:
         yield f"  per step: {slow.of_steps.min():.3f} to {slow.of_steps[worst]:.3f}"
     replica = "rank" if answer.is_by_rank else "replica"
     by_kind = {kind_name(kind): value for kind, value in slow.by_kind.items()}
-    for what, by in (("by kind", by_kind), ("by stage", slow.by_stage), (f"by {replica}", slow.by_dp)):
-        large = [(key, value) for key, value in by.items() if value - 1 >= _LEAST_PART][:_MOST_PARTS]
-        if large and len(by) > 1:
-            yield f"  {what}: {', '.join(f'{key} {value:.3f}' for key, value in large)}"
+    for title, slowdowns in (("by kind", by_kind), ("by stage", slow.by_stage), (f"by {replica}", slow.by_dp)):
+        large = [(key, value) for key, value in slowdowns.items() if value - 1 >= _LEAST_PART][:_MAX_PARTS]
+        if large and len(slowdowns) > 1:
+            yield f"  {title}: {', '.join(f'{key} {value:.3f}' for key, value in large)}"
     if slow.slowdown - 1 >= _LEAST_PART and slow.share_of_workers >= 0:
         worker = ", ".join(
             f"{replica} {dp}{'' if answer.is_by_rank else f' stage {stage}'}" for dp, stage in slow.top_workers
         )
-        yield f"  share of what is lost: slowest workers ({worker}) {slow.share_of_workers:.0%}{_last(answer)}"
+        yield f"  share of what is lost: slowest workers ({worker}) {slow.share_of_workers:.0%}{_last_stage(answer)}"
     yield f"  late starts of operations: {slow.launch_slowdown - 1:.2%} of the step"
 
 
-def _mean(answer: Answer) -> str:
-    return " (mean)" if answer.num_steps > 1 else ""
-
-
-def _last(answer: Answer) -> str:
+def _last_stage(answer: Answer) -> str:
+    """Return the share of the last stage in words; empty if there is one stage."""
     share = answer.slowdown.share_of_last_stage
-    return "" if share != share else f", last stage {share:.0%}".replace("-0%", "0%")
+    return "" if math.isnan(share) else f", last stage {share:.0%}".replace("-0%", "0%")
 
 
 def _causes(answer: Answer) -> Iterator[str]:
+    """Yield a table of the causes, with evidence and advice below each."""
     rows = answer.rows()
     if not rows:
         if answer.source in ("step times", "recording") and answer.num_gpus > 1:
@@ -85,7 +87,7 @@ def _causes(answer: Answer) -> Iterator[str]:
         return
     yield "causes, and what each costs the whole job:"
     lines = [[answer.unit, "cause", "step %", f"{answer.unit} h/day", "kWh/day"]]
-    for row in rows[:_MOST_CAUSES]:
+    for row in rows[:_MAX_CAUSES]:
         energy_j = row["lost_energy_per_day_j"]
         lines.append([
             row["gpu"], row["cause"], f"{'up to ' * row['is_bound']}{100 * row['lost_share']:.1f}",
@@ -99,5 +101,5 @@ def _causes(answer: Answer) -> Iterator[str]:
         if number:
             yield f"      {rows[number - 1]['evidence']}"
             yield f"      to do: {rows[number - 1]['advice']}"
-    if len(rows) > _MOST_CAUSES:
-        yield f"  and {len(rows) - _MOST_CAUSES} smaller ones: --json has all"
+    if len(rows) > _MAX_CAUSES:
+        yield f"  and {len(rows) - _MAX_CAUSES} smaller ones: --json has all"
