@@ -1,4 +1,4 @@
-"""The library: results, traces and simulated runs as pandas tables with units; `docs/library.md`."""
+"""Python interface: results, traces and simulated runs as pandas tables with units (`docs/library.md`)."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 _TELEMETRY = "telemetry.parquet"
 _FILES = {table.name: path for path, table in FILES_OF_RUN.items() if path.endswith(".parquet")}
-"""File of each table of a run."""
+"""File of each table of a run, by name of the table."""
 _OF_RUN = {table.name: table for path, table in FILES_OF_RUN.items() if path.endswith(".parquet")}
 
 
 class Tables(Mapping[str, pd.DataFrame]):
-    """Tables by name, each read when it is first asked for and kept.
+    """Tables by name; each is read on first use and kept.
 
-    `tables["points"]` and `tables.points` are the same: a pandas table whose `attrs["units"]` has the unit of every
-    column, '1' for counts and ratios and '' for text. What is null in a table is NaN, None or NA.
+    `tables["points"]` and `tables.points` are the same: a pandas table whose `attrs["units"]` has the unit of each
+    column, '1' for counts and ratios and '' for text. A null of a table is NaN, None or NA.
     """
 
     def __init__(self, schemas: Mapping[str, Table], read: "Callable[[str], pa.Table]", where: str) -> None:
-        """Keep what is needed to read tables.
+        """Read no table yet.
 
         Args:
-            schemas: Tables there are, by name.
-            read: Called with a name, once for each table that is asked for.
-            where: What they are of, named in errors.
+            schemas: Schema of each table, by name.
+            read: Reads the table of a name; called once for each table.
+            where: Source of the tables, for errors.
         """
         self._schemas, self._read, self._where = dict(schemas), read, where
         self._kept: dict[str, pd.DataFrame] = {}
 
     def __getitem__(self, name: str) -> pd.DataFrame:
-        """Return one table. Raises `UserError` if there is none of this name, or its file is missing or damaged."""
+        """Return a table. Raises `UserError` if there is no such table, or its file is missing or damaged."""
         if name not in self._kept:
             units = self.units(name)
             table = self._read(name).to_pandas()
@@ -78,15 +78,15 @@ class Tables(Mapping[str, pd.DataFrame]):
         return f"<tables of {self._where}: {', '.join(self)}>"
 
     def units(self, name: str) -> dict[str, str]:
-        """Return the unit of each column of a table. Raises `UserError` if there is none of this name."""
+        """Return the unit of each column of a table. Raises `UserError` if there is no such table."""
         return {column.name: column.unit for column in self._schema(name).columns}
 
     def describe(self, name: str) -> pd.DataFrame:
-        """Return the columns of a table: type, unit and meaning, by name. Raises `UserError` as `units` does."""
+        """Return type, unit and meaning of each column of a table. Raises `UserError` if there is no such table."""
         columns = self._schema(name).columns
-        about = [(column.type, column.unit, column.about) for column in columns]
+        rows = [(column.type, column.unit, column.about) for column in columns]
         index = pd.Index([column.name for column in columns], name="column")
-        return pd.DataFrame(about, columns=["type", "unit", "meaning"], index=index)
+        return pd.DataFrame(rows, columns=["type", "unit", "meaning"], index=index)
 
     def _schema(self, name: str) -> Table:
         if name not in self._schemas:
@@ -95,14 +95,14 @@ class Tables(Mapping[str, pd.DataFrame]):
 
 
 class Run(Tables):
-    """One run: how it ended, and its tables, made by the stages that they need when they are first asked for."""
+    """A run: its status and its tables. A table that was not made yet is made on first use by the stages it needs."""
 
     def __init__(self, folder: Path, keep: object = None) -> None:
-        """Keep the folder of a run.
+        """Read nothing yet.
 
         Args:
             folder: Folder of the run, with `raw/`.
-            keep: Lives as long as the run, such as a temporary folder.
+            keep: Object that must live as long as the run, such as a temporary folder.
         """
         super().__init__(_OF_RUN, self._table, str(folder))
         self._folder, self._keep = folder, keep
@@ -114,19 +114,19 @@ class Run(Tables):
 
     @cached_property
     def manifest(self) -> "Manifest":
-        """The record of the launch. Raises `UserError` if it is missing or damaged."""
+        """Manifest of the launch. Raises `UserError` if it is missing or damaged."""
         from triplepoint.manifest import read_manifest
 
         return read_manifest(self._folder / "raw" / "manifest.json")
 
     @property
     def status(self) -> Status:
-        """How it ended: ok, oom, invalid, or how it failed."""
+        """Status of the run: ok, oom, invalid, or a kind of failure."""
         return self.manifest.status
 
     @property
     def evidence(self) -> str | None:
-        """What says so; None where it is ok."""
+        """Evidence for the status; None if it is ok."""
         return self.manifest.evidence.message if self.manifest.evidence else None
 
     def _table(self, name: str) -> "pa.Table":
@@ -138,7 +138,7 @@ class Run(Tables):
         return _OF_RUN[name].read(path)
 
     def _make(self, name: str) -> None:
-        """Run the stages that write a table, as the workflow does."""
+        """Run the stages that write a table."""
         if not (self._folder / _TELEMETRY).exists():
             from triplepoint.telemetry.align import align_run
 
@@ -151,10 +151,15 @@ class Run(Tables):
 
 
 class Results(Tables):
-    """Results of studies: their tables joined, every run once, and each run by itself."""
+    """Results of studies: their joined tables with each run once, and the runs."""
 
     def __init__(self, folder: Path, studies: tuple[str, ...]) -> None:
-        """Keep the folder of results and the names of studies."""
+        """Read nothing yet.
+
+        Args:
+            folder: Folder of runs and tables.
+            studies: Names of the studies.
+        """
         from triplepoint.tables.studies import read_joined
 
         super().__init__(RESULT_TABLES, lambda name: read_joined(folder, studies, name), f"{folder}")
@@ -162,7 +167,7 @@ class Results(Tables):
 
     @property
     def studies(self) -> tuple[str, ...]:
-        """Studies whose tables are joined."""
+        """Names of the studies whose tables are joined."""
         return self._studies
 
     @property
@@ -171,24 +176,24 @@ class Results(Tables):
         return tuple(self["points"]["run"])
 
     def run(self, name: str) -> Run:
-        """Return one run. Raises `UserError` if nothing was launched or simulated of this name."""
+        """Return a run. Raises `UserError` if no run of this name was launched or simulated."""
         folder = self._folder / "runs" / name
         if not (folder / "raw" / "manifest.json").is_file():
             known = [path.parent.parent.name for path in self._folder.glob("runs/*/raw/manifest.json")]
-            hint = nearest(name, known)  # all there are, if none is near: a line has no room for hundreds
+            hint = nearest(name, known)  # lists all names if none is similar; that is too long for many runs
             raise UserError(f"{self._folder}: no run {name!r}{hint if len(known) < 5 or 'mean' in hint else ''}")
         return Run(folder)
 
 
 def load(results: str | Path = "results", studies: str | Iterable[str] | None = None) -> Results:
-    """Return the results of studies; nothing is read before it is asked for.
+    """Return the results of studies; each table is read on first use.
 
     Args:
         results: Folder of runs and tables.
-        studies: A study, or several; None: all that have tables.
+        studies: Name of a study, or several names; None for all studies with tables.
 
     Raises:
-        UserError: If the folder has no tables, or none of such a study.
+        UserError: If the folder has no tables, or none of a named study.
     """
     folder = Path(results)
     known = sorted(path.parent.name for path in folder.glob("tables/*/points.parquet"))
@@ -207,7 +212,13 @@ class Trace(Tables):
     """Tables of the traces of one job, and a summary."""
 
     def __init__(self, folder: Path, summary: str, keep: object = None) -> None:
-        """Keep the folder of the tables, and what lives as long as they are wanted."""
+        """Read no table yet.
+
+        Args:
+            folder: Folder of the tables.
+            summary: Summary of the traces.
+            keep: Object that must live as long as the tables, such as a temporary folder.
+        """
         schemas = {name: _OF_RUN[name] for name in _OF_RUN if (folder / f"{name}.parquet").is_file()}
         super().__init__(schemas, lambda name: _OF_RUN[name].read(folder / f"{name}.parquet"), str(folder))
         self._folder, self._summary, self._keep = folder, summary, keep
@@ -219,7 +230,7 @@ class Trace(Tables):
 
     @property
     def summary(self) -> str:
-        """What `triplepoint trace` prints."""
+        """Summary of the traces, as `triplepoint trace` prints it."""
         return self._summary
 
 
@@ -234,20 +245,20 @@ def trace(
     """Return the tables of the traces of one job: kernels, intervals, collectives, ranks, critical path, timeline.
 
     Args:
-        traces: Trace files, or folders of them, one file a rank; one of either may stand alone.
-        out: Folder the tables are written to. None: one that goes with the result.
+        traces: Trace file or folder, or several; one file per rank.
+        out: Folder to write the tables to; None for a temporary folder that is removed with the result.
         scheme: Classes to sort kernels into: a key of `triplepoint.trace.taxonomy.SCHEMES`.
-        rules: YAML file of rules that go before the scheme's.
-        num_jobs: Processes to parse with; None for one a core. In a script that starts more than one, call this below
-            `if __name__ == "__main__":`.
+        rules: YAML file of rules that are tried before those of the scheme.
+        num_jobs: Number of processes that parse; None for one per core. A script that starts more than one must call
+            this below `if __name__ == "__main__":`.
 
     Raises:
-        UserError: If there are no traces, one cannot be read, has no rank, or shares its rank with another.
+        UserError: If there are no traces, a trace cannot be read or has no rank, or two traces have the same rank.
     """
     from triplepoint.trace.loose_traces import trace_files
     from triplepoint.trace.taxonomy import load_scheme
 
-    files = [Path(traces)] if isinstance(traces, str | Path) else [Path(one) for one in traces]
+    files = [Path(traces)] if isinstance(traces, str | Path) else [Path(file) for file in traces]
     if not files:
         raise UserError("trace: no traces; name files, or folders of them")
     keep = tempfile.TemporaryDirectory(prefix="triplepoint-") if out is None else None
@@ -258,18 +269,19 @@ def trace(
 
 
 def simulate(point: Mapping[str, object], config: str | Path = "config", out: str | Path | None = None) -> Run:
-    """Simulate one configuration and return the run: what a launch would leave, with a trace and telemetry.
+    """Simulate one configuration and return the run, with the files of a launch, traces and telemetry.
 
     Args:
-        point: Settings of a study by name (docs/config.md), as `predict` has them; `stack` is that of the engine.
+        point: Settings by name, as for `predict` (docs/config.md); without `stack` and `engine`.
         config: Folder of the configuration.
-        out: Folder of results that gets `runs/<run>`. None: one that goes with the result.
+        out: Folder of results in which `runs/<run>` is written; None for a temporary folder that is removed with the
+            result.
 
     Returns:
-        The run. One that does not fit in memory, or is invalid, has that as its status and no tables.
+        The run. A run that does not fit in memory, or is invalid, has that status and no tables.
 
     Raises:
-        UserError: If a setting is not known or wrong, or the configuration is.
+        UserError: If a setting is unknown or wrong, or the configuration is wrong.
     """
     from triplepoint.config.base import parse
     from triplepoint.config.catalogue import Catalogue
@@ -295,4 +307,4 @@ def simulate(point: Mapping[str, object], config: str | Path = "config", out: st
 
 
 def _quiet(line: str) -> None:
-    """Say nothing of progress."""
+    """Discard a line of progress."""

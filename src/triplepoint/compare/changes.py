@@ -1,8 +1,8 @@
-"""What changed from one side to the other: settings, how it was measured, software, hardware."""
+"""Changes between two sides: settings, recorded job, measurement, software and hardware."""
 
 import difflib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from triplepoint.compare.sides import Run, Side
@@ -14,19 +14,19 @@ from triplepoint.units import GIB
 Area = Literal["settings", "job", "measurement", "software", "hardware"]
 
 _OF_MEASUREMENT = ("seed", "corpus", "tokenizer", "steps", "telemetry_period_s", "weights")
-"""Settings that say how a run was measured rather than what was trained."""
+"""Settings that belong to the measurement, not to the training."""
 _FACTS = {
     "stack": "simulated stack", "cuda": "CUDA", "rocm": "ROCm", "nccl": "NCCL", "backend": "collective backend",
     "collective_settings": "collective settings", "flops_formula": "formula of model FLOPs",
 }  # fmt: skip
-"""What an engine says of its software, with what it is called."""
+"""Names of facts of the manifest on an engine's software."""
 _JOB = {
     "command": "command", "script": "script", "job_commit": "commit of the job", "environment": "environment",
     "steps_marked_by": "steps marked by",
 }  # fmt: skip
-"""What is recorded of a job that something else started, with what it is called."""
+"""Names of facts of the manifest on a recorded job."""
 _OF_WORDS = (_JOB["command"], _JOB["environment"], _FACTS["collective_settings"])
-"""What consists of many words, of which those that differ are said."""
+"""Facts of many words; only the words that differ are listed."""
 _IDENTITY = "devices by identity"
 _UNKNOWN = "not known"
 _NOT_IMPORTED = "not imported"
@@ -34,7 +34,7 @@ _MOST_HOSTS = 4
 
 
 class Change(NamedTuple):
-    """One thing that is not the same on both sides, as text."""
+    """A fact that differs between the sides, with its values as text."""
 
     area: Area
     name: str
@@ -43,69 +43,76 @@ class Change(NamedTuple):
 
 
 def find_changes(first: Side, other: Side) -> list[Change]:
-    """Return what differs; of loose traces their devices, number of GPUs and collective library alone are known."""
+    """Return the differences of two sides. Traces hold only devices, world size, collective library and versions."""
     both = (_facts(first), _facts(other))
     names = {key: None for facts in both for key in facts}
-    # Ranks of recorded jobs say all that they had imported; a launched run has what is installed.
-    absent = _NOT_IMPORTED if all(_says_imports(side) for side in (first, other)) else None
-    imported = {name for side in (first, other) for run in side.runs for name in run.manifest.versions}
-    found = []
+    # A recorded job lists every package that it imported; a launched run lists what is installed.
+    absent = _NOT_IMPORTED if all(_lists_imports(side) for side in (first, other)) else None
+    packages = {name for side in (first, other) for run in side.runs for name in run.manifest.versions}
+    changes = []
     for area, name in names:
-        one, two = (facts.get((area, name), absent if name in imported else None) for facts in both)
-        # What one side cannot know is no change.
-        if one is None or two is None or one == two:
+        values = [facts.get((area, name), absent if name in packages else None) for facts in both]
+        # A fact that one side cannot know is not a change.
+        if values[0] is None or values[1] is None or values[0] == values[1]:
             continue
         if name == _IDENTITY:
-            found.append(_by_number(one, two))
+            texts = _device_counts(values[0], values[1])
+        elif name in _OF_WORDS:
+            texts = _different_words(values[0], values[1])
         else:
-            found.append(Change(area, name, *(_words_apart(one, two) if name in _OF_WORDS else (one, two))))
+            texts = values[0], values[1]
+        changes.append(Change(area, name, *texts))
     order = get_args(Area)
-    return sorted(found, key=lambda change: order.index(change.area))
+    return sorted(changes, key=lambda change: order.index(change.area))
 
 
-def _says_imports(side: Side) -> bool:
+def _lists_imports(side: Side) -> bool:
+    """Return whether all runs of a side are recorded jobs that list their imports."""
     return bool(side.runs) and all("script" in run.manifest.facts for run in side.runs)
 
 
-def _words_apart(first: str, other: str) -> tuple[str, str]:
-    """Return the words in which two lines differ, each with the option that it is the value of."""
+def _different_words(first: str, other: str) -> tuple[str, str]:
+    """Return the words in which two lines differ; an option's value comes with its option."""
     lines = first.split(), other.split()
-    apart: tuple[list[str], list[str]] = [], []
-    for what, *ends in difflib.SequenceMatcher(None, *lines, autojunk=False).get_opcodes():
-        if what == "equal":
+    different: tuple[list[str], list[str]] = [], []
+    for operation, *ends in difflib.SequenceMatcher(None, *lines, autojunk=False).get_opcodes():
+        if operation == "equal":
             continue
-        for words, line, begin, end in zip(apart, lines, ends[::2], ends[1::2], strict=True):
+        for words, line, begin, end in zip(different, lines, ends[::2], ends[1::2], strict=True):
             is_value = 0 < begin < end and line[begin - 1].startswith("-") and not line[begin].startswith("-")
             words += line[begin - is_value : end]
-    return " ".join(apart[0]) or "none", " ".join(apart[1]) or "none"
+    return " ".join(different[0]) or "none", " ".join(different[1]) or "none"
 
 
-def _by_number(first: str, other: str) -> Change:
-    """Return how many devices each side has, and how many of them both have."""
-    sides = [set(identities.split()) for identities in (first, other)]
-    alike = len(sides[0] & sides[1])
-    one, two = (f"{len(side)}, {alike} of them on both sides" for side in sides)
-    return Change("hardware", _IDENTITY, one, two)
+def _device_counts(first: str, other: str) -> tuple[str, str]:
+    """Return the number of devices of each side, and how many of them are on both sides, from lists of UUIDs."""
+    first_devices, other_devices = (set(identities.split()) for identities in (first, other))
+    shared = f"{len(first_devices & other_devices)} of them on both sides"
+    return f"{len(first_devices)}, {shared}", f"{len(other_devices)}, {shared}"
 
 
 def _facts(side: Side) -> dict[tuple[Area, str], str]:
+    """Return all facts of a side as text, by area and name."""
     if not side.runs:
-        return dict(_of_traces(side))
+        return dict(_facts_of_traces(side))
     point = side.runs[0].planned.point
-    return {
-        **{("settings", name): value for name, value in _settings(point)},
-        **{("job", name): value for name, value in _job([run.manifest for run in side.runs])},
-        **{("measurement", name): value for name, value in _measurement(point, side.runs)},
-        **{("software", name): value for name, value in _software([run.manifest for run in side.runs])},
-        **{("hardware", name): value for name, value in _hardware([run.manifest for run in side.runs], point)},
+    manifests = [run.manifest for run in side.runs]
+    by_area: dict[Area, Iterator[tuple[str, str]]] = {
+        "settings": _settings(point),
+        "job": _job(manifests),
+        "measurement": _measurement(point, side.runs),
+        "software": _software(manifests),
+        "hardware": _hardware(manifests, point),
     }
+    return {(area, name): value for area, facts in by_area.items() for name, value in facts}
 
 
-def _of_traces(side: Side) -> Iterator[tuple[tuple[Area, str], str]]:
+def _facts_of_traces(side: Side) -> Iterator[tuple[tuple[Area, str], str]]:
+    """Yield the facts that loose traces hold."""
     gpus = sorted({job.gpu for job in side.jobs if job.gpu})
     if gpus:
         yield ("hardware", "device"), ", ".join(gpus)
-    if sizes := sorted({one.world_size for one in side.summaries if one.world_size}):
+    if sizes := sorted({summary.world_size for summary in side.summaries if summary.world_size}):
         yield ("settings", "num_gpus"), ", ".join(map(str, sizes))
     if backends := sorted({job.backend for job in side.jobs if job.backend}):
         yield ("software", "collective backend"), ", ".join(backends)
@@ -136,18 +143,18 @@ def _measurement(point: Point, runs: Sequence[Run]) -> Iterator[tuple[str, str]]
 
 
 def _job(manifests: Sequence[Manifest]) -> Iterator[tuple[str, str]]:
-    for name, called in _JOB.items():
+    for name, label in _JOB.items():
         if any(manifest.facts.get(name) for manifest in manifests):
-            yield called, _joined(manifest.facts.get(name) for manifest in manifests)
+            yield label, _joined(manifest.facts.get(name) for manifest in manifests)
 
 
 def _software(manifests: Sequence[Manifest]) -> Iterator[tuple[str, str]]:
     for name in dict.fromkeys(name for manifest in manifests for name in manifest.versions):
         yield name, _joined(manifest.versions.get(name) for manifest in manifests)
-    for name, called in _FACTS.items():
+    for name, label in _FACTS.items():
         if all("recorded_by" in manifest.facts and name not in manifest.facts for manifest in manifests):
             continue
-        yield called, _joined(manifest.facts.get(name) for manifest in manifests)
+        yield label, _joined(manifest.facts.get(name) for manifest in manifests)
     yield "commit of triplepoint", _joined(manifest.git_commit and manifest.git_commit[:12] for manifest in manifests)
 
 
@@ -168,13 +175,14 @@ def _hardware(manifests: Sequence[Manifest], point: Point) -> Iterator[tuple[str
 
 
 def _checks(nodes: Sequence[Node]) -> Iterator[tuple[str, str]]:
-    """Yield what the doctor found of nodes before the launch."""
-    names = dict.fromkeys(check.name for node in nodes for check in node.checks or ())
-    for name in names:
-        yield f"check: {name}", _joined(c.found for node in nodes for c in node.checks or () if c.name == name)
+    """Yield the results of the doctor's checks of the nodes before the launch."""
+    checks = [check for node in nodes for check in node.checks or ()]
+    for name in dict.fromkeys(check.name for check in checks):
+        yield f"check: {name}", _joined(check.found for check in checks if check.name == name)
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the values of nested mappings as text, with their keys joined by points."""
     for name, value in content.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{name}.")
@@ -182,11 +190,12 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, s
             yield f"{prefix}{name}", setting_text(value)
 
 
-def _joined(values: Any) -> str:
-    found = sorted({str(value) for value in values if value not in (None, "")})
-    return ", ".join(found) or "none"
+def _joined(values: Iterable[Any]) -> str:
+    """Return the distinct values as text."""
+    return ", ".join(sorted({str(value) for value in values if value not in (None, "")})) or "none"
 
 
 def _listed(names: Sequence[str]) -> str:
+    """Return the first names in a list, and how many more there are."""
     rest = f" and {len(names) - _MOST_HOSTS} more" if len(names) > _MOST_HOSTS else ""
     return ", ".join(names[:_MOST_HOSTS]) + rest

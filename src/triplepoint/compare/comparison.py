@@ -1,4 +1,4 @@
-"""Two runs, or traces, side by side: what changed, where the time went, which kernels, power and heat, and why."""
+"""Comparison of two runs or traces: changes, parts of the step, kernels, power and heat, and the reason."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -24,12 +24,24 @@ from triplepoint.errors import UserError
 from triplepoint.units import counted, signed_seconds
 
 _FAR = 0.5
-"""Share of a measured step by which the profiled one is longer before it is said: a profiler costs less. Our choice."""
+"""Excess of a profiled step over a measured one from which a note says so, as a share of the measured step. A profiler
+itself costs less. Our choice."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that is said of two sides; in kernels and parts the other side is scaled, see `StepDifference.scale`."""
+    """Comparison of two sides; in parts and kernels the other side is scaled, see `StepDifference.scale`.
+
+    Attributes:
+        first: First side, A in text.
+        other: Other side, B in text.
+        changes: Changed settings, software and hardware.
+        step: Difference of the steps by part; None if they cannot be compared.
+        kernels: Matched kernels, largest contribution first.
+        quantities: Differences of quantities.
+        notes: Remarks on the comparison.
+        changed_rank: Rank that parts and kernels belong to; None if they are means over ranks.
+    """
 
     first: Side
     other: Side
@@ -42,12 +54,12 @@ class Comparison:
 
     @property
     def sentence(self) -> str:
-        """Return in one sentence why the other side is slower or faster, and hotter or cooler."""
+        """Why the other side is slower or faster, and hotter or cooler, in one sentence."""
         rank = self.changed_rank.rank if self.changed_rank else None
         return answer(self.first, self.other, self.changes, self.step, self.quantities, rank)
 
     def content(self) -> dict[str, Any]:
-        """Return all of it as plain values: times in seconds, other quantities in the unit of their column."""
+        """Return the comparison as plain data: times in seconds, other quantities in the unit of their column."""
         return {
             "sentence": self.sentence,
             "first": _side(self.first),
@@ -65,7 +77,8 @@ class Comparison:
             ],
             "quantities": [
                 {"name": one.name, "first": one.first, "other": one.other, "change": one.effect.value}
-                | {"lo": _known(one.effect.low), "hi": _known(one.effect.high), "is_ratio": one.effect.is_relative}
+                | {"lo": _none_if_nan(one.effect.low), "hi": _none_if_nan(one.effect.high)}
+                | {"is_ratio": one.effect.is_relative}
                 | {"interval": ABOUT_BASIS[one.effect.basis], "verdict": one.verdict}
                 for one in self.quantities
             ],
@@ -79,14 +92,14 @@ def _step(step: StepDifference) -> dict[str, Any]:
         "is_profiled": step.is_profiled,
         "parts": [
             one.part._asdict() | {"first_s": one.first_s, "other_s": one.other_s}
-            | {"difference_s": one.effect.value, "lo_s": _known(one.effect.low), "hi_s": _known(one.effect.high)}
-            | {"interval": ABOUT_BASIS[one.effect.basis]}
+            | {"difference_s": one.effect.value, "lo_s": _none_if_nan(one.effect.low)}
+            | {"hi_s": _none_if_nan(one.effect.high), "interval": ABOUT_BASIS[one.effect.basis]}
             for one in step.parts
         ],
     }  # fmt: skip
 
 
-def _known(value: float) -> float | None:
+def _none_if_nan(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
@@ -100,40 +113,40 @@ def _side(side: Side) -> dict[str, Any]:
 
 
 def compare_two(first: str, other: str, context: Context) -> Comparison:
-    """Return the comparison of what two words mean.
+    """Return the comparison of two runs or traces.
 
     Args:
-        first: What the differences are to, see `find_subject`.
-        other: What differs from it.
-        context: Folders of results and configuration, and how traces are read.
+        first: Word for the first side, see `find_subject`.
+        other: Word for the other side; differences are other less first.
+        context: Folders and rules.
 
     Raises:
-        UserError: If a word means nothing or several, both mean the same, a run did not finish, or the two have
-            nothing in common that could be compared.
+        UserError: If a word means nothing or several points, both mean the same, a run did not finish, or the two have
+            no data of one kind.
     """
     subjects = [find_subject(word, context.results) for word in (first, other)]
     check_apart(*subjects)
     for subject in subjects:
         check_finished(subject)
-    one, two = (read_side(subject, context) for subject in subjects)
-    for side, against in ((one, two), (two, one)):
+    a, b = (read_side(subject, context) for subject in subjects)
+    for side, against in ((a, b), (b, a)):
         if side.traced is None and not against.runs:
             raise UserError(
                 f"{side.word}: has no traces, and {against.word} has only traces; compare two runs, or two traces"
             )
-    changed = find_changed_rank(one, two)
-    about_ranks = list(_about_ranks(one, two, changed))
+    changed = find_changed_rank(a, b)
+    notes_on_rank = list(_notes_on_rank(a, b, changed))
     if changed is not None:
-        one, two = (replace(side, traced=side.traced and side.traced.of_rank(changed.rank)) for side in (one, two))
-    step = step_difference(one, two)
-    kernels = kernel_differences(one.traced, two.traced, step) if one.traced and two.traced and step else []
-    quantities = quantity_differences(one, two)
-    notes = [*_notes(one, two), *about_profiled(step), *_about_intervals(step, quantities), *about_ranks]
-    return Comparison(one, two, find_changes(one, two), step, kernels, quantities, notes, changed)
+        a, b = (replace(side, traced=side.traced and side.traced.of_rank(changed.rank)) for side in (a, b))
+    step = step_difference(a, b)
+    kernels = kernel_differences(a.traced, b.traced, step) if a.traced and b.traced and step else []
+    quantities = quantity_differences(a, b)
+    notes = [*_notes(a, b), *notes_on_profiled_steps(step), *_notes_on_intervals(step, quantities), *notes_on_rank]
+    return Comparison(a, b, find_changes(a, b), step, kernels, quantities, notes, changed)
 
 
-def about_profiled(step: StepDifference | None) -> Iterator[str]:
-    """Yield of which side the profiled step is far longer than the measured one."""
+def notes_on_profiled_steps(step: StepDifference | None) -> Iterator[str]:
+    """Yield a note for each side whose profiled step is far longer than its measured one."""
     rest = next((one for one in step.parts if one.part == UNPROFILED), None) if step else None
     if step is None or rest is None:
         return
@@ -145,8 +158,8 @@ def about_profiled(step: StepDifference | None) -> Iterator[str]:
             )
 
 
-def _about_ranks(first: Side, other: Side, changed: RankChange | None) -> Iterator[str]:
-    """Yield which rank changed, and where its cause is said: of the side on which it is slower."""
+def _notes_on_rank(first: Side, other: Side, changed: RankChange | None) -> Iterator[str]:
+    """Yield which rank changed, and the command that finds the cause on the side where it is slower."""
     if changed is None:
         return
     is_other = changed.change_s > 0
@@ -159,16 +172,16 @@ def _about_ranks(first: Side, other: Side, changed: RankChange | None) -> Iterat
     yield f"why ranks of {'B' if is_other else 'A'} differ: triplepoint why {word}"
 
 
-def _about_intervals(step: StepDifference | None, quantities: Sequence[QuantityDifference]) -> Iterator[str]:
-    """Yield what the intervals of parts and of quantities are over."""
-    for what, found in (("parts", step.parts if step else []), ("quantities", quantities)):
-        bases = dict.fromkeys(one.effect.basis for one in found if one.effect.basis != "none")
+def _notes_on_intervals(step: StepDifference | None, quantities: Sequence[QuantityDifference]) -> Iterator[str]:
+    """Yield what the intervals of parts and of quantities are based on."""
+    for name, differences in (("parts", step.parts if step else []), ("quantities", quantities)):
+        bases = dict.fromkeys(one.effect.basis for one in differences if one.effect.basis != "none")
         if bases:
-            yield f"intervals of {what}: {'; '.join(ABOUT_BASIS[basis] for basis in bases)}"
+            yield f"intervals of {name}: {'; '.join(ABOUT_BASIS[basis] for basis in bases)}"
 
 
 def _notes(first: Side, other: Side) -> Iterator[str]:
-    """Yield what one needs to know to read the numbers."""
+    """Yield notes on origin, scale, models, traces and runs of the sides."""
     if first.origin != other.origin:
         yield (
             f"A is {first.origin}, B is {other.origin}: the differences include the model's error, and software and "
@@ -196,37 +209,39 @@ def _notes(first: Side, other: Side) -> Iterator[str]:
     is_known = len(points) == 2 and all(point.knows("model") for point in points)
     if is_known and points[0].model.name != points[1].model.name:
         yield "the models differ: a token is not the same work on both sides"
-    yield from _notes_of_traces(first, other)
-    yield from _notes_of_runs(first, other)
+    yield from _notes_on_traces(first, other)
+    yield from _notes_on_runs(first, other)
 
 
-def _notes_of_traces(first: Side, other: Side) -> Iterator[str]:
+def _notes_on_traces(first: Side, other: Side) -> Iterator[str]:
+    """Yield notes on missing traces, unmarked steps, single steps and different numbers of ranks."""
     for letter, side in (("A", first), ("B", other)):
         if side.traced is None:
             yield f"{letter} has no traces: its step is not split, and kernels are not matched"
         elif not side.traced.has_steps:
             yield f"the traces of {letter} mark no steps: their whole span counts as one"
     traced = [side.traced for side in (first, other) if side.traced]
-    if len(traced) == 2 and not (first.runs and other.runs) and min(len(one.steps) for one in traced) == 1:
-        single = " and ".join(letter for letter, one in zip("AB", traced, strict=True) if len(one.steps) == 1)
+    if len(traced) == 2 and not (first.runs and other.runs) and min(len(side.steps) for side in traced) == 1:
+        single = " and ".join(letter for letter, side in zip("AB", traced, strict=True) if len(side.steps) == 1)
         number = "have one step each" if len(single) > 1 else "has one step"
         yield f"{single} {number}, so how much steps differ is not known"
     if len(traced) == 2 and traced[0].num_ranks != traced[1].num_ranks:
-        of_a = counted(traced[0].num_ranks, "rank")
-        yield f"A has traces of {of_a}, B of {traced[1].num_ranks}: parts are means over them"
+        ranks_of_a = counted(traced[0].num_ranks, "rank")
+        yield f"A has traces of {ranks_of_a}, B of {traced[1].num_ranks}: parts are means over them"
 
 
-def _notes_of_runs(first: Side, other: Side) -> Iterator[str]:
-    lines: dict[str, list[str]] = {}
+def _notes_on_runs(first: Side, other: Side) -> Iterator[str]:
+    """Yield the notes of the manifests, each once with the sides that have it; and a command for further analysis."""
+    letters_of: dict[str, dict[str, None]] = {}
     for letter, side in (("A", first), ("B", other)):
         for run in side.runs:
-            found = [*map(str, run.manifest.suspects), *run.manifest.step_notes]
+            notes = [*map(str, run.manifest.suspects), *run.manifest.step_notes]
             if absent := run.row["power_absent"]:
-                found.append(f"no power: {absent}")
-            for line in found:
-                lines[line] = [*lines.get(line, []), letter]
-    for line, letters in lines.items():
-        yield f"{' and '.join(dict.fromkeys(letters))}: {line}"
+                notes.append(f"no power: {absent}")
+            for note in notes:
+                letters_of.setdefault(note, {})[letter] = None
+    for note, letters in letters_of.items():
+        yield f"{' and '.join(letters)}: {note}"
     points = [side.runs[0].planned.point for side in (first, other) if side.runs]
     if len(points) == 2 and all(point.cluster.gpu and point.knows("model", "tp") for point in points):
         runs = " ".join(side.runs[0].planned.run for side in (first, other))

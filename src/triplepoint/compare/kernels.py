@@ -1,8 +1,7 @@
-"""Kernels of two sides matched by name, shape or what they do, with what each contributes to the difference.
+"""Kernels of two sides, matched by name, shape or operation, and their contributions to the difference of the step.
 
-A part of the step is divided among its kernels in proportion to their summed durations, so that the contributions of
-all kernels, and of what runs no kernel, add up to the difference of the step. Kernels that run at the same time, or
-hidden behind others, thus count as far as they are exposed.
+The time of a part is divided among its kernels in proportion to their total durations. So the contributions of all
+kernels, and of time without kernels, add up to the difference of the step, and a kernel counts as far as it is exposed.
 """
 
 import re
@@ -25,22 +24,23 @@ ABOUT: Mapping[Match, str] = {
     "one side": "no counterpart",
     "no kernel": "time without a kernel",
 }
+"""Words for each kind of match."""
 _SHAPE = re.compile(r"_((?:\d+x){2,3}\d+)$")
-"""Shape of a GEMM at the end of a name, as simulated kernels have it; recorded names have tiles, not shapes."""
+"""Shape of a GEMM at the end of the name of a simulated kernel; recorded names hold tiles, not shapes."""
 
 
 @dataclass(frozen=True)
 class KernelDifference:
-    """Kernels that were matched, or what one side has alone; values of both sides, the first one first.
+    """Matched kernels, or kernels of one side without a match. Pairs hold the first side, then the other.
 
     Attributes:
         part: Part of the step.
-        title: What they are called: their name, or what they do.
-        match: By what they were matched.
-        names: Names in the traces, of either side.
-        counts: Occurrences in a step, of the other side scaled: a single one takes as long as it did.
-        sums_s: Summed duration in a step, of the other side scaled. Unit: s.
-        steps_s: What they take of the step, of the other side scaled. Unit: s.
+        title: Name or operation that the kernels have in common; empty for time without a kernel.
+        match: Property by which they are matched.
+        names: Names in the traces of each side.
+        counts: Calls in a step; of the other side scaled, so that the time of one call is as recorded.
+        sums_s: Total duration in a step; of the other side scaled. Unit: s.
+        steps_s: Share of the exposed time of the part; of the other side scaled. Unit: s.
     """
 
     part: Part
@@ -53,11 +53,12 @@ class KernelDifference:
 
     @property
     def difference_s(self) -> float:
-        """Return what they contribute to the difference of the step. Unit: s."""
+        """Contribution to the difference of the step. Unit: s."""
         return self.steps_s[1] - self.steps_s[0]
 
 
 _Key = tuple[Part, str]
+"""Part of matched kernels, and the text that they have in common."""
 
 
 def _by_name(kernel: KernelName) -> str | None:
@@ -80,41 +81,68 @@ def _by_operation(kernel: KernelName) -> str | None:
 _LEVELS: Sequence[tuple[Match, Callable[[KernelName], str | None]]] = (
     ("name", _by_name), ("shape", _by_shape), ("kind", _by_kind), ("operation", _by_operation),
 )  # fmt: skip
-"""Matching goes from the surest to the least sure; what is left over tries the next."""
+"""Properties that matched kernels share, most specific first; kernels without a match go on to the next one."""
+
+
+class _Side:
+    """Kernels of one side, with the factors from total to exposed duration and to the first side's tokens per GPU."""
+
+    def __init__(self, traced: Traced, scale: float, exposed_s: Mapping[Part, float]) -> None:
+        """Divide the exposed time of each part by the total duration of its kernels.
+
+        Args:
+            traced: Traces of the side.
+            scale: Factor on its times.
+            exposed_s: Exposed time of each part, scaled. Unit: s.
+        """
+        self.kernels, self._scale = traced.kernels, scale
+        self.sum_s: dict[Part, float] = {}
+        for kernel, time in traced.kernels.items():
+            self.sum_s[kernel.part] = self.sum_s.get(kernel.part, 0.0) + time.sum_s
+        self._exposed_share = {
+            part: exposed_s.get(part, 0.0) / (sum_s * scale) if sum_s else 0.0 for part, sum_s in self.sum_s.items()
+        }
+
+    def totals(self, kernels: Sequence[KernelName]) -> tuple[float, float, float]:
+        """Return calls, total duration and share of the exposed time of some kernels of one part, scaled. Unit: s."""
+        num_calls = self._scale * sum(self.kernels[kernel].num_calls for kernel in kernels)
+        sum_s = self._scale * sum(self.kernels[kernel].sum_s for kernel in kernels)
+        return num_calls, sum_s, sum_s * self._exposed_share[kernels[0].part] if kernels else 0.0
 
 
 def kernel_differences(first: Traced, other: Traced, step: StepDifference) -> list[KernelDifference]:
-    """Return kernels of both sides, and time without kernels, the largest contribution first.
+    """Return the kernels of both sides, and time without kernels, largest contribution first.
 
     Args:
-        first: Traces of one side.
-        other: Those of the other.
-        step: The difference of the steps by part.
+        first: Traces of the first side.
+        other: Traces of the other side.
+        step: Difference of the steps by part.
 
     Returns:
         Differences whose `difference_s` add up to that of the step.
     """
-    left = (set(first.kernels), set(other.kernels))
-    share = (_exposed_share(first, step, 0), _exposed_share(other, step, 1))
-    found = []
+    sides = (
+        _Side(first, 1.0, {one.part: one.first_s for one in step.parts}),
+        _Side(other, step.scale, {one.part: one.other_s for one in step.parts}),
+    )
+    unmatched = (set(first.kernels), set(other.kernels))
+    differences = []
     for match, key_of in _LEVELS:
-        groups = tuple(_groups(kernels, key_of) for kernels in left)
+        groups = [_groups(kernels, key_of) for kernels in unmatched]
         for key in groups[0].keys() & groups[1].keys():
-            members = (groups[0][key], groups[1][key])
-            found.append(_difference(key, match, members, (first, other), share, step.scale))
-            for kernels, own in zip(left, members, strict=True):
-                kernels.difference_update(own)
-    for kernel in left[0]:
-        key = (kernel.part, kernel.name)
-        found.append(_difference(key, "one side", ([kernel], []), (first, other), share, step.scale))
-    for kernel in left[1]:
-        key = (kernel.part, kernel.name)
-        found.append(_difference(key, "one side", ([], [kernel]), (first, other), share, step.scale))
-    found += _without_kernels(first, other, step)
-    return sorted(found, key=lambda one: (-abs(one.difference_s), one.part, one.title))
+            differences.append(_difference(key, match, (groups[0][key], groups[1][key]), sides))
+            for kernels, group in zip(unmatched, groups, strict=True):
+                kernels.difference_update(group[key])
+    for kernel in unmatched[0]:
+        differences.append(_difference((kernel.part, kernel.name), "one side", ([kernel], []), sides))
+    for kernel in unmatched[1]:
+        differences.append(_difference((kernel.part, kernel.name), "one side", ([], [kernel]), sides))
+    differences += _without_kernels(sides, step)
+    return sorted(differences, key=lambda one: (-abs(one.difference_s), one.part, one.title))
 
 
 def _groups(kernels: set[KernelName], key_of: Callable[[KernelName], str | None]) -> dict[_Key, list[KernelName]]:
+    """Return kernels by part and a property; those without the property are left out."""
     groups: dict[_Key, list[KernelName]] = {}
     for kernel in sorted(kernels):
         if text := key_of(kernel):
@@ -122,52 +150,23 @@ def _groups(kernels: set[KernelName], key_of: Callable[[KernelName], str | None]
     return groups
 
 
-def _exposed_share(traced: Traced, step: StepDifference, side: Literal[0, 1]) -> dict[Part, float]:
-    """Return the time each part takes of the step over the summed durations of its kernels; both scaled alike."""
-    sums = _sums(traced)
-    times = {one.part: (one.first_s, one.other_s)[side] for one in step.parts}
-    scale = step.scale if side else 1.0
-    return {part: times.get(part, 0.0) / (sum_s * scale) if sum_s else 0.0 for part, sum_s in sums.items()}
-
-
-def _sums(traced: Traced) -> dict[Part, float]:
-    sums: dict[Part, float] = {}
-    for kernel, time in traced.kernels.items():
-        sums[kernel.part] = sums.get(kernel.part, 0.0) + time.sum_s
-    return sums
-
-
 def _difference(
-    key: _Key,
-    match: Match,
-    members: tuple[Sequence[KernelName], Sequence[KernelName]],
-    traced: tuple[Traced, Traced],
-    share: tuple[Mapping[Part, float], Mapping[Part, float]],
-    scale: float,
+    key: _Key, match: Match, kernels: tuple[Sequence[KernelName], Sequence[KernelName]], sides: tuple[_Side, _Side]
 ) -> KernelDifference:
-    counts, sums, steps = [], [], []
-    for kernels, one, exposed, factor in zip(members, traced, share, (1.0, scale), strict=True):
-        sum_s = factor * sum(one.kernels[kernel].sum_s for kernel in kernels)
-        counts.append(factor * sum(one.kernels[kernel].num_calls for kernel in kernels))
-        sums.append(sum_s)
-        steps.append(sum_s * exposed.get(key[0], 0.0))
-    names = tuple(tuple(kernel.name for kernel in kernels) for kernels in members)
-    return KernelDifference(
-        key[0], key[1], match, (names[0], names[1]), (counts[0], counts[1]), (sums[0], sums[1]), (steps[0], steps[1])
-    )
+    """Return the difference of matched kernels, or of kernels of one side if those of the other are empty."""
+    first, other = (side.totals(group) for side, group in zip(sides, kernels, strict=True))
+    names = (tuple(kernel.name for kernel in kernels[0]), tuple(kernel.name for kernel in kernels[1]))
+    return KernelDifference(*key, match, names, *zip(first, other, strict=True))
 
 
-def _without_kernels(first: Traced, other: Traced, step: StepDifference) -> list[KernelDifference]:
-    """Return time of parts in which a side has no kernels: idle time, and what the traces do not show."""
-    sums = (_sums(first), _sums(other))
-    found = []
+def _without_kernels(sides: tuple[_Side, _Side], step: StepDifference) -> list[KernelDifference]:
+    """Return the time of parts in which a side has no kernels: idle time, and time outside of the traces."""
+    differences = []
     for one in step.parts:
-        times = (one.first_s, one.other_s)
-        bare = [0.0 if sums[side].get(one.part) else times[side] for side in (0, 1)]
-        if any(bare):
-            nothing: tuple[str, ...] = ()
-            match: Match = "no kernel"
-            found.append(
-                KernelDifference(one.part, "", match, (nothing, nothing), (0.0, 0.0), (0.0, 0.0), (bare[0], bare[1]))
+        first_s = 0.0 if sides[0].sum_s.get(one.part) else one.first_s
+        other_s = 0.0 if sides[1].sum_s.get(one.part) else one.other_s
+        if first_s or other_s:
+            differences.append(
+                KernelDifference(one.part, "", "no kernel", ((), ()), (0.0, 0.0), (0.0, 0.0), (first_s, other_s))
             )
-    return found
+    return differences

@@ -1,4 +1,4 @@
-"""A user's own measured values judged by the results of a study, or by the prediction where no run exists."""
+"""Compare a table of a user's measured values with the results of a study, or with predictions if there is no run."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -24,21 +24,29 @@ from triplepoint.verdicts.rows import NO_NUMBER, missing_reason
 from triplepoint.verdicts.runs import IDENTITY, Group, Runs, group_repeats
 
 SD = "_sd"
-"""End of the column with the standard deviation of a quantity."""
+"""Suffix of the column with the standard deviation of a quantity."""
 COLUMNS = (
     "id", "quantity", "unit", "measured", "measured_lo", "measured_hi", "ours", "ours_lo", "ours_hi", "difference",
     "verdict", "reason", "origin", "runs",
 )  # fmt: skip
-"""Columns of a compared table."""
+"""Columns of the result."""
 _QUANTITIES = {
     column.name for column in POINTS.columns if column.type == "float" and column.name not in Configuration.model_fields
 } | set(DERIVED)
+"""Quantities that a user's table may hold."""
 _RANGES = {column.name: (column.minimum, column.maximum) for column in POINTS.columns}
+"""Smallest and largest valid value of each column."""
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """One row of a user's table: the point it is of, the settings it states, and what was measured."""
+    """One row of a user's table.
+
+    Attributes:
+        request: Point of the row.
+        stated: Settings that the row states, as in table `points`.
+        values: Measured values by quantity.
+    """
 
     request: Request
     stated: Mapping[str, Any]
@@ -48,28 +56,29 @@ class _Measured:
 def compare_table(
     source: Path, results: Path, config: Path, say: Callable[[str], None]
 ) -> list[dict[str, str | float | None]]:
-    """Return the verdict on every measured value of a table, with the columns `COLUMNS`.
+    """Return the verdict on each measured value of a table: rows with the columns `COLUMNS`.
 
     Args:
-        source: CSV with settings as `predict` reads them, columns of table `points`, and perhaps `<column>_sd`.
-        results: Folder of runs and tables; a row whose run is not in them is held against the prediction.
+        source: CSV with settings as for `predict`, columns of table `points`, and optional columns `<column>_sd`.
+        results: Folder of runs and tables; a row without a run there is compared with the prediction.
         config: Folder of the configuration.
-        say: Called with a line on what a reader should know.
+        say: Called with lines for the user.
 
     Raises:
-        UserError: If the table cannot be read, has a wrong column or value, or a row is of several points.
+        UserError: If the table cannot be read, has a wrong column or value, or a row matches several points.
     """
     rows = _read(source, config)
     runs = _read_runs(results, config)
     if not runs.points:
         say(f"compare: no tables in {results}; every row is compared with the prediction")
     problems = Problems(source)
-    judged = [problems.call(lambda one=one: list(_judge(one, runs, config))) for one in rows]
+    verdicts = [problems.call(lambda row=row: list(_judge(row, runs, config))) for row in rows]
     problems.refuse()
-    return [row for found in judged for row in found or []]
+    return [verdict for of_row in verdicts for verdict in of_row or []]
 
 
 def _read_runs(results: Path, config: Path) -> Runs:
+    """Return the results of all studies."""
     published = read_claims(config)
     slots = Ordering(published.content.rear_slots, published.content.front_slots) if published else Ordering([], [])
     names = ("points", "gpus", "kernels")
@@ -78,13 +87,13 @@ def _read_runs(results: Path, config: Path) -> Runs:
 
 
 def _read(source: Path, config: Path) -> list[_Measured]:
-    """Return the rows of a table that have a measured value; all that is wrong with it is said at once."""
+    """Return the rows of a user's table. Raises `UserError` with all problems of the table."""
     catalogue, rows, problems = Catalogue(config), list(read_cells(source)), Problems(source)
     if not rows:
         raise UserError(f"{source}: has no rows; expected settings and measured values, see 'compare --help'")
     names = dict.fromkeys(name for _, cells in rows for name in cells)
     unknown = {name for name in names if not problems.call(_is_known, name, source)}
-    found: list[_Measured] = []
+    measured_rows: list[_Measured] = []
     ids: set[str] = set()
     for number, (line, cells) in enumerate(rows, 1):
         where = f"{source}: line {line}"
@@ -100,13 +109,13 @@ def _read(source: Path, config: Path) -> list[_Measured]:
         if request.id in ids:
             problems.add(UserError(f"{where}: id {request.id!r} is given to two rows; change one"))
         ids.add(request.id)
-        found.append(_Measured(request, _stated(request, settings), values))
+        measured_rows.append(_Measured(request, _stated(request, settings), values))
     problems.refuse()
-    return found
+    return measured_rows
 
 
 def _is_known(name: str, source: Path) -> bool:
-    """Return that a column is of settings or of measured values; one that is neither is refused."""
+    """Return True for a column of settings or measured values. Raises `UserError` for any other column."""
     if name not in Configuration.model_fields and name.removesuffix(SD) not in _QUANTITIES:
         known = [*Configuration.model_fields, *_QUANTITIES]
         hint = nearest(name, known)
@@ -116,9 +125,9 @@ def _is_known(name: str, source: Path) -> bool:
 
 
 def _numbers(cells: Mapping[str, Any], where: str) -> dict[str, Number]:
-    """Return what was measured, known to 90 % where a standard deviation stands beside it."""
-    if wrong := [said for name in cells if (said := _wrong_number(name, cells))]:
-        raise UserError(f"{where}: {'; '.join(wrong)}")
+    """Return the measured values; a standard deviation gives a 90 % interval. Raises `UserError` for wrong values."""
+    if problems := [problem for name in cells if (problem := _number_problem(name, cells))]:
+        raise UserError(f"{where}: {'; '.join(problems)}")
     return {
         name: Number.within(float(value), Z90 * float(cells.get(name + SD, 0.0)))
         for name, value in cells.items()
@@ -126,8 +135,8 @@ def _numbers(cells: Mapping[str, Any], where: str) -> dict[str, Number]:
     }
 
 
-def _wrong_number(name: str, cells: Mapping[str, Any]) -> str:
-    """Return what is wrong with a measured value; empty if nothing is."""
+def _number_problem(name: str, cells: Mapping[str, Any]) -> str:
+    """Return the problem of a measured value; empty if there is none."""
     value = cells[name]
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number or (name.endswith(SD) and value < 0):
@@ -143,7 +152,7 @@ def _wrong_number(name: str, cells: Mapping[str, Any]) -> str:
 
 
 def _stated(request: Request, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings a row states as table `points` has them; what has no effect there is folded away."""
+    """Return the settings that a row states, with their values in the point: settings without effect are normalised."""
     point = request.point
     values = settings_of(point) | {
         "model": point.model.name, "cluster": point.cluster.name, "num_gpus": point.num_gpus,
@@ -156,10 +165,10 @@ def _stated(request: Request, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _judge(measured: _Measured, runs: Runs, config: Path) -> Iterator[dict[str, str | float | None]]:
-    """Yield a row for each value of a measured row."""
+    """Yield a row of the result for each value of a measured row. Raises `UserError` if it matches several points."""
     groups = group_repeats(runs.matching(measured.stated))
     if len(groups) > 1:
-        raise UserError(f"{measured.request.where}: {len(groups)} points have these settings; {_apart(groups)}")
+        raise UserError(f"{measured.request.where}: {len(groups)} points have these settings; {_how_to_choose(groups)}")
     prediction = None if groups else measured.request.predict(config)
     for quantity, number in measured.values.items():
         row: dict[str, str | float | None] = {
@@ -174,10 +183,17 @@ def _judge(measured: _Measured, runs: Runs, config: Path) -> Iterator[dict[str, 
             ours = runs.number(groups[0], quantity) if groups[0].has_run else None
             reason = missing_reason(groups[0]) or NO_NUMBER
             row |= {"origin": groups[0].origin, "runs": ";".join(groups[0].runs)}
-        yield row | _beside(number, ours, reason)
+        yield row | _comparison(number, ours, reason)
 
 
-def _beside(measured: Number, ours: Number | None, missing: str) -> dict[str, str | float | None]:
+def _comparison(measured: Number, ours: Number | None, missing: str) -> dict[str, str | float | None]:
+    """Return the cells with both values, their difference and the verdict.
+
+    Args:
+        measured: The user's value.
+        ours: Value of the results or the prediction; None if there is none.
+        missing: Why there is none.
+    """
     row: dict[str, str | float | None] = {
         "measured": measured.value, "measured_lo": measured.low, "measured_hi": measured.high,
     }  # fmt: skip
@@ -191,7 +207,7 @@ def _beside(measured: Number, ours: Number | None, missing: str) -> dict[str, st
 
 
 def _predicted(prediction: Prediction, quantity: str) -> Number | None:
-    """Return a predicted quantity with its interval; None where it is not predicted or the point does not run."""
+    """Return a predicted quantity with its interval; None if it is not predicted or the point cannot run."""
     if prediction.status not in (PredictionStatus.OK, PredictionStatus.UNDECIDED):
         return None
     columns = {**vars(prediction), **vars(prediction.power)}
@@ -202,10 +218,10 @@ def _predicted(prediction: Prediction, quantity: str) -> Number | None:
     return Number(value, value, value) if math.isnan(low) or math.isnan(high) else Number(value, low, high)
 
 
-def _apart(groups: list[Group]) -> str:
-    """Return what a row would have to state to mean one of several points."""
-    for name in (*IDENTITY, "variant"):
+def _how_to_choose(groups: list[Group]) -> str:
+    """Return advice on the setting that a row must state to match one of several points."""
+    for name in IDENTITY:
         values = sorted({str(group.rows[0][name]) for group in groups})
-        if len(values) > 1 and name != "variant":
+        if len(values) > 1:
             return f"state {name}: {' or '.join(values[:6])}"
     return f"their runs, such as {groups[0].runs[0]} and {groups[1].runs[0]}, differ in no setting a row can state"

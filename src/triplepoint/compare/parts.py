@@ -1,6 +1,6 @@
-"""The difference of two steps by part: exposed computation, each communication, copies, idle time, and the rest.
+"""Difference of two steps by part: exposed computation, each kind of communication, copies, idle time, and the rest.
 
-Parts are means over ranks, or those of one rank where its own work changed more than that of the others.
+Parts are means over ranks, or those of one rank if its own work changed more than that of the others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,25 +15,25 @@ from triplepoint.effects.samples import paired, unpaired
 from triplepoint.metrics import robust_sigma
 
 UNPROFILED = Part("unprofiled", "all")
-"""What the measured step takes beyond the mean rank's profiled one: slower ranks, and what profiling changes."""
+"""Measured step less the mean rank's profiled step: slower ranks, and the overhead of profiling."""
 _LEAST_SHARE = 0.05
-"""Share of the first step by which a rank must have changed more than the others. Our choice."""
+"""Smallest change of a rank beyond that of the others, as a share of the first step. Our choice."""
 _LEAST_SIGMAS, _LEAST_SIGMA = 3.5, 0.002
-"""Robust standard deviations beyond the median from which a rank stands out, and the least standard deviation as a
-share of the step: ranks that do the same differ by as much.
+"""Robust standard deviations beyond the median from which a rank is an outlier, and the smallest standard deviation as
+a share of the step: ranks with the same work differ by as much.
 Source of the first: Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, chapter 3."""
 _LEAST_PAIR_SHARE = 0.1
-"""The same of two ranks, where no others say how much is usual. Our choice."""
+"""The same as `_LEAST_SHARE` for a job of two ranks, where no others show the usual change. Our choice."""
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """What one part contributes to the difference of the step.
+    """Contribution of one part to the difference of the step.
 
     Attributes:
         part: The part.
         first_s: Its time in a step of the first side. Unit: s.
-        other_s: The same of the other side, scaled to the first one's tokens per GPU. Unit: s.
+        other_s: Its time in a step of the other side, scaled to the first side's tokens per GPU. Unit: s.
         effect: The difference, other less first. Unit: s.
     """
 
@@ -45,14 +45,14 @@ class Contribution:
 
 @dataclass(frozen=True)
 class StepDifference:
-    """The difference of two steps and what it consists of.
+    """Difference of two steps and its parts.
 
     Attributes:
-        first_s: Step of the first side: measured where both sides are runs, else profiled. Unit: s.
-        other_s: Step of the other, scaled. Unit: s.
-        scale: Factor on all times of the other side: tokens per GPU of the first over those of the other.
-        is_profiled: Whether the steps are those of the traces.
-        parts: Largest contribution first; they add up to the difference. None known: empty.
+        first_s: Step time of the first side: measured if both sides have measured steps, else profiled. Unit: s.
+        other_s: Step time of the other side, scaled. Unit: s.
+        scale: Factor on all times of the other side: tokens per GPU of the first side over those of the other.
+        is_profiled: Whether the step times come from traces.
+        parts: Parts, largest contribution first; they add up to the difference. Empty if a side has no traces.
     """
 
     first_s: float
@@ -63,7 +63,7 @@ class StepDifference:
 
     @property
     def difference_s(self) -> float:
-        """Return the other step less the first. Unit: s."""
+        """Step time of the other side less that of the first. Unit: s."""
         return self.other_s - self.first_s
 
 
@@ -74,7 +74,7 @@ class RankChange:
     Attributes:
         rank: Global rank.
         change_s: Change of its own work, the other side less the first. Unit: s.
-        others_s: The same of the other ranks, median. Unit: s.
+        others_s: Median change of the other ranks. Unit: s.
     """
 
     rank: int
@@ -83,85 +83,93 @@ class RankChange:
 
 
 def scale_of(first: Side, other: Side) -> float:
-    """Return what makes times of the other side those of the first one's tokens per GPU; 1 where not known."""
-    one, two = first.tokens_per_gpu, other.tokens_per_gpu
-    return one / two if one and two else 1.0
+    """Return the factor that scales times of the other side to the first side's tokens per GPU; 1 if not known."""
+    first_tokens, other_tokens = first.tokens_per_gpu, other.tokens_per_gpu
+    return first_tokens / other_tokens if first_tokens and other_tokens else 1.0
 
 
 def step_difference(first: Side, other: Side) -> StepDifference | None:
-    """Return the difference of two steps by part; None where the two sides have no times of one kind.
+    """Return the difference of two steps by part; None if one side has only measured and the other only traced steps.
 
     Args:
-        first: One side, runs or traces.
-        other: The other.
+        first: First side, runs or traces.
+        other: Other side.
     """
-    scale, one, two = scale_of(first, other), first.traced, other.traced
-    measured = (first.step_s, other.step_s)
-    if measured[0] is not None and measured[1] is not None:
-        steps_s, is_profiled = (measured[0], measured[1]), False
-    elif one and two:
-        steps_s, is_profiled = (one.step_s, two.step_s), True
+    scale = scale_of(first, other)
+    traced = (first.traced, other.traced) if first.traced and other.traced else None
+    if first.step_s is not None and other.step_s is not None:
+        first_s, other_s, is_profiled = first.step_s, other.step_s, False
+    elif traced:
+        first_s, other_s, is_profiled = traced[0].step_s, traced[1].step_s, True
     else:
         return None
-    parts = _parts(one, two, scale, first.origin == other.origin == "measured") if one and two else []
-    if one and two and not is_profiled:
-        rest = (steps_s[0] - one.step_s, scale * (steps_s[1] - two.step_s))
-        parts.append(Contribution(UNPROFILED, rest[0], rest[1], unpaired([rest[0]], [rest[1]], "none")))
+    parts = _parts(*traced, scale, first.origin == other.origin == "measured") if traced else []
+    if traced and not is_profiled:
+        rest_s = (first_s - traced[0].step_s, scale * (other_s - traced[1].step_s))
+        parts.append(Contribution(UNPROFILED, *rest_s, unpaired([rest_s[0]], [rest_s[1]], "none")))
     parts.sort(key=lambda contribution: -abs(contribution.effect.value))
-    return StepDifference(steps_s[0], steps_s[1] * scale, scale, is_profiled, parts)
+    return StepDifference(first_s, other_s * scale, scale, is_profiled, parts)
 
 
-def _parts(one: Traced, two: Traced, scale: float, is_sampled: bool) -> list[Contribution]:
-    names = dict.fromkeys(part for traced in (one, two) for step in traced.steps for part in step)
+def _parts(first: Traced, other: Traced, scale: float, is_measured: bool) -> list[Contribution]:
+    """Return the contributions of all parts of two profiled steps."""
+    names = dict.fromkeys(part for traced in (first, other) for step in traced.steps for part in step)
     return [
-        Contribution(part, one.mean_s(part), two.mean_s(part) * scale, _effect(part, one, two, scale, is_sampled))
+        Contribution(
+            part, first.mean_s(part), other.mean_s(part) * scale, _effect(part, first, other, scale, is_measured)
+        )
         for part in names
     ]
 
 
-def _effect(part: Part, one: Traced, two: Traced, scale: float, is_sampled: bool) -> Effect:
-    """Return the difference of a part: paired over repeats, else over steps; of simulated steps, all alike, alone."""
-    first, other = (_by_repeat(part, traced) for traced in (one, two))
-    shared = sorted(set(first) & set(other))
-    if is_sampled and len(shared) > 1 and set(first) == set(other):
-        means = [[float(np.mean(values[repeat])) for repeat in shared] for values in (first, other)]
-        return paired(means[0], [value * scale for value in means[1]], "repeats")
-    samples = [[value for values in found.values() for value in values] for found in (first, other)]
-    scaled = [value * scale for value in samples[1]]
-    if is_sampled:
-        return unpaired(samples[0], scaled, "steps")
-    return unpaired([float(np.mean(samples[0]))], [float(np.mean(scaled))], "none")
+def _effect(part: Part, first: Traced, other: Traced, scale: float, is_measured: bool) -> Effect:
+    """Return the difference of a part: paired over repeats if both sides have several, else unpaired over steps.
+
+    Simulated steps are all equal, so their difference has no interval.
+    """
+    by_repeat = [_by_repeat(part, traced) for traced in (first, other)]
+    repeats = sorted(by_repeat[0])
+    if is_measured and len(repeats) > 1 and repeats == sorted(by_repeat[1]):
+        means_s = [[float(np.mean(times_s[repeat])) for repeat in repeats] for times_s in by_repeat]
+        return paired(means_s[0], [mean_s * scale for mean_s in means_s[1]], "repeats")
+    first_s, other_s = ([time_s for times_s in side.values() for time_s in times_s] for side in by_repeat)
+    scaled_s = [time_s * scale for time_s in other_s]
+    if is_measured:
+        return unpaired(first_s, scaled_s, "steps")
+    return unpaired([float(np.mean(first_s))], [float(np.mean(scaled_s))], "none")
 
 
 def _by_repeat(part: Part, traced: Traced) -> Mapping[int, list[float]]:
-    found: dict[int, list[float]] = {}
+    """Return the times of a part in the steps of each repeat. Unit: s."""
+    times_s: dict[int, list[float]] = {}
     for repeat, step in zip(traced.repeats, traced.steps, strict=True):
-        found.setdefault(repeat, []).append(step.get(part, 0.0))
-    return found
+        times_s.setdefault(repeat, []).append(step.get(part, 0.0))
+    return times_s
 
 
 def find_changed_rank(first: Side, other: Side) -> RankChange | None:
-    """Return the rank that changed more than the others; None where none did, or ranks of both do other work.
+    """Return the rank whose own work changed more than that of the others; None if there is none.
 
-    Own work is the time in which a rank does not wait in communication: what one rank takes longer, others wait for. In
-    means over ranks, one late rank would appear as two lines: its lateness, and the wait of the others.
+    Own work is the time in which a rank does not wait in communication; the other ranks wait for what one rank takes
+    longer. In means over ranks a late rank would appear as two parts: its lateness, and the wait of the others. Sides
+    with several runs, or with different ranks or layouts, are not compared rank by rank.
     """
     if first.traced is None or other.traced is None or len(first.runs) > 1 or len(other.runs) > 1:
         return None
     points = [side.runs[0].planned.point for side in (first, other) if side.runs]
-    one, two = first.traced.own_s, other.traced.own_s
-    if len(one) < 2 or set(one) != set(two) or (len(points) == 2 and points[0].layout != points[1].layout):
+    first_s, other_s = first.traced.own_s, other.traced.own_s
+    if len(first_s) < 2 or set(first_s) != set(other_s) or (len(points) == 2 and points[0].layout != points[1].layout):
         return None
-    ranks = sorted(one)
-    changes = np.array([two[rank] - one[rank] for rank in ranks])
-    apart = [abs(changes[at] - np.median(np.delete(changes, at))) for at in range(len(ranks))]
-    # Of two ranks both are as far from the other: the one that changed is meant.
-    most = max(range(len(ranks)), key=lambda at: (round(apart[at], 9), abs(changes[at])))
+    ranks = sorted(first_s)
+    changes_s = np.array([other_s[rank] - first_s[rank] for rank in ranks])
+    beyond_others_s = [abs(changes_s[index] - np.median(np.delete(changes_s, index))) for index in range(len(ranks))]
+    # Two ranks are equally far from each other: the one with the larger change is meant.
+    most = max(range(len(ranks)), key=lambda index: (round(beyond_others_s[index], 9), abs(changes_s[index])))
     step_s = first.traced.step_s
     least = _LEAST_PAIR_SHARE if len(ranks) == 2 else _LEAST_SHARE
-    if apart[most] < least * step_s:
+    if beyond_others_s[most] < least * step_s:
         return None
-    sigma_s = max(robust_sigma(changes), _LEAST_SIGMA * step_s)
-    if len(ranks) > 2 and abs(changes[most] - np.median(changes)) <= _LEAST_SIGMAS * sigma_s:
+    sigma_s = max(robust_sigma(changes_s), _LEAST_SIGMA * step_s)
+    if len(ranks) > 2 and abs(changes_s[most] - np.median(changes_s)) <= _LEAST_SIGMAS * sigma_s:
         return None
-    return RankChange(ranks[most], float(changes[most]), float(np.median(np.delete(changes, most))))
+    return RankChange(ranks[most], float(changes_s[most]), float(np.median(np.delete(changes_s, most))))

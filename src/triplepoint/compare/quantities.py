@@ -1,4 +1,4 @@
-"""Quantities of two runs beside one another: speed, power, clocks, heat, energy, memory, with paired intervals."""
+"""Differences of quantities between two runs: speed, power, clocks, heat, energy and memory, with paired intervals."""
 
 import math
 import statistics
@@ -34,11 +34,11 @@ class QuantityDifference:
 
     Attributes:
         name: Column of table `points`, or of telemetry.
-        label: What it is called.
-        unit: Unit of what is shown.
-        first: Value of the first side, mean over repeats, in the column's own unit.
-        other: Value of the other.
-        effect: The change: a ratio less 1, of temperatures and shares the difference.
+        label: Its name in text.
+        unit: Unit in which it is shown.
+        first: Value of the first side, mean over repeats, in the unit of the column.
+        other: Value of the other side.
+        effect: Relative change; for temperatures and shares the difference.
     """
 
     name: str
@@ -50,7 +50,7 @@ class QuantityDifference:
 
     @property
     def verdict(self) -> Verdict:
-        """Return whether the change is beyond its spread, where that is known."""
+        """Whether the change is beyond its spread."""
         if self.first == self.other:
             return "equal"
         if math.isnan(self.effect.low):
@@ -59,56 +59,61 @@ class QuantityDifference:
 
     @property
     def is_clear(self) -> bool:
-        """Return whether the change is not known to be within its spread."""
+        """Whether the change may be beyond its spread: it is, or the spread is not known."""
         return self.verdict in ("differs", "not known")
 
     @property
     def shown(self) -> tuple[float | None, float | None]:
-        """Return both values in the unit shown."""
+        """Both values in the unit in which they are shown."""
         return shown_value(self.name, self.first), shown_value(self.name, self.other)
 
 
 def quantity_differences(first: Side, other: Side) -> list[QuantityDifference]:
-    """Return the quantities that both sides have, in the order of `NAMES`, then conditions; none of traces."""
+    """Return the quantities that both sides have, in the order of `NAMES`, then `CONDITIONS`; none for traces."""
     if not (first.runs and other.runs):
         return []
     tables = [_table(side.runs) for side in (first, other)]
-    found = []
+    differences = []
     for name in NAMES:
         values = [[run.row[name] for run in side.runs if run.row[name] is not None] for side in (first, other)]
         if all(values):
             known = [DataFrame(rows[rows[name].notna()]) for rows in tables]
-            effect = _effect(known[0], known[1], name)
-            found.append(_difference(_COLUMNS[name], None, [statistics.fmean(one) for one in values], effect))
+            means = [statistics.fmean(side) for side in values]
+            differences.append(_difference(_COLUMNS[name], None, means, _effect(known[0], known[1], name)))
     for name, label in CONDITIONS.items():
-        given = [[run.conditions[name] for run in side.runs if name in run.conditions] for side in (first, other)]
-        if all(given):
-            means = [statistics.fmean(one) for one in given]
-            found.append(_difference(_COLUMNS[name], label, means, _unknown(name, means[0], means[1])))
-    return found
+        values = [[run.conditions[name] for run in side.runs if name in run.conditions] for side in (first, other)]
+        if all(values):
+            means = [statistics.fmean(side) for side in values]
+            effect = _effect_without_interval(name, means[0], means[1])
+            differences.append(_difference(_COLUMNS[name], label, means, effect))
+    return differences
 
 
 def _table(runs: Sequence[Run]) -> DataFrame:
+    """Return the rows of table `points` of runs."""
     table: DataFrame = POINTS.from_rows([run.row for run in runs]).to_pandas()
     return table
 
 
 def _effect(first: DataFrame, other: DataFrame, name: str) -> Effect:
-    """Return the change; of shares, temperatures, and what is 0 somewhere, the difference."""
-    is_relative = not _by_difference(name) and bool((first[name] > 0).all() and (other[name] > 0).all())
+    """Return the relative change; the difference for shares, temperatures, and quantities that are somewhere 0."""
+    is_relative = not _is_compared_by_difference(name) and bool((first[name] > 0).all() and (other[name] > 0).all())
     return compare(first, other, name, is_relative)
 
 
-def _unknown(name: str, first: float, other: float) -> Effect:
-    change = other - first if _by_difference(name) or not first else other / first - 1
-    is_relative = not _by_difference(name) and bool(first)
+def _effect_without_interval(name: str, first: float, other: float) -> Effect:
+    """Return the change of a quantity whose spread is not known."""
+    is_relative = not _is_compared_by_difference(name) and bool(first)
+    change = other / first - 1 if is_relative else other - first
     return Effect(change, math.nan, math.nan, "none", 1, is_relative)
 
 
-def _by_difference(name: str) -> bool:
+def _is_compared_by_difference(name: str) -> bool:
+    """Return whether a column is a temperature or a share."""
     return name.endswith("_c") or is_fraction(name)
 
 
 def _difference(column: Column, label: str | None, means: Sequence[float], effect: Effect) -> QuantityDifference:
+    """Return a quantity with its label (the column's if None) and unit."""
     words = describe(column)
     return QuantityDifference(column.name, label or words["label"], words["unit"], means[0], means[1], effect)

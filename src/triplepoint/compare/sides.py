@@ -1,4 +1,4 @@
-"""One side of a comparison as read from disk: runs with their rows of table `points`, or loose traces."""
+"""Read one side of a comparison: runs with their rows of table `points`, or loose traces."""
 
 import contextlib
 import re
@@ -28,22 +28,22 @@ from triplepoint.trace.taxonomy import Scheme
 
 Origin = Literal["measured", "simulated"]
 
-_OF_TRACES = tuple(f"{table.name}.parquet" for table in (INTERVALS, CATEGORIES, KERNELS, TIMELINE))
-"""Tables of a run that its traces give, and without which there is nothing to read."""
+_TRACE_TABLES = tuple(f"{table.name}.parquet" for table in (INTERVALS, CATEGORIES, KERNELS, TIMELINE))
+"""Tables of traces that a parsed run must have."""
 CONDITIONS = {"inlet_temp_c": "Air at the inlet", "gpu_power_limit_w": "Power limit as set"}
-"""Columns of telemetry that say what the GPUs were given, with what they are called."""
+"""Labels of the telemetry columns that are conditions of a run, not results."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What sides are read with.
+    """Folders and rules with which sides are read.
 
     Attributes:
         results: Folder of the results.
         config: Folder of the configuration.
-        scheme: Rules that sort kernels of traces that are not parsed yet.
-        steps: Names of the annotations that are the steps of loose traces; None for the usual ones.
-        progress: Called with a line now and then.
+        scheme: Rules that sort the kernels of traces that are not parsed yet.
+        steps: Pattern of the annotations that mark steps in loose traces; None for the usual ones.
+        progress: Called with lines of progress.
     """
 
     results: Path
@@ -59,9 +59,9 @@ class Run:
 
     Attributes:
         planned: Its point.
-        manifest: What came of it.
+        manifest: Its manifest.
         row: Its row of table `points`.
-        conditions: Means of `CONDITIONS` over measured steps, of those that were measured.
+        conditions: Means of `CONDITIONS` over measured steps; without those that were not measured.
     """
 
     planned: PlannedRun
@@ -75,10 +75,10 @@ class Side:
     """One side of a comparison.
 
     Attributes:
-        word: As the user named it.
-        runs: Repeats of one point; none for loose traces.
-        traced: What the traces say; None without any.
-        summaries: Of loose traces, one a rank.
+        word: The user's word.
+        runs: Repeats of one point; empty for loose traces.
+        traced: Parts and kernels of its traces; None without traces.
+        summaries: Summaries of loose traces, one per rank; empty for runs.
     """
 
     word: str
@@ -88,19 +88,19 @@ class Side:
 
     @property
     def jobs(self) -> list[Job]:
-        """Return what each of loose traces says of its job."""
-        return [one.job for one in self.summaries]
+        """Job that each loose trace belongs to, as the trace describes it."""
+        return [summary.job for summary in self.summaries]
 
     @property
     def origin(self) -> Origin:
-        """Return whether devices were measured or a model was run."""
+        """Whether the side was measured or simulated."""
         if self.runs:
             return self.runs[0].manifest.origin
         return "simulated" if any(job.is_simulated for job in self.jobs) else "measured"
 
     @property
     def tokens_per_gpu(self) -> float | None:
-        """Return tokens of a step over GPUs; None where they are not known."""
+        """Tokens of a step over the number of GPUs; None if not known."""
         point = self.runs[0].planned.point if self.runs else None
         if point is None or not point.knows("global_batch_size", "sequence_length"):
             return None
@@ -108,7 +108,7 @@ class Side:
 
     @property
     def step_s(self) -> float | None:
-        """Return the time of measured steps, mean over repeats; None where there are none. Unit: s."""
+        """Time of measured steps, mean over repeats; None without measured steps. Unit: s."""
         times = [run.row["step_time_s"] for run in self.runs if run.row["step_time_s"] is not None]
         return sum(times) / len(times) if times else None
 
@@ -117,33 +117,33 @@ def read_side(subject: Subject, context: Context) -> Side:
     """Return a side of a comparison.
 
     Args:
-        subject: What was named; its runs finished, see `check_finished`.
-        context: What it is read with.
+        subject: Runs that finished (see `check_finished`), or traces.
+        context: Folders and rules.
 
     Raises:
-        UserError: If a run is incomplete, or there are no traces where they were named.
+        UserError: If a run is incomplete, or there are no traces.
     """
     if subject.traces:
         return _read_traces(subject, context)
-    found = [_read_run(folder, context) for folder in subject.runs]
-    # A point with repeats of two origins does not exist: the engine is a setting.
-    traced = [traced for _, traced in found if traced is not None]
-    return Side(subject.word, [run for run, _ in found], of_repeats(traced))
+    runs = [_read_run(folder, context) for folder in subject.runs]
+    # All repeats have one origin, since the engine is a setting.
+    traced = [traced for _, traced in runs if traced is not None]
+    return Side(subject.word, [run for run, _ in runs], of_repeats(traced))
 
 
 @contextlib.contextmanager
 def parsed_traces(subject: Subject, context: Context) -> Iterator[tuple[Path, Sequence[RankSummary]]]:
-    """Yield a scratch folder with the tables of loose traces, and what each of them says of its rank.
+    """Yield a temporary folder with the tables of loose traces, and a summary of each trace.
 
     Raises:
-        UserError: If there are no traces where they were named, or they are not of one job.
+        UserError: If there are no traces, or they are not of one job.
     """
     with TemporaryDirectory(prefix="triplepoint-traces-") as text:
         scratch = Path(text)
         files = _find(subject, spool_pipes(subject.traces, scratch / "pipes", context.progress))
         folders = [scratch / str(index) for index in range(len(files))]
         summaries = parse_traces(files, folders, context.scheme, context.progress, steps=context.steps)
-        check_ranks((one.path, one.rank) for one in summaries)
+        check_ranks((summary.path, summary.rank) for summary in summaries)
         check_whole(summaries, is_finished=True, progress=context.progress)
         tables = scratch / "tables"
         join_ranks(folders, tables)
@@ -159,7 +159,7 @@ def _read_traces(subject: Subject, context: Context) -> Side:
 
 
 def _find(subject: Subject, paths: Sequence[Path]) -> list[TraceFile]:
-    """Return the traces of a side; that a folder has none is said of it by name."""
+    """Return the traces of a subject; if a folder has none, the error names the folder."""
     try:
         return find_traces(paths)
     except UserError as error:
@@ -167,6 +167,7 @@ def _find(subject: Subject, paths: Sequence[Path]) -> list[TraceFile]:
 
 
 def _read_run(folder: Path, context: Context) -> tuple[Run, Traced | None]:
+    """Return a run and its traces; None without traces."""
     planned, manifest = read_planned_run(folder / "point.json"), read_manifest(folder / "raw" / "manifest.json")
     has_traces = planned.point.steps.profiled > 0
     with parsed_run(folder, has_traces, context) as parsed:
@@ -176,10 +177,10 @@ def _read_run(folder: Path, context: Context) -> tuple[Run, Traced | None]:
 
 
 def check_finished(subject: Subject) -> None:
-    """Refuse runs that did not finish.
+    """Check that the runs of a subject finished.
 
     Raises:
-        UserError: With what became of the run.
+        UserError: If one did not; the message has its status.
     """
     for folder in subject.runs:
         planned, path = read_planned_run(folder / "point.json"), folder / "raw" / "manifest.json"
@@ -194,12 +195,17 @@ def check_finished(subject: Subject) -> None:
 
 @contextlib.contextmanager
 def parsed_run(folder: Path, has_traces: bool, context: Context) -> Iterator[Path]:
-    """Yield a folder with a run's telemetry and tables of traces; those of raw runs are made in a scratch folder.
+    """Yield a folder with the telemetry and trace tables of a run; a raw run is parsed into a temporary folder.
+
+    Args:
+        folder: Folder of the run.
+        has_traces: Whether trace tables are needed.
+        context: Folders and rules.
 
     Raises:
         UserError: If a recording or a trace is missing or damaged.
     """
-    names = ("telemetry.parquet", *(_OF_TRACES if has_traces else ()))
+    names = ("telemetry.parquet", *(_TRACE_TABLES if has_traces else ()))
     if all((folder / name).is_file() for name in names):
         yield folder
         return
@@ -218,6 +224,7 @@ def parsed_run(folder: Path, has_traces: bool, context: Context) -> Iterator[Pat
 
 
 def _conditions(path: Path) -> dict[str, float]:
+    """Return the means of `CONDITIONS` over measured steps, from table `telemetry`."""
     telemetry = TELEMETRY.read(path)
     measured = telemetry.filter(pc.equal(telemetry["kind"], "measured"))
     means = {name: pc.mean(measured[name]).as_py() for name in CONDITIONS}

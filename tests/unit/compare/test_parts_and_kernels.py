@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triplepoint.compare.comparison import about_profiled
+from triplepoint.compare.comparison import notes_on_profiled_steps
 from triplepoint.compare.kernels import kernel_differences
 from triplepoint.compare.parts import UNPROFILED, Contribution, StepDifference, step_difference
 from triplepoint.compare.sides import Side
@@ -40,9 +40,13 @@ def side(found: Traced | None, *, is_simulated: bool = False) -> Side:
 def test_profiled_step_unlike_the_measured_ones_is_said() -> None:
     """Of A a step of 0.1 s was profiled as one of 0.2 s; of B, 0.15 s, as one of 0.16 s."""
     rest = Contribution(UNPROFILED, -0.1, -0.01, unpaired([-0.1], [-0.01], "none"))
-    (note,) = about_profiled(StepDifference(0.1, 0.15, 1.0, False, [rest]))
+    (note,) = notes_on_profiled_steps(StepDifference(0.1, 0.15, 1.0, False, [rest]))
     assert note.startswith("A's profiled step takes 2.0 times a measured one")
-    assert list(about_profiled(StepDifference(0.2, 0.2, 1.0, True, []))) == list(about_profiled(None)) == []
+    assert (
+        list(notes_on_profiled_steps(StepDifference(0.2, 0.2, 1.0, True, [])))
+        == list(notes_on_profiled_steps(None))
+        == []
+    )
 
 
 def test_step_difference_by_hand() -> None:
