@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 
 from triplepoint.importers.clocks import Span
-from triplepoint.importers.folder import Telemetry, Wanted, list_folder, read_telemetry
+from triplepoint.importers.folder import ImportOptions, Telemetry, list_folder, read_telemetry
 from triplepoint.recording import Part
 
 SAMPLES = Path(__file__).parent / "data" / "importers"
 
 
-def read(path: Path, wanted: Wanted | None = None, work: Span | None = None) -> Telemetry:
+def read(path: Path, wanted: ImportOptions | None = None, work: Span | None = None) -> Telemetry:
     """Return the telemetry of a folder or a file."""
-    wanted = wanted or Wanted(timezone="UTC")
+    wanted = wanted or ImportOptions(timezone="UTC")
     return read_telemetry(list_folder(path, wanted.mapping), path, wanted, work, lambda line: None)
 
 

@@ -11,7 +11,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from triplepoint.importers.folder import Wanted, list_folder, read_telemetry
+from triplepoint.importers.folder import ImportOptions, list_folder, read_telemetry
 
 HEADER = (
     "timestamp, index, power.draw [W], power.draw.instant [W], temperature.gpu, clocks.current.sm [MHz], "
@@ -42,7 +42,7 @@ def main(seconds: int) -> None:
             columns = list(zip(*csv.reader(file), strict=True))
         split_s = time.perf_counter() - began
         began = time.perf_counter()
-        read = read_telemetry(list_folder(folder), folder, Wanted(timezone="UTC"), None, lambda line: None)
+        read = read_telemetry(list_folder(folder), folder, ImportOptions(timezone="UTC"), None, lambda line: None)
         import_s = time.perf_counter() - began
         num = sum(len(part.t_ns) for part in read.hosts["node0"].parts)
     print(f"{size_mb:.1f} MB, {num} samples of {len(columns)} columns")

@@ -131,9 +131,9 @@ def _add_places(made: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Import the folder and say what came of it."""
-    from triplepoint.importers.declaration import Asked
-    from triplepoint.importers.folder import Wanted
-    from triplepoint.importers.hosts import offsets_of
+    from triplepoint.importers.declaration import ReadOptions
+    from triplepoint.importers.folder import ImportOptions
+    from triplepoint.importers.hosts import parse_offsets
     from triplepoint.importers.run import Job, import_folder
     from triplepoint.importers.times import find_zone
     from triplepoint.trace.pipes import spool_pipes
@@ -143,21 +143,21 @@ def run(arguments: argparse.Namespace) -> Answer:
         find_zone(arguments.timezone)
     catalogue, described = _describe(arguments)
     query = tuple(_listed(arguments.query_gpu))
-    wanted = Wanted(
+    options = ImportOptions(
         mapping=arguments.map,
         timezone=arguments.timezone,
-        offsets=offsets_of(arguments.offset),
+        offsets=parse_offsets(arguments.offset),
         start=arguments.start,
         period_s=arguments.period,
         hosts=tuple(_listed(arguments.hosts)),
         host_pattern=arguments.host_pattern,
-        asked=Asked(query, arguments.gpus_per_node, arguments.skip_bad),
+        read_options=ReadOptions(query, arguments.gpus_per_node, arguments.skip_bad),
     )
     job = Job(described, _numbers(arguments.gpus), *_steps(arguments), study=arguments.study)
     with Progress("looking at files") as progress, tempfile.TemporaryDirectory() as scratch:
         (folder,) = spool_pipes([arguments.folder], Path(scratch) / "pipes", progress)
         try:
-            done = import_folder(folder, arguments.results, job, wanted, catalogue, progress)
+            done = import_folder(folder, arguments.results, job, options, catalogue, progress)
         except UserError as error:
             raise UserError(str(error).replace(str(folder), str(arguments.folder))) from None
     return Answer(asdict(done), "\n".join(_lines(done, arguments.results)))

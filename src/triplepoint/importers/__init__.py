@@ -1,8 +1,8 @@
-"""Importers: telemetry that other tools recorded, one module for each format, which declares its columns once.
+"""Importers of telemetry that other tools recorded: one module for each format.
 
-A format names the columns it knows, with our column and unit of each; how a file is recognised; and how its text
-becomes series of numbers. What all formats share lies beside them: `declaration`, `text`, `cells`, `times`, `rows`.
-`folder` reads a whole folder and puts the clocks and hosts of its files together.
+The module of a format declares the columns that it knows, with their column of table `telemetry` and unit; how a file
+is recognised; and how its text is read into series. Formats share `declaration`, `text`, `cells`, `times` and `rows`.
+`folder` reads all files of a folder and joins them by host and clock; `run` writes the imported run.
 """
 
 from functools import cache
@@ -23,10 +23,10 @@ _MODULES = (
     "charllm",
     "zeus",
 )
-"""In the order they are tried: a file is of the first format that recognises it."""
+"""Modules of formats, in the order in which they are tried: the first that recognises a file reads it."""
 
 
 @cache
 def formats() -> tuple[Format, ...]:
-    """Return the formats that are recognised by what a file holds."""
+    """Return all formats that are recognised by the content of a file."""
     return tuple(import_module(f"triplepoint.importers.{name}").FORMAT for name in _MODULES)

@@ -1,7 +1,8 @@
-"""amd-smi metric and amd-smi monitor, as CSV or JSON, and monitor as the table it prints, once or watched (-w).
+"""amd-smi metric and amd-smi monitor as CSV or JSON, and monitor as its table, once or repeated (-w).
 
-Source: ROCm/amdsmi, amdsmi_cli/amdsmi_commands.py; memory is in MiB, printed as MB. The power is
-current_socket_power where the GPU has it (MI300 and newer), else average_socket_power.
+Memory is in MiB, printed as MB. The power is current_socket_power on MI300 and newer, else average_socket_power.
+
+Source: ROCm/amdsmi, amdsmi_cli/amdsmi_commands.py.
 """
 
 import re
@@ -9,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from triplepoint.importers.declaration import Asked, Content, Format, Found, Source
+from triplepoint.importers.declaration import Content, FileTelemetry, Format, ReadOptions, Source
 from triplepoint.importers.json_rows import gather_gpus
 from triplepoint.importers.rows import read_rows
 from triplepoint.importers.text import Grid, from_header, gather, split_csv
@@ -49,7 +50,7 @@ _KNOWN = {
 }  # fmt: skip
 _TABLE = re.compile(r"\s*(?:TIMESTAMP\s+)?GPU\s+(?:XCP\s+)?(?:POWER|GPU_T|GFX|MEM|VRAM)")
 _CELL = re.compile(r"\S+/ *\S+ GB|\S+(?: (?:W|\S?C|%|[MG]Hz|[KMG]B|Mb/s)(?!\S))?")
-"""A number with its unit, a word, or memory in use of all of it."""
+"""A cell of the table: a number with its unit, a word, or used and total memory."""
 _OF_TABLE = {
     "power": "power_usage",
     "pwr_cap": "max_power",
@@ -58,22 +59,22 @@ _OF_TABLE = {
     **dict.fromkeys(("gfx_util", "gfx%"), "gfx"),
     **dict.fromkeys(("mem_util", "mem%"), "mem"),
 }
-"""Columns of the table by the names that they have as CSV."""
+"""Name in the CSV of each column of the table."""
 _CLOCKS = re.compile(r"gfx_\d+_clk$")
 
 
-def _gather(content: Content, asked: Asked) -> Grid:
-    """Return the columns, with the mean of the clocks of all dies as `gfx_clk`."""
+def _gather(content: Content, options: ReadOptions) -> Grid:
+    """Return the columns of a file; the clocks of several dies are averaged to `gfx_clk`."""
     content = from_header(content, _is_header)
     if content.head.lstrip()[:1] in ("[", "{"):
         grid = gather_gpus(content)
     elif _TABLE.match(content.first_line):
-        grid = _read_table(content, asked)
+        grid = _read_table(content, options)
     else:
-        grid = split_csv(content, None, asked.skip_bad)
-    clocks = [place for place, name in enumerate(grid.names) if _CLOCKS.match(name)]
+        grid = split_csv(content, None, options.skip_bad)
+    clocks = [index for index, name in enumerate(grid.names) if _CLOCKS.match(name)]
     if clocks and "gfx_clk" not in grid.names:
-        numbers = np.array([[_number(cell) for cell in grid.columns[place]] for place in clocks])
+        numbers = np.array([[_number(cell) for cell in grid.columns[index]] for index in clocks])
         is_known = np.isfinite(numbers)
         means = np.where(is_known, numbers, 0).sum(axis=0) / np.maximum(is_known.sum(axis=0), 1)
         grid.columns.append(
@@ -81,21 +82,21 @@ def _gather(content: Content, asked: Asked) -> Grid:
         )
         grid.names.append("gfx_clk")
         grid.units.append("")
-    kept = [place for place, name in enumerate(grid.names) if place not in clocks and not _OTHER.search(name)]
+    kept = [index for index, name in enumerate(grid.names) if index not in clocks and not _OTHER.search(name)]
     return Grid(
-        [grid.names[place] for place in kept],
-        [grid.units[place] for place in kept],
-        [grid.columns[place] for place in kept],
+        [grid.names[index] for index in kept],
+        [grid.units[index] for index in kept],
+        [grid.columns[index] for index in kept],
         grid.notes,
     )
 
 
-def _read_table(content: Content, asked: Asked) -> Grid:
-    """Return the columns of the table of `amd-smi monitor`, named as its CSV names them."""
+def _read_table(content: Content, options: ReadOptions) -> Grid:
+    """Return the columns of the table of `amd-smi monitor`, with the names of its CSV."""
     first = content.first_line.split()
     names = [_OF_TABLE.get(name.lower(), name.lower()) for name in first]
     rows = ([] if line.split() == first else _CELL.findall(line) for line in content.text.splitlines())
-    return gather(content, rows, names, asked.skip_bad)
+    return gather(content, rows, names, options.skip_bad)
 
 
 def _number(cell: str) -> float:
@@ -103,14 +104,14 @@ def _number(cell: str) -> float:
     return float(match[1]) if match else np.nan
 
 
-def _read(content: Content, asked: Asked) -> Found:
-    grid = _gather(content, asked)
+def _read(content: Content, options: ReadOptions) -> FileTelemetry:
+    grid = _gather(content, options)
     is_monitor = "power_usage" in grid.names or "gfx" in grid.names
     return read_rows(grid, replace(FORMAT, columns=_MONITOR if is_monitor else _METRIC), str(content.path))
 
 
 def _is_header(line: str) -> bool:
-    """Return whether a line begins what amd-smi prints: of a CSV, a table or JSON; a watch begins with a hint."""
+    """Return whether a line is the first of a CSV, a table or JSON; repeated output begins with a hint above it."""
     names = {cell.strip().lower() for cell in line.split(",")}
     return line.lstrip()[:1] in ("[", "{") or bool(_TABLE.match(line)) or ("gpu" in names and bool(names & _KNOWN))
 

@@ -1,4 +1,4 @@
-"""Numbers of cells, with the units they may carry, and the words that tools print where they have none."""
+"""Read numbers from cells, which may hold a unit, or a word for a missing value."""
 
 import re
 from collections.abc import Sequence
@@ -30,27 +30,27 @@ _MISSING = frozenset(
         "[requested functionality has been deprecated]",
     ]
 )
-"""What stands for no value, in lower case."""
+"""Words for a missing value, in lower case."""
 _NUMBER = re.compile(r"\(?([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\s\d()][^\s()]*)?\)?")
 _HEX = re.compile(r"0x[0-9a-fA-F]+")
 _BLANKS = (0x7FFFFFF0, 0x7FFFFFFFFFFFFFF0, 140737488355328.0)
-"""From these on DCGM means that there is no value, for numbers of 32 bits, of 64 bits and floating-point ones.
+"""Codes of DCGM for a missing value: of 32-bit, 64-bit and floating-point numbers; each has 15 more codes above it.
 
-Source: dcgm_fields.h and dcgm_structs.h: DCGM_INT32_BLANK, DCGM_INT64_BLANK, DCGM_FP64_BLANK; each with 15 codes above.
+Source: dcgm_fields.h and dcgm_structs.h: DCGM_INT32_BLANK, DCGM_INT64_BLANK, DCGM_FP64_BLANK.
 """
 
 
 def read_numbers(cells: Sequence[str], source: Source, unit: str, where: str) -> np.ndarray:
-    """Return the numbers of a column in our unit, NaN where there is no value.
+    """Return the numbers of a column in the unit of our column; NaN for missing values.
 
     Args:
-        cells: As they stand in the file.
-        source: What the column is.
-        unit: Unit in its header; empty where there is none.
+        cells: Cells of the file.
+        source: Declaration of the column.
+        unit: Unit in the header; empty if there is none.
         where: File and column, for errors.
 
     Raises:
-        UserError: If a cell is no number, or its unit is none of such a column.
+        UserError: If a cell is not a number, or its unit does not fit the column.
     """
     factor = _factor(source, unit, where)
     try:
@@ -60,16 +60,17 @@ def read_numbers(cells: Sequence[str], source: Source, unit: str, where: str) ->
     end = cells[0].rpartition(" ")[2] if cells else ""
     shared = source.factor(end) if end else None
     text = "\n".join(cells) + "\n"
-    if shared is not None and text.count(f" {end}\n") == len(cells):  # all in one unit, as nvidia-smi prints them
+    if shared is not None and text.count(f" {end}\n") == len(cells):  # fast path: all cells end in one unit
         try:
             return np.array(text.replace(f" {end}\n", "\n").split("\n")[:-1], float) * shared
         except ValueError:
             pass
-    distinct, places = np.unique(np.array(cells, str), return_inverse=True)
-    return np.array([_read_cell(str(cell), source, factor, where) for cell in distinct])[places.reshape(-1)]
+    distinct, index = np.unique(np.array(cells, str), return_inverse=True)
+    return np.array([_read_cell(str(cell), source, factor, where) for cell in distinct])[index.reshape(-1)]
 
 
 def _read_cell(cell: str, source: Source, factor: float, where: str) -> float:
+    """Return the number in a cell; NaN if it is missing. Raises `UserError` if it is not a number."""
     text = cell.strip()
     if text.lower() in _MISSING or text.lower().startswith("n/a"):
         return np.nan
@@ -84,6 +85,7 @@ def _read_cell(cell: str, source: Source, factor: float, where: str) -> float:
 
 
 def _factor(source: Source, unit: str, where: str) -> float:
+    """Return the factor from a unit to that of our column. Raises `UserError` if the unit does not fit."""
     factor = source.factor(unit)
     if factor is None:
         raise UserError(f"{where}: the unit {shown(unit)} does not fit {source.metric}; expected {source.unit}")
@@ -91,7 +93,7 @@ def _factor(source: Source, unit: str, where: str) -> float:
 
 
 def without_blanks(values: np.ndarray) -> np.ndarray:
-    """Return values of DCGM, its codes for no value replaced by NaN."""
+    """Return values of DCGM with NaN in place of its codes for missing values."""
     small, large, floating = _BLANKS
     is_blank = ((values >= small) & (values <= small + 15)) | (values >= large) | (values == floating)
     return np.where(is_blank | ((values > floating) & (values <= floating + 15)), np.nan, values)

@@ -1,7 +1,8 @@
-"""The artifact of the published study (sitar-lab/CharLLM-PPT): 14 CSV files for each GPU, `<metric>_<rank>.csv`.
+"""Recordings of the published study (sitar-lab/CharLLM-PPT): 14 CSV files per GPU, `<metric>_<rank>.csv`.
 
-Source: zeus/zeus/monitor/power.py at dad5f27. A file is lines `time,value` without a header; -1 stands
-for a failed read.
+A file has lines `time,value` without a header; -1 is a failed read.
+
+Source: zeus/zeus/monitor/power.py at dad5f27.
 """
 
 import re
@@ -9,13 +10,13 @@ import re
 import numpy as np
 
 from triplepoint.importers.cells import read_numbers
-from triplepoint.importers.declaration import Asked, Content, Format, Found, Source
+from triplepoint.importers.declaration import USUAL_GPUS_PER_NODE, Content, FileTelemetry, Format, ReadOptions, Source
 from triplepoint.importers.rows import HOST
 from triplepoint.importers.text import split_csv
 from triplepoint.importers.times import read_times
 
 _WRAP = (2.0**32,)
-"""Counters of bytes are read as 32 bits."""
+"""Value at which byte counters wrap, since they are read as 32 bits."""
 _COLUMNS = {
     "gpu_power": Source("gpu_power_w", "W"),
     "mem_power": Source("gpu_memory_power_w", "W"),
@@ -44,29 +45,27 @@ _NAME = re.compile(
     + r")_(?:rank_)?(\d+)(?:_id_(\w+))?\.csv$"
 )
 _LINE = re.compile(r"\d{10}(\.\d+)?,-?\d+(\.\d+)?$")
-USUAL_GPUS = 8
-"""GPUs of a node where nothing is said."""
 
 
-def _read(content: Content, asked: Asked) -> Found:
+def _read(content: Content, options: ReadOptions) -> FileTelemetry:
     named = _NAME.match(content.path.name)
     assert named is not None
     metric, rank, part = named[1], int(named[2]), named[3] or ""
-    per_node = asked.gpus_per_node or USUAL_GPUS
+    per_node = options.gpus_per_node or USUAL_GPUS_PER_NODE
     is_amd = not (content.path.parent / f"pcie_tx_bytes_{rank}.csv").exists()
     if metric in _LEFT_OUT or (is_amd and metric == "mem_util"):
-        return Found([], left_out={metric: _LEFT_OUT.get(metric, "memory in use, not its activity, on AMD")})
+        return FileTelemetry([], left_out={metric: _LEFT_OUT.get(metric, "memory in use, not its activity, on AMD")})
     source = _AMD.get(metric, _COLUMNS[metric]) if is_amd else _COLUMNS[metric]
-    grid = split_csv(content, ["time", metric], asked.skip_bad)
+    grid = split_csv(content, ["time", metric], options.skip_bad)
     t_ns, clock = read_times(grid.columns[0], f"{content.path}: column time")
     values = read_numbers(grid.columns[1], source, "", f"{content.path}: column {metric}")
     values = np.where(values == -(source.factor() or 1.0), np.nan, values)
     device = HOST if metric.startswith("system") else f"gpu{rank % per_node}"
     series = source.series(f"node{rank // per_node}", device, t_ns, values, part)
     notes = [*grid.notes]
-    if asked.gpus_per_node is None and rank >= USUAL_GPUS:
-        notes.append(f"taken as {USUAL_GPUS} GPUs a node; say --gpus-per-node if it is another number")
-    return Found([series], clock, notes=notes, is_amd=is_amd)
+    if options.gpus_per_node is None and rank >= USUAL_GPUS_PER_NODE:
+        notes.append(f"taken as {USUAL_GPUS_PER_NODE} GPUs a node; say --gpus-per-node if it is another number")
+    return FileTelemetry([series], clock, notes=notes, is_amd=is_amd)
 
 
 FORMAT = Format(

@@ -1,4 +1,4 @@
-"""dcgmi dmon: a table of text without times, or with a time before each line, as `ts` of moreutils puts it.
+"""dcgmi dmon: a table of text without times, or with a time before each line, as `ts` of moreutils adds it.
 
 Source: NVIDIA/DCGM, dcgmlib/src/dcgm_fields.cpp (short names and units of fields); fields 1009 to 1012 are rates.
 """
@@ -6,7 +6,7 @@ Source: NVIDIA/DCGM, dcgmlib/src/dcgm_fields.cpp (short names and units of field
 import re
 
 from triplepoint.importers.cells import without_blanks
-from triplepoint.importers.declaration import Asked, Content, Format, Found, Source
+from triplepoint.importers.declaration import Content, FileTelemetry, Format, ReadOptions, Source
 from triplepoint.importers.rows import read_rows
 from triplepoint.importers.text import gather
 
@@ -42,7 +42,7 @@ _COLUMNS = {
 _LEFT_OUT = dict.fromkeys(("gract", "smocc", "fp64a", "fp32a", "fp16a", "fbfre", "pcirc"), _NO_BREAKDOWN)
 
 
-def _read(content: Content, asked: Asked) -> Found:
+def _read(content: Content, options: ReadOptions) -> FileTelemetry:
     header = _HEADER.search(content.text)
     assert header is not None
     names = ["time", "gpu", *header[2].lower().split()]
@@ -53,10 +53,10 @@ def _read(content: Content, asked: Asked) -> Found:
     has_time = any(row and row[0] for row in rows)
     if not has_time:
         names, rows = names[1:], [row[1:] for row in rows]
-    found = read_rows(gather(content, rows, names, asked.skip_bad), FORMAT, str(content.path))
-    for series in found.series:
+    telemetry = read_rows(gather(content, rows, names, options.skip_bad), FORMAT, str(content.path))
+    for series in telemetry.series:
         series.values = without_blanks(series.values)
-    return found
+    return telemetry
 
 
 FORMAT = Format(

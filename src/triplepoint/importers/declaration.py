@@ -1,4 +1,4 @@
-"""Declaration of a telemetry format: which of its columns is which of ours, in which unit, and what it cannot show."""
+"""Declaration of a telemetry format: its columns with their column of table `telemetry` and unit, and its limits."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,9 @@ _UNITS = {
     },
     "1": {"1": 1.0, "%": 1e-2},
 }
-"""Units that tools print, by the unit of our column, with what a number in them is multiplied by."""
+"""Factor from each unit that tools print to the unit of our column, by the latter."""
+USUAL_GPUS_PER_NODE = 8
+"""GPUs of a node if neither the recording nor the user says."""
 _COLUMNS = {column.name: column for column in SAMPLES.columns}
 _PER_SECOND = re.compile(r"(.+)/s$")
 
@@ -41,27 +43,27 @@ class Source:
     """One column of a format."""
 
     metric: str
-    """Our column, of `tables.telemetry.METRICS`."""
+    """Column of table `telemetry` (`tables.telemetry.METRICS`) that it is read into."""
     unit: str
-    """Unit of its numbers where neither the header nor a cell says another. A unit per second stands for a mean rate
-    since the previous sample, of which a counter is made."""
+    """Unit of its numbers if neither the header nor a cell has another. A unit per second is a mean rate since the
+    previous sample; it is summed to a counter."""
     printed: str = ""
-    """What the tool calls that unit, where it calls it wrongly: MB for MiB."""
+    """Wrong name that the tool prints for `unit`: MB for MiB."""
     wraps_at: tuple[float, ...] = ()
-    """Where such counters start again at 0: the smallest that no value is above counts. In `unit`."""
+    """Values at which such counters restart at 0, in `unit`; the smallest that no value exceeds is taken."""
     is_draw: bool = False
-    """Whether it is NVML's power draw: a mean of about a second, but instantaneous on GA100 and older GPUs."""
+    """Whether it is NVML's power draw: a mean over about one second, but instantaneous on GA100 and older GPUs."""
 
     @property
     def is_rate(self) -> bool:
-        """Whether it is a rate of what our column counts."""
+        """Whether it is the rate of a counter."""
         return _PER_SECOND.fullmatch(self.unit) is not None
 
     def factor(self, unit: str = "") -> float | None:
-        """Return what turns numbers in a unit into ours; None for a unit that does not fit.
+        """Return the factor from a unit to that of our column; None for a unit of another quantity.
 
         Args:
-            unit: Unit as it is printed; empty for the declared one.
+            unit: Unit as the tool prints it; empty for the declared one.
         """
         if not unit or unit == self.printed:
             unit = self.unit
@@ -71,85 +73,85 @@ class Source:
         return _UNITS[_COLUMNS[self.metric].unit].get(unit)
 
     def series(self, host: str, device: str, t_ns: np.ndarray, values: np.ndarray, part: str = "") -> "Series":
-        """Return values in our unit as a series that keeps what is to be known of its column."""
+        """Return the series of values of a device. Values are in the unit of our column."""
         limits = tuple(limit * (self.factor() or 1.0) for limit in self.wraps_at)
         return Series(host, device, self.metric, t_ns, values, limits, self.is_rate, self.is_draw, part)
 
 
 @dataclass
 class Series:
-    """Values of one column of one device, in our unit, in the order of the file."""
+    """Values of one column of one device, in the unit of our column, in the order of the file."""
 
     host: str
-    """Host as the file says it; empty where it does not."""
+    """Host that the file names; empty if it names none."""
     device: str
     """`host`, or gpu0, gpu1, ... in the driver's order."""
     metric: str
     t_ns: np.ndarray
     """Shape (num_values,). Unit: ns."""
     values: np.ndarray
-    """NaN where not read. Shape (num_values,)."""
+    """Values; NaN if not read. Shape (num_values,)."""
     wraps_at: tuple[float, ...] = ()
     is_rate: bool = False
     is_draw: bool = False
     part: str = ""
-    """Port, package or the like it is of, where all of them are summed."""
+    """Port, package or other part of the device; all parts are combined later."""
 
 
 class Clock(NamedTuple):
-    """What the times of a file are."""
+    """Kind of the times of a file."""
 
     is_naive: bool = False
-    """Whether they are local times whose zone the file does not say."""
+    """Whether they are local times without a time zone."""
     lacks: str = ""
-    """What they lack: `time` where they are numbers of samples, `date` where they are times of day, else nothing."""
+    """`time` if they are only numbers of samples, `date` if they are times of day, else empty."""
 
 
 @dataclass
-class Found:
+class FileTelemetry:
     """Telemetry of one file."""
 
     series: list[Series]
     clock: Clock = Clock()
     facts: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
-    """`product`, `uuid` and the like of devices, by host and device."""
+    """Facts of devices, such as `product` and `uuid`, by host and device."""
     notes: list[str] = field(default_factory=list)
-    """What is to be said of the file, such as a half line at its end."""
+    """Remarks for the user, such as an incomplete last line."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Columns that were not taken, each with the reason."""
+    """Columns that were not read, with the reason."""
     is_amd: bool = False
-    """Whether its GPUs are AMD's, as the tool or the names of its columns say."""
+    """Whether its GPUs are AMD's, by the tool or its column names."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the user says of the recordings where they do not say it themselves."""
+class ReadOptions:
+    """Options for files that lack information."""
 
     query: tuple[str, ...] = ()
-    """Columns of a CSV without a header, as `--query-gpu` took them."""
+    """`--query-gpu`: columns of a CSV without a header."""
     gpus_per_node: int | None = None
-    """GPUs on each host, where files are named by rank."""
+    """GPUs of each host, for files that are named by rank."""
     skip_bad: bool = False
     """Whether lines that cannot be read are left out."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """A file as formats see it."""
+    """Text of a file."""
 
     path: Path
     text: str
     is_cut: bool
-    """Whether it does not end with a line end: its last line may be half of one."""
+    """Whether the last line has no line end, so it may be incomplete."""
 
     @property
     def head(self) -> str:
-        """The first few thousand characters."""
+        """First few thousand characters."""
         return self.text[:8192]
 
     @property
     def first_line(self) -> str:
-        """The first line that is not empty."""
+        """First line that is not empty."""
         return next((line for line in self.head.splitlines() if line.strip()), "")
 
 
@@ -158,28 +160,28 @@ class Format:
     """A telemetry format."""
 
     name: str
-    """What messages call it."""
+    """Name in messages."""
     recorded_by: str
     """Command or tool that writes it."""
     columns: Mapping[str, Source]
-    """Columns that are taken, by their names in lower case; of two for one of ours the first that is there counts."""
+    """Columns that are read, by name in lower case. If a file has two for one of our columns, the first is read."""
     matches: Callable[[Content], bool]
-    """Whether a file is of this format."""
-    read: Callable[[Content, Asked], Found]
-    """Raises `UserError` for a file that cannot be read."""
+    """Returns whether a file has this format."""
+    read: Callable[[Content, ReadOptions], FileTelemetry]
+    """Reads a file. Raises `UserError` if it cannot be read."""
     shows: str
-    """What its numbers can and cannot show, in one or two sentences."""
+    """What the numbers can and cannot show, in one or two sentences."""
     shows_of_columns: Mapping[str, str] = field(default_factory=dict)
-    """What is said only where one of our columns was read, by its name."""
+    """The same for single columns of ours, by name."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Columns that are known and not taken, with the reason."""
+    """Known columns that are not read, with the reason."""
     times: Sequence[str] = ()
-    """Columns with the time; of several that are there the first counts."""
+    """Columns with the time; the first that a file has is read."""
     devices: Sequence[str] = ()
-    """Columns that tell GPUs apart, likewise."""
+    """Columns with the GPU; the first that a file has is read."""
     hosts: Sequence[str] = ()
-    """Columns with the host, likewise."""
+    """Columns with the host; the first that a file has is read."""
     facts: Mapping[str, str] = field(default_factory=dict)
-    """Columns that say what a GPU is: `product`, `uuid`."""
+    """Fact of a GPU (`product` or `uuid`) that a column holds, by column."""
     is_amd: bool = False
-    """Whether the tool is for AMD's GPUs alone."""
+    """Whether the tool is only for AMD's GPUs."""

@@ -1,4 +1,4 @@
-"""Read a folder of recordings: which file is of which format and host, on one clock, as samples of each host."""
+"""Read a folder of recordings: find the format and host of each file, and join the samples of each host in UTC."""
 
 import re
 import tarfile
@@ -12,10 +12,10 @@ from pathlib import Path
 from triplepoint.errors import UserError
 from triplepoint.importers import formats
 from triplepoint.importers.clocks import Span, check_hosts, check_work, find_shift, span_of
-from triplepoint.importers.declaration import Asked, Content, Format, Found, Series
-from triplepoint.importers.hosts import in_order, name_hosts
+from triplepoint.importers.declaration import Content, FileTelemetry, Format, ReadOptions, Series
+from triplepoint.importers.hosts import name_hosts, order_hosts
 from triplepoint.importers.mapped import draft_mapping, read_mapping
-from triplepoint.importers.notes import of_files, of_hosts
+from triplepoint.importers.notes import sum_up_file_notes, sum_up_host_notes
 from triplepoint.importers.samples import HostSamples, assemble
 from triplepoint.importers.text import read_content
 from triplepoint.importers.times import find_zone, read_times, show_span, to_utc
@@ -27,92 +27,99 @@ from triplepoint.trace.reader import read_parts
 from triplepoint.units import NS_PER_S
 
 _HEAD_BYTES = 1 << 16
+"""Part of a file in which its format is recognised. Unit: byte."""
 _MOST_NAMED = 5
+"""Number of files that a message names."""
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What the user says of a folder."""
+class ImportOptions:
+    """Options of `triplepoint import` on a folder of recordings."""
 
     mapping: Path | None = None
-    """`--map`: a mapping for CSV files of other tools."""
+    """`--map`: mapping of the columns of CSV files of other tools."""
     timezone: str | None = None
+    """Time zone of local times; None if not given."""
     offsets: Mapping[str, float] = field(default_factory=dict)
-    """Seconds to add to the clock of a host, of all hosts under the empty name."""
+    """Offsets to add to the clocks of hosts; the empty name is for all hosts. Unit: s."""
     start: str | None = None
-    """Time of the first sample, for recordings without times; the date, for those with times of day."""
+    """Time of the first sample, for recordings without times; the date, for recordings with times of day."""
     period_s: float | None = None
     """Time between samples of recordings without times. Unit: s."""
     hosts: tuple[str, ...] = ()
-    """Hosts in the order of ranks."""
+    """Hosts in the order of ranks; empty for the order of their names."""
     host_pattern: str | None = None
-    asked: Asked = Asked()
+    """Regular expression that finds the host in a path."""
+    read_options: ReadOptions = ReadOptions()
+    """Options for files that lack information."""
 
 
 @dataclass
 class Listing:
-    """The files of a folder by what they are."""
+    """Files of a folder by kind."""
 
     telemetry: list[tuple[Path, Format]] = field(default_factory=list)
+    """Files of telemetry, with their format."""
     traces: list[Path] = field(default_factory=list)
     others: list[Path] = field(default_factory=list)
 
 
 @dataclass
 class Telemetry:
-    """Samples of all hosts, on the wall clock in UTC."""
+    """Samples of all hosts, in UTC."""
 
     hosts: dict[str, HostSamples]
-    """In the order of ranks."""
+    """Samples of each host, in the order of ranks."""
     facts: dict[tuple[str, str], dict[str, str]]
     """`product` and `uuid` of devices, by host and device."""
     formats: dict[str, int]
     """Number of files by format."""
     notes: list[str]
+    """Remarks for the user."""
     left_out: dict[str, str]
-    """Columns that were not taken, each with the reason."""
+    """Columns that were not read, with the reason."""
     is_amd: bool = False
     """Whether its GPUs are AMD's."""
     shift_ns: int = 0
-    """What local times are ahead of UTC by, as the traces show; 0 where that was not needed. Unit: ns."""
+    """Time by which local times are ahead of UTC, found by the traces; 0 if not needed. Unit: ns."""
 
 
 def list_folder(folder: Path, mapping: Path | None = None, skipped: Sequence[Path] = ()) -> Listing:
-    """Return which files of a folder are telemetry, of which format, and which are traces.
+    """Return the files of a folder: telemetry with its formats, traces, and others.
 
     Args:
         folder: The folder, or one file.
-        mapping: `--map`, which goes before the formats that are known.
-        skipped: Files and folders that are something else.
+        mapping: `--map`; it is tried before the known formats.
+        skipped: Files and folders that are not recordings.
 
     Raises:
-        UserError: If there is no such folder, or it has neither.
+        UserError: If there is no such folder, or it has neither telemetry nor traces.
     """
     if not folder.exists():
         raise UserError(f"{folder}: no such folder; expected one with recordings of a job")
     known = [*([read_mapping(mapping)] if mapping else []), *formats()]
     ignored = [path.resolve() for path in (*skipped, *([mapping] if mapping else []))]
-    found = Listing()
+    listing = Listing()
     paths = (
         [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if not path.name.startswith("."))
     )
     for path in paths:
-        where = path.resolve()
-        if not where.is_file() or not where.stat().st_size or any(where.is_relative_to(each) for each in ignored):
+        file = path.resolve()
+        if not file.is_file() or not file.stat().st_size or any(file.is_relative_to(each) for each in ignored):
             continue
-        _sort(path, known, found)
-    if not found.telemetry and not found.traces:
-        for path in found.others:
+        _add(path, known, listing)
+    if not listing.telemetry and not listing.traces:
+        for path in listing.others:
             if advice := _advice(path):
                 raise UserError(f"{path if folder.is_dir() else folder}: {advice}")
-        names = ", ".join(path.name for path in found.others[:_MOST_NAMED]) if folder.is_dir() else "another file"
+        names = ", ".join(path.name for path in listing.others[:_MOST_NAMED]) if folder.is_dir() else "another file"
         raise UserError(
             f"{folder}: no telemetry and no traces; found {names or 'nothing'}; known are "
             f"{', '.join(one.name for one in formats())} and traces of Kineto, Nsight Systems and rocprof; name the "
             "columns of another CSV with --map"
         )
-    return found
+    return listing
 
 
 _QUERY = "nvidia-smi --query-gpu=timestamp,index,name,power.draw.instant,temperature.gpu,clocks.sm --format=csv -l 1"
@@ -123,11 +130,11 @@ _FOR_SCREENS = (
     (r"^GPU: \d+\s*$", "the list that amd-smi shows on a screen", "amd-smi metric -p -c -t -u -E -w 1 --csv"),
     (r"emissions_rate", "CodeCarbon's sums over whole runs, without samples", _QUERY),
 )
-"""What tools print that is no recording: how it is known, what it is, and the command that records."""
+"""Outputs of tools that are not recordings: a pattern, the name of the output, and the command that records."""
 
 
 def _advice(path: Path) -> str:
-    """Return what a file is that is neither telemetry nor a trace, and what to do about it; '' where nothing tells."""
+    """Return the kind of a file that is neither telemetry nor a trace, and what to do; empty if it is not known."""
     if tarfile.is_tarfile(path) or zipfile.is_zipfile(path):
         return "an archive; unpack it, and import the folder that it makes"
     try:
@@ -138,9 +145,9 @@ def _advice(path: Path) -> str:
         content = read_content(path, _HEAD_BYTES)
     except UserError:
         return ""
-    for mark, what, command in _FOR_SCREENS:
-        if re.search(mark, content.head, re.MULTILINE):
-            return f"{what}; record with: {command}"
+    for pattern, output, command in _FOR_SCREENS:
+        if re.search(pattern, content.head, re.MULTILINE):
+            return f"{output}; record with: {command}"
     if draft := draft_mapping(content):
         return (
             "a CSV of a tool that is not known; write what its columns are into a YAML file, and name it with --map. A "
@@ -149,30 +156,27 @@ def _advice(path: Path) -> str:
     return ""
 
 
-def _sort(path: Path, known: Sequence[Format], found: Listing) -> None:
-    if path.name.endswith((".json.zst", ".json.zstd")):
-        found.traces.append(path)
-        return
-    if _is_of_profiler(path):
-        found.traces.append(path)
+def _add(path: Path, known: Sequence[Format], listing: Listing) -> None:
+    """Add a file to a listing, by its name and content."""
+    if path.name.endswith((".json.zst", ".json.zstd")) or _is_of_profiler(path):
+        listing.traces.append(path)
         return
     try:
-        head = read_content(path, _HEAD_BYTES)
-    except UserError:  # named .gz and is none: nothing that was recorded
-        found.others.append(path)
+        content = read_content(path, _HEAD_BYTES)
+    except UserError:  # such as a file named .gz that is not compressed
+        listing.others.append(path)
         return
-    if _is_trace(head):
-        found.traces.append(path)
-        return
-    declared = next((one for one in known if "\0" not in head.head and head.text.strip() and one.matches(head)), None)
-    if declared is None:
-        found.others.append(path)
+    is_text = "\0" not in content.head and bool(content.text.strip())
+    if _is_kineto(content):
+        listing.traces.append(path)
+    elif is_text and (declared := next((one for one in known if one.matches(content)), None)):
+        listing.telemetry.append((path, declared))
     else:
-        found.telemetry.append((path, declared))
+        listing.others.append(path)
 
 
 def _is_of_profiler(path: Path) -> bool:
-    """Return whether a file is a trace of Nsight Systems or rocprof; of another SQLite file it is not."""
+    """Return whether a file is a trace of Nsight Systems or rocprof; other SQLite files are not."""
     try:
         start = head_of(path, 4096)
         is_text = rocprof_json.JSON_START.match(start) is not None or rocprof_csv.is_kernel_csv(start)
@@ -181,83 +185,86 @@ def _is_of_profiler(path: Path) -> bool:
         return False
 
 
-def _is_trace(head: Content) -> bool:
-    return head.text.lstrip()[:1] in ("{", "[") and any(
-        mark in head.text
+def _is_kineto(content: Content) -> bool:
+    """Return whether a file is a trace in JSON."""
+    return content.text.lstrip()[:1] in ("{", "[") and any(
+        mark in content.text
         for mark in ('"traceEvents"', '"deviceProperties"', '"baseTimeNanoseconds"', '"ph":', '"ph" :')
     )
 
 
-def read_telemetry(listing: Listing, folder: Path, wanted: Wanted, work: Span | None, progress: Progress) -> Telemetry:
+def read_telemetry(
+    listing: Listing, folder: Path, options: ImportOptions, work: Span | None, progress: Progress
+) -> Telemetry:
     """Return the telemetry of a folder.
 
     Args:
-        listing: Its files.
+        listing: Files of the folder.
         folder: The folder.
-        wanted: What the user says of it.
-        work: First and last time of traces and steps, in ns since 1970 UTC; None where they do not tell.
-        progress: Called with the file that is being read.
+        options: Options of the user.
+        work: First and last time of traces and steps, in ns since 1970 UTC; None if not known.
+        progress: Called with lines of progress.
 
     Raises:
-        UserError: If a file cannot be read, times are missing or without a zone that can be told, or clocks disagree.
+        UserError: If a file cannot be read, times are missing or their zone cannot be found, or clocks disagree.
     """
-    found: dict[Path, Found] = {}
+    files: dict[Path, FileTelemetry] = {}
     for number, (path, declared) in enumerate(listing.telemetry, 1):
         progress(f"reading {declared.name} {path.name} ({number} of {len(listing.telemetry)})")
-        found[path] = declared.read(read_content(path), wanted.asked)
-    notes = of_files((path.name, note) for path, one in found.items() for note in one.notes)
-    left_out = {name: why for one in found.values() for name, why in one.left_out.items()}
-    for path, one in found.items():
-        _give_times(path, one, wanted)
-    shift_ns, said = _to_utc([one for one in found.values() if one.clock.is_naive], wanted, work)
-    notes += said
-    silent = [path for path, one in found.items() if any(not series.host for series in one.series)]
-    named = name_hosts(silent, folder if folder.is_dir() else folder.parent, wanted.host_pattern)
+        files[path] = declared.read(read_content(path), options.read_options)
+    notes = sum_up_file_notes((path.name, note) for path, file in files.items() for note in file.notes)
+    left_out = {name: reason for file in files.values() for name, reason in file.left_out.items()}
+    for path, file in files.items():
+        _complete_times(path, file, options)
+    shift_ns, notes_on_zone = _to_utc([file for file in files.values() if file.clock.is_naive], options, work)
+    notes += notes_on_zone
+    without_host = [path for path, file in files.items() if any(not series.host for series in file.series)]
+    host_of = name_hosts(without_host, folder if folder.is_dir() else folder.parent, options.host_pattern)
     by_host: dict[str, list[Series]] = defaultdict(list)
     facts: dict[tuple[str, str], dict[str, str]] = {}
-    for path, one in found.items():
-        for series in one.series:
-            by_host[series.host or named[path]].append(series)
-        for (host, device), known in one.facts.items():
-            facts.setdefault((host or named[path], device), {}).update(known)
-    _check_offsets(by_host, wanted.offsets)
+    for path, file in files.items():
+        for series in file.series:
+            by_host[series.host or host_of[path]].append(series)
+        for (host, device), known in file.facts.items():
+            facts.setdefault((host or host_of[path], device), {}).update(known)
+    _check_offsets(by_host, options.offsets)
     hosts = {}
-    for host in in_order(list(by_host), wanted.hosts):
-        products = {device: said.get("product", "") for (of, device), said in facts.items() if of == host}
+    for host in order_hosts(list(by_host), options.hosts):
+        products = {device: known.get("product", "") for (name, device), known in facts.items() if name == host}
         hosts[host] = assemble(by_host[host], products)
-    notes += of_hosts((host, note) for host, one in hosts.items() for note in one.notes)
-    _check(hosts, wanted, work)
-    by_format = dict(Counter(one.name for _, one in listing.telemetry))
-    is_amd = any(one.is_amd for one in found.values())
-    return Telemetry(hosts, facts, by_format, notes, left_out, is_amd, shift_ns)
+    notes += sum_up_host_notes((host, note) for host, samples in hosts.items() for note in samples.notes)
+    _check(hosts, options, work)
+    num_files = dict(Counter(declared.name for _, declared in listing.telemetry))
+    is_amd = any(file.is_amd for file in files.values())
+    return Telemetry(hosts, facts, num_files, notes, left_out, is_amd, shift_ns)
 
 
 def offset_ns(host: str, offsets: Mapping[str, float]) -> int:
-    """Return what is to be added to the clock of a host. Unit: ns."""
+    """Return the offset to add to the clock of a host. Unit: ns."""
     return round((offsets.get(host, 0.0) + offsets.get("", 0.0)) * NS_PER_S)
 
 
-def _check(hosts: Mapping[str, HostSamples], wanted: Wanted, work: Span | None) -> None:
-    """Refuse telemetry without values, and clocks that disagree, after the offsets the user gave."""
-    parts = _parts(hosts, wanted.offsets)
+def _check(hosts: Mapping[str, HostSamples], options: ImportOptions, work: Span | None) -> None:
+    """Check that there are values, and that the clocks agree. Raises `UserError` if not."""
+    parts = _parts(hosts, options.offsets)
     if hosts and not parts:
         raise UserError("the telemetry has no value, every cell is empty or N/A; record it again")
-    if work is not None and (sampled := telemetry_span(hosts, wanted.offsets)) is not None:
+    if work is not None and (sampled := telemetry_span(hosts, options.offsets)) is not None:
         check_work(sampled, work, "the traces and steps")
-    check_hosts(parts, wanted.offsets)
+    check_hosts(parts, options.offsets)
 
 
 def _parts(hosts: Mapping[str, HostSamples], offsets: Mapping[str, float]) -> dict[str, list[Part]]:
-    """Return the samples of each host that has some, at the times the user's offsets give."""
+    """Return the samples of each host that has any, with the user's offsets added to their times."""
     return {
-        host: [replace(part, t_ns=part.t_ns + offset_ns(host, offsets)) for part in one.parts]
-        for host, one in hosts.items()
-        if one.parts
+        host: [replace(part, t_ns=part.t_ns + offset_ns(host, offsets)) for part in samples.parts]
+        for host, samples in hosts.items()
+        if samples.parts
     }
 
 
 def telemetry_span(hosts: Mapping[str, HostSamples], offsets: Mapping[str, float]) -> Span | None:
-    """Return the first and last time of all samples, offsets added; None without samples. Unit: ns."""
+    """Return the first and last time of all samples, with offsets; None without samples. Unit: ns."""
     spans = [span_of(parts) for parts in _parts(hosts, offsets).values()]
     return (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
 
@@ -267,64 +274,76 @@ def _check_offsets(hosts: Collection[str], offsets: Mapping[str, float]) -> None
         raise UserError(f"--offset {unknown[0]}=...: no such host; found {', '.join(sorted(hosts))}")
 
 
-def _give_times(path: Path, one: Found, wanted: Wanted) -> None:
-    """Turn numbers of samples, or times of day, into times.
+def _complete_times(path: Path, file: FileTelemetry, options: ImportOptions) -> None:
+    """Replace numbers of samples, or times of day, by times, with the start and period that the user gave.
 
     Raises:
-        UserError: If the user did not say what they lack.
+        UserError: If the user did not give them.
     """
-    if not one.clock.lacks:
+    if not file.clock.lacks:
         return
-    is_date = one.clock.lacks == "date"
-    if wanted.start is None or (wanted.period_s is None and not is_date):
+    is_date = file.clock.lacks == "date"
+    if options.start is None or (options.period_s is None and not is_date):
         lacking = "times of day without a date; give --start with the date" if is_date else (
             "no times in the file; give --start with the time of the first sample and --period with the seconds "
             "between two"
         )  # fmt: skip
         raise UserError(f"{path}: {lacking}, such as --start '2026-05-01 14:00:00'")
     text = (
-        wanted.start
-        if any(mark in wanted.start for mark in ":T") or wanted.start.isdigit()
-        else f"{wanted.start} 00:00:00"
+        options.start
+        if any(mark in options.start for mark in ":T") or options.start.isdigit()
+        else f"{options.start} 00:00:00"
     )
     start, clock = read_times([text], "--start")
     if is_date:
         day_ns = 86_400 * NS_PER_S
         start = start // day_ns * day_ns
-    step_ns = 1 if is_date else round((wanted.period_s or 0.0) * NS_PER_S)
-    for series in one.series:
+    step_ns = 1 if is_date else round((options.period_s or 0.0) * NS_PER_S)
+    for series in file.series:
         series.t_ns = start[0] + series.t_ns * step_ns
-    one.clock = clock
+    file.clock = clock
 
 
-def _to_utc(naive: Sequence[Found], wanted: Wanted, work: Span | None) -> tuple[int, list[str]]:
-    """Turn local times into UTC and return by how much they were ahead of it, in ns, and what is to be said of it.
+def _to_utc(naive: Sequence[FileTelemetry], options: ImportOptions, work: Span | None) -> tuple[int, list[str]]:
+    """Convert local times to UTC.
+
+    Args:
+        naive: Telemetry of files with local times; changed in place.
+        options: Options of the user, with the time zone if given.
+        work: First and last time of traces and steps, which show the shift from UTC if no zone is given.
+
+    Returns:
+        The shift found by traces and steps in ns, and notes on the zone.
 
     Raises:
-        UserError: If several zones fit.
+        UserError: If several shifts are possible.
     """
-    series = [one for found in naive for one in found.series if one.t_ns.size]
-    if not series:
+    all_series = [series for file in naive for series in file.series if series.t_ns.size]
+    if not all_series:
         return 0, []
-    zone: tzinfo = find_zone(wanted.timezone) if wanted.timezone else UTC
+    zone: tzinfo = find_zone(options.timezone) if options.timezone else UTC
     shift_ns, notes = 0, []
-    if wanted.timezone is None and work is not None:
-        span = min(int(one.t_ns.min()) for one in series), max(int(one.t_ns.max()) for one in series)
-        shift_ns = _choose(find_shift(span, work))
+    if options.timezone is None and work is not None:
+        span = min(int(one.t_ns.min()) for one in all_series), max(int(one.t_ns.max()) for one in all_series)
+        shift_ns = _choose_shift(find_shift(span, work))
         if shift_ns:
             notes.append(
                 f"times without a zone taken as UTC{'+' if shift_ns > 0 else '-'}{show_span(shift_ns / NS_PER_S)}: "
                 "only so do traces and steps fall into the telemetry; --timezone overrules"
             )
-    elif wanted.timezone is None:
+    elif options.timezone is None:
         notes.append("times without a zone taken as UTC; say another with --timezone")
-    for one in series:
-        one.t_ns = to_utc(one.t_ns, zone) - shift_ns
+    for series in all_series:
+        series.t_ns = to_utc(series.t_ns, zone) - shift_ns
     return shift_ns, notes
 
 
-def _choose(shifts: Sequence[int]) -> int:
-    """Return the shift from UTC that fits, 0 where none does, which is refused later."""
+def _choose_shift(shifts: Sequence[int]) -> int:
+    """Return the only possible shift of whole hours, or 0 if UTC is possible or nothing is, which is an error later.
+
+    Raises:
+        UserError: If several shifts are possible and UTC is not.
+    """
     hour = 3600 * NS_PER_S
     whole = [shift for shift in shifts if shift % hour == 0] or list(shifts)
     if not whole:

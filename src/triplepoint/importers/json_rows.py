@@ -1,4 +1,4 @@
-"""Command-line tools that print JSON: one object for each GPU, again and again where they were looped."""
+"""Read the JSON of command-line tools: one object per GPU, repeated if the tool ran in a loop."""
 
 import json
 import re
@@ -13,20 +13,20 @@ _CARD = re.compile(r"card\d+$")
 
 
 def read_objects(content: Content) -> Iterator[Any]:
-    """Yield the JSON values of a file, which may follow each other without anything between them.
+    """Yield the JSON values of a file, which may follow each other without a separator.
 
     Raises:
-        UserError: If one is damaged, other than the last of a file that was cut off.
+        UserError: If a value is damaged; the last value of an incomplete file is left out instead.
     """
-    decoder, text, at = json.JSONDecoder(), content.text, 0
-    while at < len(text):
-        match = re.compile(r"[\[{]").search(text, at)
+    decoder, text, position = json.JSONDecoder(), content.text, 0
+    while position < len(text):
+        match = re.compile(r"[\[{]").search(text, position)
         if match is None:
             return
         try:
-            value, at = decoder.raw_decode(text, match.start())
+            value, position = decoder.raw_decode(text, match.start())
         except ValueError as error:
-            if at and content.is_cut:
+            if position and content.is_cut:
                 return
             raise UserError(
                 f"{content.path}: damaged JSON ({error}); record it again, or remove what is damaged"
@@ -35,7 +35,7 @@ def read_objects(content: Content) -> Iterator[Any]:
 
 
 def gather_cards(content: Content) -> Grid:
-    """Return what `rocm-smi --json` printed as columns: `device`, and a column for each key."""
+    """Return the output of `rocm-smi --json` as columns: `device`, and a column for each key."""
     rows = []
     for value in read_objects(content):
         stamp = {key: str(value[key]) for key in ("timestamp", "time") if key in value}
@@ -44,7 +44,7 @@ def gather_cards(content: Content) -> Grid:
 
 
 def gather_gpus(content: Content) -> Grid:
-    """Return what `amd-smi metric --json` printed as columns, named as its CSV names them."""
+    """Return the output of `amd-smi metric --json` as columns, with the names of its CSV."""
     rows = []
     for value in read_objects(content):
         entries = value.get("gpu_data", [value]) if isinstance(value, dict) else value
@@ -53,7 +53,7 @@ def gather_gpus(content: Content) -> Grid:
 
 
 def _flatten(entry: dict[str, Any], group: str = "") -> Iterator[tuple[str, str]]:
-    """Yield names and cells: a value with its unit is one cell, a clock keeps the name of its domain."""
+    """Yield names and cells of nested objects; a value with its unit is one cell, and clocks are named by domain."""
     for key, value in entry.items():
         if isinstance(value, dict) and "value" in value:
             yield f"{group}{key}", f"{value['value']} {value.get('unit', '')}".strip()
@@ -64,6 +64,7 @@ def _flatten(entry: dict[str, Any], group: str = "") -> Iterator[tuple[str, str]
 
 
 def _as_grid(content: Content, rows: list[dict[str, str]]) -> Grid:
+    """Return rows of cells as columns. Raises `UserError` if there is no row."""
     if not rows:
         raise UserError(f"{content.path}: no GPU in the JSON; record it on a node with GPUs")
     names = list(dict.fromkeys(key for row in rows for key in row))

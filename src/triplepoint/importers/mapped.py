@@ -1,4 +1,4 @@
-"""Plain CSV files of any tool, by a mapping that the user writes: `--map FILE.yaml`."""
+"""CSV files of any tool, read by a mapping that the user writes: `--map FILE.yaml`."""
 
 import csv
 import io
@@ -8,15 +8,13 @@ from datetime import UTC, datetime
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from triplepoint.config.base import Strict, parse
 from triplepoint.config.yaml_file import read_yaml
 from triplepoint.errors import UserError, nearest, shown
-from triplepoint.importers.declaration import Asked, Content, Format, Found, Source
+from triplepoint.importers.declaration import Content, FileTelemetry, Format, ReadOptions, Source
 from triplepoint.importers.rows import read_rows
 from triplepoint.importers.text import Grid, gather, split_name
 from triplepoint.tables.telemetry import METRICS
@@ -64,9 +62,9 @@ class Mapping(Strict):
 
 
 def draft_mapping(content: Content) -> str:
-    """Return what a mapping of a CSV could be, by words in its header, as YAML in one line; '' where they do not tell.
+    """Return a draft of a mapping for a CSV, by words in its header, as one line of YAML; empty if none is known.
 
-    It is a draft: its owner knows what the columns hold.
+    The user must check it, since only they know what the columns hold.
     """
     header = next(csv.reader([content.first_line], skipinitialspace=True), [])
     names = [split_name(cell)[0] for cell in header]
@@ -78,9 +76,10 @@ def draft_mapping(content: Content) -> str:
     for name in names:
         metric, unit = next(((metric, unit) for words, metric, unit in _MEANT if re.search(words, name)), ("", ""))
         if metric and metric not in columns and name not in (time, device):
-            said = re.search(_UNIT_AT_END, name)
-            told = next((one for one in _UNIT_NAMES if said and one.lower() == said[1]), unit)
-            columns[metric] = {"column": name, "unit": told if Source(metric, told).factor() is not None else unit}
+            suffix = re.search(_UNIT_AT_END, name)
+            in_name = next((known for known in _UNIT_NAMES if suffix and known.lower() == suffix[1]), unit)
+            is_valid = Source(metric, in_name).factor() is not None
+            columns[metric] = {"column": name, "unit": in_name if is_valid else unit}
     if time is None or not columns:
         return ""
     return json.dumps({"time": time} | ({"device": device} if device else {}) | {"columns": columns})
@@ -98,8 +97,9 @@ _MEANT = (
     (r"mem.*cl(oc)?k|cl(oc)?k.*mem", "memory_clock_mhz", "MHz"),
     (r"cl(oc)?k", "sm_clock_mhz", "MHz"),
 )
-"""Words of columns that people write, with what they mostly mean: our column and its unit."""
+"""Usual names of columns, with the column of ours and the unit that they mostly mean."""
 _UNIT_NAMES = ("W", "mW", "kW", "J", "mJ", "kJ", "Wh", "kWh", "MHz", "GHz", "MiB", "GiB", "MB", "GB")
+"""Units that a name may end in."""
 _UNIT_AT_END = rf"[_ .-]({'|'.join(_UNIT_NAMES).lower()})$"
 
 
@@ -107,7 +107,7 @@ def read_mapping(path: Path) -> Format:
     """Return the format that a mapping declares.
 
     Raises:
-        UserError: If it names a column that is none of ours, or a unit that does not fit.
+        UserError: If it names a column that table `telemetry` does not have, or a unit that does not fit.
     """
     mapping = parse(Mapping, read_yaml(path), path)
     sources = {
@@ -124,51 +124,46 @@ def read_mapping(path: Path) -> Format:
         devices=(mapping.device.lower(),) if mapping.device else (),
         hosts=(mapping.host.lower(),) if mapping.host else (),
         matches=partial(_matches, mapping),
-        read=lambda content, asked: Found([]),
+        read=lambda content, options: _read(mapping, declared, content, options),
         shows="What the tool's documentation says of its columns.",
     )
-    return _with_reader(declared, mapping)
-
-
-def _with_reader(declared: Format, mapping: Mapping) -> Format:
-    values: dict[str, Any] = {name: getattr(declared, name) for name in declared.__dataclass_fields__}
-    return Format(**values | {"read": partial(_read, mapping, declared)})
+    return declared
 
 
 def _matches(mapping: Mapping, content: Content) -> bool:
+    """Return whether a mapping is for a file."""
     is_text = content.path.name.lower().removesuffix(".gz").endswith((".csv", ".txt", ".log", ".tsv", ".dat"))
     return fnmatch(content.path.name, mapping.files) and (mapping.files != "*" or is_text)
 
 
-def _read(mapping: Mapping, declared: Format, content: Content, asked: Asked) -> Found:
+def _read(mapping: Mapping, declared: Format, content: Content, options: ReadOptions) -> FileTelemetry:
     rows = csv.reader(io.StringIO(content.text), delimiter=mapping.separator, skipinitialspace=True)
-    grid = gather(content, rows, list(mapping.header) if mapping.header else None, asked.skip_bad)
-    wanted = [mapping.time, *(one.column for one in mapping.columns.values()), mapping.device, mapping.host]
-    for name in wanted:
+    grid = gather(content, rows, list(mapping.header) if mapping.header else None, options.skip_bad)
+    for name in [mapping.time, *(mapped.column for mapped in mapping.columns.values()), mapping.device, mapping.host]:
         if name is not None and name.strip().lower() not in grid.names:
             raise UserError(
                 f"{content.path}: no column {shown(name)}, which --map names{nearest(name.lower(), grid.names)}"
             )
     if mapping.time_format:
         _parse_times(grid, mapping, content)
-    found = read_rows(grid, declared, str(content.path))
-    found.left_out = dict.fromkeys(found.left_out, "not mapped")
-    return found
+    telemetry = read_rows(grid, declared, str(content.path))
+    telemetry.left_out = dict.fromkeys(telemetry.left_out, "not mapped")
+    return telemetry
 
 
 def _parse_times(grid: Grid, mapping: Mapping, content: Content) -> None:
-    """Put times that strptime reads in the place of their cells."""
-    place, made = grid.names.index(mapping.time.strip().lower()), []
-    for cell in grid.columns[place]:
+    """Replace the cells of the time column, read with strptime, by times that `read_times` knows."""
+    index, times = grid.names.index(mapping.time.strip().lower()), []
+    for cell in grid.columns[index]:
         try:
             time = datetime.strptime(cell.strip(), mapping.time_format or "")
         except ValueError:
             raise UserError(
                 f"{content.path}: {shown(cell)} is not a time of the format {mapping.time_format!r} in --map"
             ) from None
-        made.append(
+        times.append(
             time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%fZ")
             if time.tzinfo
             else time.strftime("%Y-%m-%d %H:%M:%S.%f")
         )
-    grid.columns[place] = np.array(made).tolist()
+    grid.columns[index] = times

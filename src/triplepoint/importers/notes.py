@@ -1,4 +1,4 @@
-"""Notes of an import: one line for each kind, with how many files or GPUs it concerns."""
+"""Notes of an import: one line for each kind of note, with the number of files or GPUs it concerns."""
 
 import re
 from collections import defaultdict
@@ -9,35 +9,41 @@ from triplepoint.tables.telemetry import METRICS
 _METRIC = re.compile(rf"\b(?:{'|'.join(METRICS)})\b")
 _GPU = re.compile(r"^gpu\d+(?=: )")
 _VARIES = re.compile(rf"(?:gpu\d+(?:, )?)+|{_METRIC.pattern}|'.*'|\d+(?:\.\d+)?(?:e[+-]?\d+)?")
-"""What sets notes of one kind apart: devices, metrics, quoted text and numbers."""
+"""Parts of a note that may differ between notes of one kind: devices, metrics, quoted text and numbers."""
 
 
-def of_files(notes: Iterable[tuple[str, str]]) -> list[str]:
-    """Return notes on files, given as name and note, one line a kind: the first, and how many files have such a one."""
+def sum_up_file_notes(notes: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a line for each kind of note: its first note, and the number of files that have one.
+
+    Args:
+        notes: Pairs of file name and note.
+    """
     return [
-        f"{alike[0][0]}: {alike[0][1]}" + (f" (in all {len(alike)} files)" if len(alike) > 1 else "")
-        for alike in _by_kind(notes)
+        f"{group[0][0]}: {group[0][1]}" + (f" (in all {len(group)} files)" if len(group) > 1 else "")
+        for group in _by_kind(notes)
     ]
 
 
-def of_hosts(notes: Iterable[tuple[str, str]]) -> list[str]:
-    """Return notes on hosts or their devices, given as host and note, one line a kind: the first, and how many others.
+def sum_up_host_notes(notes: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a line for each kind of note: its first note, and the number of columns, GPUs and hosts that have one.
 
-    A note on a device begins with it: `gpu3: ...`.
+    Args:
+        notes: Pairs of host and note. A note on a device begins with its name: `gpu3: ...`.
     """
     lines = []
-    for alike in _by_kind(notes):
-        hosts = {host for host, _ in alike}
-        gpus = {(host, found[0]) for host, note in alike if (found := _GPU.match(note))}
-        metrics = {name for _, note in alike for name in _METRIC.findall(note)}
-        parts = [(len(metrics), "columns"), (len(gpus), "GPUs"), (len(hosts), "hosts")]
-        told = " of ".join(f"{num} {things}" for num, things in parts if num > 1)
-        lines.append(f"{alike[0][0]}: {alike[0][1]}" + (f" (in all {told})" if told else ""))
+    for group in _by_kind(notes):
+        hosts = {host for host, _ in group}
+        gpus = {(host, gpu[0]) for host, note in group if (gpu := _GPU.match(note))}
+        metrics = {name for _, note in group for name in _METRIC.findall(note)}
+        counts = [(len(metrics), "columns"), (len(gpus), "GPUs"), (len(hosts), "hosts")]
+        total = " of ".join(f"{num} {things}" for num, things in counts if num > 1)
+        lines.append(f"{group[0][0]}: {group[0][1]}" + (f" (in all {total})" if total else ""))
     return lines
 
 
 def _by_kind(notes: Iterable[tuple[str, str]]) -> Iterable[Sequence[tuple[str, str]]]:
+    """Return groups of notes that differ only in devices, metrics, quoted text and numbers."""
     groups: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for where, note in notes:
-        groups[_VARIES.sub("#", note)].append((where, note))
+    for source, note in notes:
+        groups[_VARIES.sub("#", note)].append((source, note))
     return groups.values()

@@ -5,7 +5,7 @@ Source: nvidia-smi dmon -h (driver 580). Memory is in MiB, printed as MB.
 
 import re
 
-from triplepoint.importers.declaration import Asked, Content, Format, Found, Source
+from triplepoint.importers.declaration import Content, FileTelemetry, Format, ReadOptions, Source
 from triplepoint.importers.rows import read_rows
 from triplepoint.importers.text import Grid, gather
 
@@ -35,13 +35,13 @@ _LEFT_OUT = {
 }
 
 
-def _read(content: Content, asked: Asked) -> Found:
+def _read(content: Content, options: ReadOptions) -> FileTelemetry:
     lines = content.text.splitlines()
     header = next(line for line in lines if _HEADER.match(line))
     names = _cells(header.lower())
     units = next((_cells(line) for line in lines if _UNITS.match(line)), [])
     rows = [[] if line.lstrip().startswith("#") else _cells(line) for line in lines]
-    grid = gather(content, rows, names, asked.skip_bad)
+    grid = gather(content, rows, names, options.skip_bad)
     if len(units) == len(names):
         grid.units = [unit if name in _COLUMNS else "" for name, unit in zip(names, units, strict=True)]
     return read_rows(_with_time(grid), FORMAT, str(content.path))
@@ -52,7 +52,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _with_time(grid: Grid) -> Grid:
-    """Return the columns with date and time as one."""
+    """Return the columns with the date joined to the time."""
     if "date" in grid.names and "time" in grid.names:
         day, clock = grid.names.index("date"), grid.names.index("time")
         stamps = [

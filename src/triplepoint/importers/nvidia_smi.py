@@ -1,13 +1,14 @@
-"""nvidia-smi --query-gpu as CSV: with and without header and units, looped (-l), cut off at its end.
+"""nvidia-smi --query-gpu as CSV, with or without header and units, also repeated (-l) or incomplete at its end.
 
-Source: nvidia-smi --help-query-gpu (driver 580); nvml.h, nvmlDeviceGetPowerUsage: the draw is a mean over one second on
-Ampere (but for GA100) and newer, instantaneous on GA100 and older.
+The power draw is a mean over one second on Ampere (except GA100) and newer, and instantaneous on GA100 and older.
+
+Source: nvidia-smi --help-query-gpu (driver 580); nvml.h, nvmlDeviceGetPowerUsage.
 """
 
 import re
 
 from triplepoint.errors import UserError
-from triplepoint.importers.declaration import Asked, Content, Format, Found, Source
+from triplepoint.importers.declaration import Content, FileTelemetry, Format, ReadOptions, Source
 from triplepoint.importers.rows import read_rows
 from triplepoint.importers.text import split_csv, split_name
 
@@ -61,7 +62,7 @@ _LEFT_OUT = {
     "temperature.gpu_tlimit": "no column here for it",
 }
 _MESSAGES = (
-    r"Unable to determine the device handle|Failed to initialize NVML|NVIDIA-SMI has failed|No devices were found|"
+    r"Unable to determine the device handle|Failed to initialize NVML|NVIDIA-SMI has failed|No devices were telemetry|"
     r"GPU is lost|^Unknown Error"
 )
 _STAMP = re.compile(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{3}, *\S")
@@ -70,7 +71,7 @@ _KNOWN = {*_COLUMNS, *_LEFT_OUT}
 
 
 def _matches(content: Content) -> bool:
-    """Return whether the header has columns of --query-gpu, or lines begin with its time and have its units."""
+    """Return whether a file has a header with columns of --query-gpu, or begins with its time."""
     names = {split_name(cell)[0] for cell in content.first_line.split(",")}
     has_units = "[" in content.first_line
     if names & _KNOWN:
@@ -78,17 +79,17 @@ def _matches(content: Content) -> bool:
     return ("timestamp" in names and has_units) or _STAMP.match(content.first_line) is not None
 
 
-def _read(content: Content, asked: Asked) -> Found:
+def _read(content: Content, options: ReadOptions) -> FileTelemetry:
     header = None
     if _STAMP.match(content.first_line):
-        if not asked.query:
+        if not options.query:
             num = len(content.first_line.split(","))
             raise UserError(
                 f"{content.path}: nvidia-smi CSV without a header, {num} cells a line; name its columns with "
                 "--query-gpu timestamp,index,power.draw,... as they were recorded"
             )
-        header = list(asked.query)
-    grid = split_csv(content, header, asked.skip_bad, _MESSAGES)
+        header = list(options.query)
+    grid = split_csv(content, header, options.skip_bad, _MESSAGES)
     return read_rows(grid, FORMAT, str(content.path))
 
 

@@ -1,4 +1,4 @@
-"""Metric names of exporters: NVIDIA's DCGM, AMD's device metrics exporter, Omnistat and node_exporter.
+"""Metrics of Prometheus exporters: NVIDIA's DCGM, AMD's device metrics exporter, Omnistat and node_exporter.
 
 Source: NVIDIA/dcgm-exporter etc/default-counters.csv; ROCm/device-metrics-exporter docs/configuration/metricslist.md;
 ROCm/omnistat docs/metrics.md; prometheus/node_exporter collectors `infiniband` and `rapl`.
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from triplepoint.importers.cells import without_blanks
-from triplepoint.importers.declaration import Found, Source
+from triplepoint.importers.declaration import FileTelemetry, Source
 from triplepoint.importers.rows import HOST, name_devices
 
 _DCGM = {
@@ -109,17 +109,19 @@ SHOWS = (
 
 
 def find_source(name: str, labels: Mapping[str, str]) -> Source | None:
-    """Return what a metric with these labels is, None if it is not known."""
+    """Return the declaration of a metric with its labels; None if it is not known."""
     variant = next((labels[label] for label in _VARIANTS if label in labels), "")
     variant = variant.lower().removeprefix("gpu_clock_type_")
     return COLUMNS.get(f"{name.lower()} {variant}".strip())
 
 
-def add_series(found: Found, name: str, labels: Mapping[str, str], t_ns: np.ndarray, values: np.ndarray) -> None:
-    """Add the values of one metric with its labels to what was found, or the reason why not."""
+def add_series(
+    telemetry: FileTelemetry, name: str, labels: Mapping[str, str], t_ns: np.ndarray, values: np.ndarray
+) -> None:
+    """Add the values of one metric to the telemetry of a file, or to the columns left out, with the reason."""
     source = find_source(name, labels)
     if source is None or any(label in labels for label in _INSTANCE):
-        found.left_out.setdefault(name, "of MIG instances" if source else LEFT_OUT.get(name.lower(), "not known"))
+        telemetry.left_out.setdefault(name, "of MIG instances" if source else LEFT_OUT.get(name.lower(), "not known"))
         return
     host = next((labels[label] for label in HOSTS if labels.get(label)), "").rsplit(":", 1)[0]
     if name.lower() in _NODE:
@@ -130,16 +132,15 @@ def add_series(found: Found, name: str, labels: Mapping[str, str], t_ns: np.ndar
     factor = source.factor()
     assert factor is not None
     numbers = without_blanks(values) if name.startswith("DCGM") else values
-    made = source.series(host, device, t_ns, numbers * factor, part)
-    is_again = any(
-        (each.host, each.device, each.metric, each.part) == (host, device, source.metric, part)
-        and np.array_equal(each.t_ns, t_ns)
-        for each in found.series
+    has_series = any(
+        (series.host, series.device, series.metric, series.part) == (host, device, source.metric, part)
+        and np.array_equal(series.t_ns, t_ns)
+        for series in telemetry.series
     )
-    if is_again:  # one clock of several in a GPU, one temperature of several
-        found.left_out.setdefault(name, "further sensors of the same device; the first is taken")
+    if has_series:  # a GPU may have several clocks or temperatures
+        telemetry.left_out.setdefault(name, "further sensors of the same device; the first is taken")
         return
-    found.series.append(made)
-    found.is_amd |= name.lower() in _OF_AMD
+    telemetry.series.append(source.series(host, device, t_ns, numbers * factor, part))
+    telemetry.is_amd |= name.lower() in _OF_AMD
     if facts := {fact: labels[label] for label, fact in _FACTS.items() if labels.get(label)}:
-        found.facts[host, device] = facts
+        telemetry.facts[host, device] = facts

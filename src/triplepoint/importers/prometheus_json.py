@@ -1,4 +1,4 @@
-"""Prometheus range queries as JSON: what `/api/v1/query_range` and `promtool query range -o json` answer.
+"""Prometheus range queries as JSON, from `/api/v1/query_range` or `promtool query range -o json`.
 
 Source: Prometheus documentation, HTTP API: range vectors, native times in seconds since 1970, values as text.
 """
@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 
 from triplepoint.errors import UserError
-from triplepoint.importers.declaration import Asked, Content, Format, Found
+from triplepoint.importers.declaration import Content, FileTelemetry, Format, ReadOptions
 from triplepoint.importers.prometheus import COLUMNS, DEVICES, HOSTS, LEFT_OUT, SHOWS, add_series
 from triplepoint.units import NS_PER_S
 
 
-def _read(content: Content, asked: Asked) -> Found:
-    found = Found([])
-    for one in _results(content):
-        labels = dict(one["metric"])
+def _read(content: Content, options: ReadOptions) -> FileTelemetry:
+    telemetry = FileTelemetry([])
+    for result in _results(content):
+        labels = dict(result["metric"])
         name = labels.pop("__name__", "")
         if not name:
             raise UserError(
                 f"{content.path}: a series has no __name__, as after a function; query the metric itself, such "
                 "as DCGM_FI_DEV_POWER_USAGE[1h]"
             )
-        pairs = one.get("values") or [one["value"]]
+        pairs = result.get("values") or [result["value"]]
         try:
             t_ns = np.array([round(float(time) * 1000) for time, _ in pairs], np.int64) * (NS_PER_S // 1000)
             values = np.array([value for _, value in pairs], float)
@@ -32,29 +32,30 @@ def _read(content: Content, asked: Asked) -> Found:
             raise UserError(
                 f"{content.path}: {name}: values are not pairs [time, value]; run the range query again"
             ) from None
-        add_series(found, name, labels, t_ns, np.where(np.isfinite(values), values, np.nan))
-    if not found.series:
-        listed = ", ".join(found.left_out) or "none"
+        add_series(telemetry, name, labels, t_ns, np.where(np.isfinite(values), values, np.nan))
+    if not telemetry.series:
+        listed = ", ".join(telemetry.left_out) or "none"
         raise UserError(f"{content.path}: none of its metrics is known: {listed}; query those of docs/import.md")
-    return found
+    return telemetry
 
 
 def _results(content: Content) -> list[dict[str, Any]]:
+    """Return the series of all answers in a file. Raises `UserError` if there is none."""
     try:
         answer = json.loads(content.text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{content.path}: damaged JSON ({error}); run the query again") from None
     answers = answer if isinstance(answer, list) else [answer]
-    if not all(isinstance(each, dict) for each in answers):
+    if not all(isinstance(answer, dict) for answer in answers):
         raise UserError(f"{content.path}: not an answer of Prometheus, which is a JSON object; run the query again")
     results: list[dict[str, Any]] = []
-    for each in answers:
-        if each.get("status") == "error":
+    for answer in answers:
+        if answer.get("status") == "error":
             raise UserError(
-                f"{content.path}: Prometheus answered with an error: {each.get('error')}; run the query again"
+                f"{content.path}: Prometheus answered with an error: {answer.get('error')}; run the query again"
             )
-        data = each.get("data", each)
-        results += data.get("result", [each])
+        data = answer.get("data", answer)
+        results += data.get("result", [answer])
     if not results:
         raise UserError(f"{content.path}: the answer has no series; query the time of the job")
     return results

@@ -1,7 +1,9 @@
-"""Scrapes of exporters in Prometheus' text format, one after the other in a file, or one a file.
+"""Scrapes of exporters in Prometheus' text format, one or several per file.
 
-Source: Prometheus documentation, exposition formats. A scrape has no time of its own: it is taken from a line with a
-time before it (as `date` or `date +%s` prints it), from times in its lines, or from the name of the file.
+A scrape has no time of its own. The time is that of a line before it (as `date` or `date +%s` prints it), of its lines,
+or of the file's name.
+
+Source: Prometheus documentation, exposition formats.
 """
 
 import re
@@ -10,7 +12,7 @@ from collections import defaultdict
 import numpy as np
 
 from triplepoint.errors import UserError
-from triplepoint.importers.declaration import Asked, Clock, Content, Format, Found
+from triplepoint.importers.declaration import Clock, Content, FileTelemetry, Format, ReadOptions
 from triplepoint.importers.prometheus import COLUMNS, DEVICES, HOSTS, LEFT_OUT, SHOWS, add_series, find_source
 from triplepoint.importers.times import read_times
 from triplepoint.units import NS_PER_S
@@ -21,7 +23,7 @@ _TIME = re.compile(r"^#?\s*(\d{10}(?:\.\d+)?|\d{13}|\d{4}-\d\d-\d\d[T ]\S.*|[A-Z
 _IN_NAME = re.compile(r"(?<!\d)(\d{10}|\d{13}|\d{4}-?\d\d-?\d\d[T_-]?\d\d[:-]?\d\d[:-]?\d\d)(?!\d)")
 
 
-def _read(content: Content, asked: Asked) -> Found:
+def _read(content: Content, options: ReadOptions) -> FileTelemetry:
     values: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
     stamps: list[str] = []
     seen: set[tuple[str, str]] = set()
@@ -40,15 +42,15 @@ def _read(content: Content, asked: Asked) -> Found:
             if sample[4]:
                 own_ms.setdefault(scrape, sample[4])
     t_ns, clock = _times(content, stamps, own_ms, scrape + 1)
-    found = Found([], clock)
+    telemetry = FileTelemetry([], clock)
     for (name, text), by_scrape in values.items():
         labels = {label: value.replace('\\"', '"') for label, value in _LABEL.findall(text)}
-        add_series(found, name, labels, t_ns[list(by_scrape)], np.array(list(by_scrape.values()), float))
-    if not found.series:
+        add_series(telemetry, name, labels, t_ns[list(by_scrape)], np.array(list(by_scrape.values()), float))
+    if not telemetry.series:
         raise UserError(
             f"{content.path}: none of its metrics is known; scrape the exporter of the GPUs, see docs/import.md"
         )
-    return found
+    return telemetry
 
 
 def _number(text: str, content: Content, line: int) -> float:
@@ -59,7 +61,7 @@ def _number(text: str, content: Content, line: int) -> float:
 
 
 def _times(content: Content, stamps: list[str], own: dict[int, str], num: int) -> tuple[np.ndarray, Clock]:
-    """Return the time of each scrape: its number where nothing tells it."""
+    """Return the time of each scrape; its number if no time is known."""
     if len(stamps) == num and num:
         return read_times(stamps, str(content.path))
     if len(own) == num and num:

@@ -1,11 +1,11 @@
-"""rocm-smi as CSV or JSON; it prints no times: they are those a loop put before its lines, or what the user says.
+"""rocm-smi as CSV or JSON. It prints no times; they come from a loop that prints them before its lines, or the user.
 
 Source: ROCm/rocm_smi_lib, python_smi_tools/rocm_smi.py; its issue 160: the secondary die of an MI250 has no power.
 """
 
 import re
 
-from triplepoint.importers.declaration import Asked, Content, Format, Found, Source
+from triplepoint.importers.declaration import Content, FileTelemetry, Format, ReadOptions, Source
 from triplepoint.importers.json_rows import gather_cards
 from triplepoint.importers.rows import read_rows
 from triplepoint.importers.text import from_header, split_csv
@@ -40,18 +40,19 @@ _IDENTITY = re.compile(
 )
 
 
-def _read(content: Content, asked: Asked) -> Found:
+def _read(content: Content, options: ReadOptions) -> FileTelemetry:
     is_json = content.head.lstrip()[:1] == "{"
     messages = r"^(WARNING|ERROR)|monitor_devices lock|=====|^cardN"
     grid = gather_cards(content) if is_json else split_csv(
-        from_header(content, _is_header), None, asked.skip_bad, messages
+        from_header(content, _is_header), None, options.skip_bad, messages
     )  # fmt: skip
-    found = read_rows(grid, FORMAT, str(content.path))
-    found.left_out = {name: why for name, why in found.left_out.items() if not _IDENTITY.search(name)}
-    return found
+    telemetry = read_rows(grid, FORMAT, str(content.path))
+    telemetry.left_out = {name: why for name, why in telemetry.left_out.items() if not _IDENTITY.search(name)}
+    return telemetry
 
 
 def _is_header(line: str) -> bool:
+    """Return whether a line is the header of its CSV."""
     names = [cell.strip().lower() for cell in line.split(",")]
     return ("device" in names or "card" in names) and bool(
         re.search(r"Package Power|Sensor |GPU use|clock speed", line)

@@ -1,97 +1,94 @@
-"""From columns of cells to series: for formats with one line for each time and device."""
+"""Turn columns of cells into series, for formats with one line for each time and device."""
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from triplepoint.errors import UserError, nearest
 from triplepoint.importers.cells import read_numbers
-from triplepoint.importers.declaration import Clock, Format, Found
+from triplepoint.importers.declaration import Clock, FileTelemetry, Format
 from triplepoint.importers.text import Grid
 from triplepoint.importers.times import read_times
 from triplepoint.units import NS_PER_S
 
 HOST = "host"
+"""Device of metrics of a whole host."""
 _NUMBER = re.compile(r"(?:gpu|card|nvidia|device)?[ _-]?(\d{1,4})$", re.IGNORECASE)
 _IN_NAME = re.compile(r"(?:gpu|card)[-_]?(\d{1,3})(?!\d|x|gpus)", re.IGNORECASE)
-"""Number of a GPU in the name of a file of its own."""
+"""Number of a GPU in the name of a file."""
 _NEAR = 0.8
-"""Likeness of an unknown column to a known one from which on it is taken for misspelt."""
+"""Similarity of an unknown column to a known one from which it counts as misspelt."""
 _CLOSE = 0.25
-"""Gap between lines, over a long one, below which lines without a GPU's name are of several GPUs at one time."""
+"""Ratio of the median gap between lines to a long gap below which lines belong to several GPUs read together."""
 
 
-def read_rows(grid: Grid, declared: Format, where: str, device: str = "") -> Found:
+def read_rows(grid: Grid, declared: Format, where: str) -> FileTelemetry:
     """Return the series of a file with one line for each time and device.
 
     Args:
-        grid: Its columns.
+        grid: Columns of the file.
         declared: Its format.
         where: The file, for errors.
-        device: Device of all lines, for formats that do not tell in the file.
 
     Raises:
-        UserError: If it has no time, no column that is known, or lines of several GPUs that nothing tells apart.
+        UserError: If the file has no known column, or lines of several GPUs without a column that names them.
     """
-    sources = choose(grid, declared, where)
+    indices = _find_columns(grid, declared, where)
     t_ns, clock = _times(grid, declared, where)
-    hosts = _labels(grid, declared.hosts, len(t_ns))
-    devices = [device] * len(t_ns) if device else _devices(grid, declared, t_ns, clock, where)
-    keys, places = np.unique(
-        np.array([f"{host}\t{name}" for host, name in zip(hosts, devices, strict=True)]), return_inverse=True
+    host_column = grid.find(declared.hosts)
+    hosts = [""] * len(t_ns) if host_column is None else [cell.strip() for cell in grid.columns[host_column]]
+    devices = _devices(grid, declared, t_ns, clock, where)
+    keys, key_of_row = np.unique(
+        np.array([f"{host}\t{device}" for host, device in zip(hosts, devices, strict=True)]), return_inverse=True
     )
-    found = Found([], clock, notes=list(grid.notes), left_out=leave_out(grid.names, declared, sources.values()))
-    found.is_amd = declared.is_amd
-    rows = {tuple(str(key).split("\t")): np.flatnonzero(places == number) for number, key in enumerate(keys)}
-    for place in sources.values():
-        source = declared.columns[grid.names[place]]
-        values = read_numbers(grid.columns[place], source, grid.units[place], f"{where}: column {grid.names[place]}")
-        for (host, name), chosen in rows.items():
-            found.series.append(source.series(host, name, t_ns[chosen], values[chosen]))
-    for (host, name), chosen in rows.items():
-        said = {
+    rows = {tuple(str(key).split("\t")): np.flatnonzero(key_of_row == index) for index, key in enumerate(keys)}
+    left_out = _left_out(grid.names, declared, set(indices))
+    telemetry = FileTelemetry([], clock, notes=list(grid.notes), left_out=left_out, is_amd=declared.is_amd)
+    for index in indices:
+        source = declared.columns[grid.names[index]]
+        values = read_numbers(grid.columns[index], source, grid.units[index], f"{where}: column {grid.names[index]}")
+        for (host, device), chosen in rows.items():
+            telemetry.series.append(source.series(host, device, t_ns[chosen], values[chosen]))
+    for (host, device), chosen in rows.items():
+        facts = {
             fact: grid.columns[grid.names.index(column)][int(chosen[0])].strip()
             for column, fact in declared.facts.items()
             if column in grid.names
         }
-        if said:
-            found.facts[host, name] = said
-    return found
+        if facts:
+            telemetry.facts[host, device] = facts
+    return telemetry
 
 
-def choose(grid: Grid, declared: Format, where: str) -> dict[str, int]:
-    """Return the place of the column for each of our metrics that the file has.
+def _find_columns(grid: Grid, declared: Format, where: str) -> list[int]:
+    """Return the indices of the columns to read, one for each metric that the file has.
 
     Raises:
         UserError: If it has none.
     """
-    chosen: dict[str, int] = {}
+    index_of: dict[str, int] = {}
     for name, source in declared.columns.items():
-        if name in grid.names and source.metric not in chosen:
-            chosen[source.metric] = grid.names.index(name)
-    if not chosen:
+        if name in grid.names and source.metric not in index_of:
+            index_of[source.metric] = grid.names.index(name)
+    if not index_of:
         listed = ", ".join(grid.names[:8]) + (", ..." if len(grid.names) > 8 else "")
+        hints = (nearest(name, declared.columns) for name in grid.names)
+        hint = next((hint for hint in hints if "did you mean" in hint), "")
         raise UserError(
-            f"{where}: no column of {declared.name} is known among {listed}{_meant(grid.names, declared)}; name "
-            "them as the tool does, or say what they are with --map"
+            f"{where}: no column of {declared.name} is known among {listed}{hint}; name them as the tool does, or say "
+            "what they are with --map"
         )
-    return chosen
+    return list(index_of.values())
 
 
-def _meant(names: Sequence[str], declared: Format) -> str:
-    hints = (nearest(name, declared.columns) for name in names)
-    return next((hint for hint in hints if "did you mean" in hint), "")
-
-
-def leave_out(names: Sequence[str], declared: Format, taken: object) -> dict[str, str]:
-    """Return the columns that were not taken, each with the reason."""
-    places = set(taken)  # type: ignore[call-overload]
+def _left_out(names: Sequence[str], declared: Format, read: Collection[int]) -> dict[str, str]:
+    """Return the columns that are not read, with the reason; `read` are the indices of those that are."""
     used = {*declared.times, *declared.devices, *declared.hosts, *declared.facts}
     reasons = {}
-    for place, name in enumerate(names):
-        if place in places or name in used or not name:
+    for index, name in enumerate(names):
+        if index in read or name in used or not name:
             continue
         if name in declared.columns:
             reasons[name] = f"another column is taken for {declared.columns[name].metric}"
@@ -104,38 +101,35 @@ def leave_out(names: Sequence[str], declared: Format, taken: object) -> dict[str
 
 
 def _times(grid: Grid, declared: Format, where: str) -> tuple[np.ndarray, Clock]:
-    place = grid.find(declared.times)
-    if place is None:
-        return _rounds(grid, declared), Clock(is_naive=False, lacks="time")
-    return read_times(grid.columns[place], f"{where}: column {grid.names[place]}")
+    """Return the times of lines; the numbers of their samples if the file has no times."""
+    index = grid.find(declared.times)
+    if index is None:
+        return _sample_numbers(grid, declared), Clock(is_naive=False, lacks="time")
+    return read_times(grid.columns[index], f"{where}: column {grid.names[index]}")
 
 
-def _rounds(grid: Grid, declared: Format) -> np.ndarray:
-    """Return the number of the sample each line is of: a device that comes again begins the next one."""
-    place = grid.find(declared.devices)
-    if place is None:
+def _sample_numbers(grid: Grid, declared: Format) -> np.ndarray:
+    """Return the number of the sample of each line; a device that appears again begins the next sample."""
+    index = grid.find(declared.devices)
+    if index is None:
         return np.arange(len(grid.columns[0]))
-    number, seen, found = 0, set[str](), []
-    for name in grid.columns[place]:
-        if name in seen:
+    number, seen, numbers = 0, set[str](), []
+    for device in grid.columns[index]:
+        if device in seen:
             number, seen = number + 1, set()
-        seen.add(name)
-        found.append(number)
-    return np.array(found)
-
-
-def _labels(grid: Grid, names: Sequence[str], num: int) -> Sequence[str]:
-    place = grid.find(names)
-    return [""] * num if place is None else [cell.strip() for cell in grid.columns[place]]
+        seen.add(device)
+        numbers.append(number)
+    return np.array(numbers)
 
 
 def _devices(grid: Grid, declared: Format, t_ns: np.ndarray, clock: Clock, where: str) -> Sequence[str]:
-    place = grid.find(declared.devices)
-    if place is not None:
-        cells = [cell.strip() for cell in grid.columns[place]]
-        named = name_devices(list(dict.fromkeys(cells)), grid.names[place])
-        return [named[cell] for cell in cells]
-    if not clock.lacks and is_of_several(t_ns):
+    """Return the device of each line, by its column or the file's name. Raises `UserError` if neither tells."""
+    index = grid.find(declared.devices)
+    if index is not None:
+        cells = [cell.strip() for cell in grid.columns[index]]
+        names = name_devices(list(dict.fromkeys(cells)), grid.names[index])
+        return [names[cell] for cell in cells]
+    if not clock.lacks and _come_in_groups(t_ns):
         raise UserError(
             f"{where}: several lines for one time and no column that tells the GPUs apart; record one of "
             f"{', '.join(declared.devices)} too, or import the GPUs from files of their own"
@@ -144,8 +138,8 @@ def _devices(grid: Grid, declared: Format, t_ns: np.ndarray, clock: Clock, where
     return [f"gpu{int(in_name[1]) if in_name else 0}"] * len(t_ns)
 
 
-def is_of_several(t_ns: np.ndarray) -> bool:
-    """Return whether lines come in bunches: of several devices, read one after the other."""
+def _come_in_groups(t_ns: np.ndarray) -> bool:
+    """Return whether times come in groups, as those of several devices that are read one after the other."""
     gaps = np.diff(np.sort(t_ns))
     if gaps.size < 2:
         return bool((gaps == 0).any())
@@ -154,9 +148,10 @@ def is_of_several(t_ns: np.ndarray) -> bool:
 
 
 def name_devices(cells: Sequence[str], column: str = "") -> dict[str, str]:
-    """Return gpu0, gpu1, ... for what a column calls them.
+    """Return the device (gpu0, gpu1, ...) of each cell of a column that names GPUs.
 
-    Numbers are kept. PCI addresses go in their order, which is the driver's; other names in the order of the file.
+    Numbers are kept. PCI addresses are numbered in their order, which is the driver's; other names in the order of the
+    file.
 
     Args:
         cells: Distinct cells.

@@ -1,4 +1,4 @@
-"""From series of several files to the samples of a host: sorted, each time once, counters from 0, times shared."""
+"""Assemble the samples of a host from series of several files: sorted, without duplicates, counters from 0."""
 
 import re
 from collections import defaultdict
@@ -17,20 +17,20 @@ from triplepoint.units import NS_PER_S
 INSTANTANEOUS = re.compile(
     r"\b(A100|A800|A30X?|V100S?|P100|P40|P4|T4|K80|M40|M60)\b|RTX 20|TITAN|Quadro RTX", re.IGNORECASE
 )
-"""Products of GA100 and older chips, whose power draw NVML gives for an instant. Source: nvml.h."""
+"""Products of GA100 and older chips, for which NVML's power draw is instantaneous. Source: nvml.h."""
 _COLUMNS = {column.name: column for column in SAMPLES.columns}
 _NEVER_ZERO = {
     **dict.fromkeys(("gpu_power_w", "gpu_power_average_w", "gpu_energy_j"), "the secondary die of a package reads so"),
     "gpu_memory_temp_c": "a GPU without that sensor reads so",
 }
-"""What is 0 throughout only where it is not measured, with why."""
+"""Metrics that are 0 throughout only if they are not measured, with the reason."""
 _MOST_APART = 3.0
-"""Power by the counter over sampled power, or the reverse, above which the counter is taken for wrong. That of MI100 is
-so by five orders (ROCm/amdsmi, issue 38); readings 15 s apart may miss half of what is drawn. Our choice."""
+"""Ratio of the counter's power to sampled power, or the reverse, above which the counter is wrong. That of MI100 is
+wrong by five orders (ROCm/amdsmi, issue 38); readings 15 s apart may miss half of the energy. Our choice."""
 _LEAST_W, _LEAST_COUNTED_S = 1.0, 2.0
-"""Power that every GPU draws, and time that a counter is judged over. Our choice."""
+"""Smallest power of any GPU (W), and shortest time over which a counter is checked (s). Our choice."""
 Key = tuple[str, str, str]
-"""Device, metric and part."""
+"""Device, metric and part of a series."""
 
 
 @dataclass(frozen=True)
@@ -41,42 +41,40 @@ class HostSamples:
     period_s: float
     """Time between samples of the metric read most often. Unit: s."""
     notes: list[str]
+    """Remarks for the user on corrections."""
 
 
 def assemble(series: Iterable[Series], products: Mapping[str, str]) -> HostSamples:
     """Return the samples of one host.
 
     Args:
-        series: Of that host, times on one clock.
-        products: Product of each device, where known.
+        series: Series of the host, with times on one clock.
+        products: Product of each device, if known.
     """
     notes: list[str] = []
-    together = _join(series, products)
-    ordered = {key: _in_order(one, notes) for key, one in together.items()}
-    totals = {key: _total(one) for key, one in ordered.items()}
-    whole = {key: _within_bounds(one, notes) for key, one in totals.items()}
-    by_device: dict[str, dict[str, Series]] = defaultdict(dict)
-    for device, metric in dict.fromkeys((key[0], key[1]) for key in whole):
-        parts = [one for key, one in whole.items() if key[:2] == (device, metric)]
-        by_device[device][metric] = _combine(parts)
-    for device, columns in by_device.items():
-        _drop_zeros(device, columns, notes)
-        _drop_wrong_counter(device, columns, notes)
-    made = [_part(device, by_device[device]) for device in sorted(by_device, key=_place) if by_device[device]]
-    return HostSamples([part for part in made if part.t_ns.size], _period_s(by_device), _counted(notes))
+    in_order = {key: _sorted(joined, notes) for key, joined in _join(series, products).items()}
+    by_device: dict[str, dict[str, list[Series]]] = defaultdict(lambda: defaultdict(list))
+    for (device, metric, _), one in in_order.items():
+        by_device[device][metric].append(_within_bounds(_total(one), notes))
+    columns = {
+        device: {metric: _combine(parts) for metric, parts in by_metric.items()}
+        for device, by_metric in by_device.items()
+    }
+    for device, by_metric in columns.items():
+        _drop_zeros(device, by_metric, notes)
+        _drop_wrong_counter(device, by_metric, notes)
+    parts = [_part(device, columns[device]) for device in sorted(columns, key=_device_order) if columns[device]]
+    return HostSamples([part for part in parts if part.t_ns.size], _period_s(columns), list(dict.fromkeys(notes)))
 
 
-def _place(device: str) -> tuple[bool, int]:
+def _device_order(device: str) -> tuple[bool, int]:
+    """Return the sort key of a device: the host first, then GPUs by number."""
     number = re.search(r"\d+$", device)
     return device != "host", int(number[0]) if number else 0
 
 
-def _counted(notes: list[str]) -> list[str]:
-    return list(dict.fromkeys(notes))
-
-
 def _join(series: Iterable[Series], products: Mapping[str, str]) -> dict[Key, Series]:
-    """Return series by device, metric and part: those of several files one after the other."""
+    """Return series by device, metric and part; those of several files are concatenated."""
     groups: dict[Key, list[Series]] = defaultdict(list)
     for one in series:
         metric = one.metric
@@ -85,90 +83,90 @@ def _join(series: Iterable[Series], products: Mapping[str, str]) -> dict[Key, Se
         groups[one.device, metric, one.part].append(replace(one, metric=metric))
     return {
         key: replace(
-            parts[0],
-            t_ns=np.concatenate([one.t_ns for one in parts]),
-            values=np.concatenate([one.values for one in parts]),
+            group[0],
+            t_ns=np.concatenate([one.t_ns for one in group]),
+            values=np.concatenate([one.values for one in group]),
         )
-        for key, parts in groups.items()
+        for key, group in groups.items()
     }
 
 
-def _in_order(one: Series, notes: list[str]) -> Series:
-    """Return a series by time, each time once: of two values the first that is known."""
-    order = np.lexsort((np.isnan(one.values), one.t_ns))
-    t_ns, values = one.t_ns[order], one.values[order]
+def _sorted(series: Series, notes: list[str]) -> Series:
+    """Return a series in the order of time, with each time once; of several values the first known one is kept."""
+    order = np.lexsort((np.isnan(series.values), series.t_ns))
+    t_ns, values = series.t_ns[order], series.values[order]
     is_first = np.concatenate([[True], np.diff(t_ns) > 0]) if t_ns.size else np.array([], bool)
-    again = np.flatnonzero(~is_first)
-    if again.size:
-        differ = int((np.isfinite(values[again]) & (values[again] != values[again - 1])).sum())
+    repeated = np.flatnonzero(~is_first)
+    if repeated.size:
+        num_different = int((np.isfinite(values[repeated]) & (values[repeated] != values[repeated - 1])).sum())
+        different = f", {num_different} of them with another value; the first is taken"
         notes.append(
-            f"{one.device}: {again.size} times come twice for {one.metric}"
-            + (f", {differ} of them with another value; the first is taken" if differ else "; once is taken")
+            f"{series.device}: {repeated.size} times come twice for {series.metric}"
+            + (different if num_different else "; once is taken")
         )
-    elif np.any(np.diff(one.t_ns) < 0):
-        notes.append(f"{one.device}: lines were not in the order of time; sorted")
-    return replace(one, t_ns=t_ns[is_first], values=values[is_first])
+    elif np.any(np.diff(series.t_ns) < 0):
+        notes.append(f"{series.device}: lines were not in the order of time; sorted")
+    return replace(series, t_ns=t_ns[is_first], values=values[is_first])
 
 
-def _total(one: Series) -> Series:
-    """Return a counter as what was counted since the first value, over wraps and restarts; rates are summed."""
-    if _COLUMNS[one.metric].kind is not Kind.COUNTER or not one.t_ns.size:
-        return one
-    if one.is_rate:
-        lengths_s = np.diff(one.t_ns, prepend=one.t_ns[0]) / NS_PER_S
-        return replace(
-            one, values=np.where(np.isnan(one.values), np.nan, np.cumsum(np.nan_to_num(one.values) * lengths_s))
-        )
-    highest = np.nanmax(one.values) if np.isfinite(one.values).any() else 0.0
-    wraps_at = next((limit for limit in one.wraps_at if limit >= highest), 0.0)
-    first = np.isfinite(one.values).argmax()
-    totals = np.full(len(one.values), np.nan)
-    totals[first:] = Counters(1).advance(one.values[first:, None], np.array([wraps_at]))[:, 0]
-    return replace(one, values=totals)
+def _total(series: Series) -> Series:
+    """Return a counter as the total since its first value, across wraps and restarts; rates are summed."""
+    if _COLUMNS[series.metric].kind is not Kind.COUNTER or not series.t_ns.size:
+        return series
+    values = series.values
+    if series.is_rate:
+        lengths_s = np.diff(series.t_ns, prepend=series.t_ns[0]) / NS_PER_S
+        sums = np.cumsum(np.nan_to_num(values) * lengths_s)
+        return replace(series, values=np.where(np.isnan(values), np.nan, sums))
+    highest = np.nanmax(values) if np.isfinite(values).any() else 0.0
+    wraps_at = next((limit for limit in series.wraps_at if limit >= highest), 0.0)
+    first = np.isfinite(values).argmax()
+    totals = np.full(len(values), np.nan)
+    totals[first:] = Counters(1).advance(values[first:, None], np.array([wraps_at]))[:, 0]
+    return replace(series, values=totals)
 
 
-def _within_bounds(one: Series, notes: list[str]) -> Series:
-    """Return a series without values that cannot be: a temperature of 65535, a share of 400 %."""
-    column = _COLUMNS[one.metric]
+def _within_bounds(series: Series, notes: list[str]) -> Series:
+    """Return a series without impossible values, such as a temperature of 65535 or a share of 400 %."""
+    column = _COLUMNS[series.metric]
     low = -np.inf if column.minimum is None else column.minimum
     high = np.inf if column.maximum is None else column.maximum
-    is_wrong = (one.values < low) | (one.values > high)
+    is_wrong = (series.values < low) | (series.values > high)
     if is_wrong.any():
-        first = one.values[int(is_wrong.argmax())]
+        first = series.values[int(is_wrong.argmax())]
         notes.append(
-            f"{one.device}: {int(is_wrong.sum())} values of {one.metric} outside of {low:g} to {high:g} {column.unit} "
-            "left out"
-            f", the first is {first:g}"
+            f"{series.device}: {int(is_wrong.sum())} values of {series.metric} outside of {low:g} to {high:g} "
+            f"{column.unit} left out, the first is {first:g}"
         )
-    return replace(one, values=np.where(is_wrong, np.nan, one.values))
+    return replace(series, values=np.where(is_wrong, np.nan, series.values))
 
 
 def _combine(parts: list[Series]) -> Series:
-    """Return parts as one at the times all of them have: counters summed, others averaged."""
+    """Return one series of the parts of a device, at their common times: counters are summed, gauges averaged."""
     if len(parts) == 1:
         return parts[0]
     t_ns = parts[0].t_ns
-    for one in parts[1:]:
-        t_ns = np.intersect1d(t_ns, one.t_ns)
-    values = np.array([one.values[np.searchsorted(one.t_ns, t_ns)] for one in parts])
+    for part in parts[1:]:
+        t_ns = np.intersect1d(t_ns, part.t_ns)
+    values = np.array([part.values[np.searchsorted(part.t_ns, t_ns)] for part in parts])
     is_counter = _COLUMNS[parts[0].metric].kind is Kind.COUNTER
     return replace(parts[0], t_ns=t_ns, values=values.sum(axis=0) if is_counter else values.mean(axis=0), part="")
 
 
 def _drop_zeros(device: str, columns: dict[str, Series], notes: list[str]) -> None:
-    """Remove columns that are 0 throughout and cannot be."""
-    for metric, why in _NEVER_ZERO.items():
+    """Remove columns that are 0 throughout although they cannot be."""
+    for metric, reason in _NEVER_ZERO.items():
         if metric not in columns:
             continue
         values = columns[metric].values
         known = values[np.isfinite(values)]
         if known.size and not known.any() and (metric != "gpu_energy_j" or known.size > 1):
             del columns[metric]
-            notes.append(f"{device}: {metric} is 0 throughout and is left out; {why}")
+            notes.append(f"{device}: {metric} is 0 throughout and is left out; {reason}")
 
 
 def _drop_wrong_counter(device: str, columns: dict[str, Series], notes: list[str]) -> None:
-    """Remove an energy counter that does not count joules: against power, or below what any GPU draws."""
+    """Remove an energy counter that disagrees with sampled power, or rises by less than any GPU draws."""
     counter = columns.get("gpu_energy_j")
     if counter is None:
         return
@@ -187,21 +185,22 @@ def _drop_wrong_counter(device: str, columns: dict[str, Series], notes: list[str
 
 
 def _part(device: str, columns: Mapping[str, Series]) -> Part:
+    """Return the samples of a device, one row for each time of any column."""
     names = [name for name in METRICS if name in columns]
     t_ns = np.unique(np.concatenate([columns[name].t_ns for name in names]))
     values = np.full((len(t_ns), len(names)), np.nan)
-    for place, name in enumerate(names):
-        values[np.searchsorted(t_ns, columns[name].t_ns), place] = columns[name].values
+    for index, name in enumerate(names):
+        values[np.searchsorted(t_ns, columns[name].t_ns), index] = columns[name].values
     is_read = np.isfinite(values).any(axis=1)
     return Part(device, t_ns[is_read], np.zeros(int(is_read.sum()), np.int64), names, values[is_read])
 
 
 def _period_s(by_device: Mapping[str, Mapping[str, Series]]) -> float:
-    """Return the median time between samples of the metric that was read most often."""
-    gaps = [
-        float(np.median(np.diff(one.t_ns)))
+    """Return the median time between samples of the metric read most often; 1 s if none has two samples. Unit: s."""
+    periods_ns = [
+        float(np.median(np.diff(series.t_ns)))
         for columns in by_device.values()
-        for one in columns.values()
-        if one.t_ns.size > 1
+        for series in columns.values()
+        if series.t_ns.size > 1
     ]
-    return round(min(gaps) / NS_PER_S, 6) if gaps else 1.0
+    return round(min(periods_ns) / NS_PER_S, 6) if periods_ns else 1.0

@@ -1,4 +1,4 @@
-"""Times as tools print them: seconds to nanoseconds since 1970, dates with and without a zone, times of day."""
+"""Read times as tools print them: seconds to nanoseconds since 1970, dates with and without a zone, times of day."""
 
 import re
 from collections.abc import Sequence
@@ -14,26 +14,27 @@ from triplepoint.units import NS_PER_S, NS_PER_US
 DATE = re.compile(
     r"(\d{4})[-/](\d\d)[-/](\d\d)[ T_]+(\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?\d*\s*(Z|UTC|GMT|[+-]\d\d:?\d\d)?"
 )
-"""A date with a time, as most tools write it, and its zone where it has one."""
+"""A date with a time, as most tools write it, and an optional zone."""
 _PLAIN = re.compile(r"\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d\.\d{3,9}")
 _TIME_OF_DAY = re.compile(r"(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
 _UNIXDATE = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d(?: [AP]M)?(?: [A-Z]{2,5})? \d{4}")
 _ZONE = re.compile(r"([+-])(\d\d):?(\d\d)$")
 _UTC_NAMES = ("Z", "UTC", "GMT")
 _EPOCHS = ((1e8, NS_PER_S), (1e11, 1_000_000), (1e14, NS_PER_US), (1e17, 1))
-"""Smallest number that is a time since 1970 in s, ms, us and ns: 1973; each is below the smallest of the next."""
+"""Smallest number that is a time since 1970 in s, ms, us and ns, with the factor to ns. All are in 1973, so the ranges
+do not overlap."""
 _DAY_NS = 86_400 * NS_PER_S
 
 
 def read_times(cells: Sequence[str], where: str) -> tuple[np.ndarray, Clock]:
-    """Return times in ns since 1970, or since midnight where only times of day are given, and what they lack.
+    """Return times in ns since 1970, or since midnight for times of day, and their kind.
 
     Args:
-        cells: As they stand in the file.
+        cells: Cells of the file.
         where: File and column, for errors.
 
     Raises:
-        UserError: If one is no time that is known.
+        UserError: If a cell is not a time of a known form.
     """
     first = next((cell.strip() for cell in cells if cell.strip()), "")
     if re.fullmatch(r"\d+(\.\d*)?", first):
@@ -55,6 +56,7 @@ def _unknown(cell: str, where: str) -> UserError:
 
 
 def _epochs(cells: Sequence[str], where: str) -> np.ndarray:
+    """Return times in ns from numbers since 1970, whose unit is found by their size."""
     try:
         numbers = np.array(cells, float)
     except ValueError:
@@ -64,7 +66,7 @@ def _epochs(cells: Sequence[str], where: str) -> np.ndarray:
         raise _unknown(cells[int(numbers.argmin())], where)
     try:
         return np.asarray(np.array(cells, np.int64) * scales[-1])
-    except ValueError:  # a fraction: whole units and the rest apart, or digits would be lost
+    except ValueError:  # fractions: whole units are converted apart from the rest, else digits would be lost
         whole = np.floor(numbers)
         return np.asarray(
             whole.astype(np.int64) * scales[-1] + np.rint((numbers - whole) * scales[-1]).astype(np.int64)
@@ -72,7 +74,8 @@ def _epochs(cells: Sequence[str], where: str) -> np.ndarray:
 
 
 def _dates(cells: Sequence[str], where: str) -> tuple[np.ndarray, Clock]:
-    if _PLAIN.fullmatch(cells[0]):  # as nvidia-smi prints them: all at once
+    """Return times in ns from dates with times, which all have a zone or all have none."""
+    if _PLAIN.fullmatch(cells[0]):  # fast path for the times of nvidia-smi
         try:
             stamps = np.array([cell.replace("/", "-") for cell in cells], "datetime64[ns]")
             return stamps.astype(np.int64), Clock(is_naive=True)
@@ -100,6 +103,7 @@ def _dates(cells: Sequence[str], where: str) -> tuple[np.ndarray, Clock]:
 
 
 def _zone_ns(zone: str | None) -> int:
+    """Return the offset of a zone such as `+02:00`; 0 for UTC. Unit: ns."""
     match = _ZONE.match(zone or "")
     if match is None:
         return 0
@@ -108,38 +112,38 @@ def _zone_ns(zone: str | None) -> int:
 
 
 def _days(cells: Sequence[str], where: str) -> np.ndarray:
-    found = []
+    """Return times of day in ns since the first midnight; a large step back is a new day."""
+    times_ns = []
     for cell in cells:
         match = _TIME_OF_DAY.fullmatch(cell.strip())
         if match is None:
             raise _unknown(cell, where)
         seconds = int(match[1]) * 3600 + int(match[2]) * 60 + int(match[3])
-        found.append(seconds * NS_PER_S + int((match[4] or "0").ljust(9, "0")))
-    t_ns = np.array(found)
+        times_ns.append(seconds * NS_PER_S + int((match[4] or "0").ljust(9, "0")))
+    t_ns = np.array(times_ns)
     nights = np.cumsum(np.concatenate([[0], np.diff(t_ns) < -_DAY_NS // 2]))
     return np.asarray(t_ns + nights * _DAY_NS)
 
 
 def _unix_dates(cells: Sequence[str], where: str) -> tuple[np.ndarray, Clock]:
-    """Return times as `date` prints them; a zone is only taken where it is UTC, other names mean several."""
-    found, names = [], set()
+    """Return times as `date` prints them. Only UTC is read as a zone; other abbreviations are ambiguous."""
+    times_ns, zones = [], set()
     for cell in cells:
         words = cell.split()
-        zone = words.pop(-2) if len(words) > 5 and words[-2] not in ("AM", "PM") else ""
-        names.add(zone)
+        zones.add(words.pop(-2) if len(words) > 5 and words[-2] not in ("AM", "PM") else "")
         try:
-            made = datetime.strptime(" ".join(words), f"%a %b %d {'%I:%M:%S %p' if len(words) > 5 else '%H:%M:%S'} %Y")
+            time = datetime.strptime(" ".join(words), f"%a %b %d {'%I:%M:%S %p' if len(words) > 5 else '%H:%M:%S'} %Y")
         except ValueError:
             raise _unknown(cell, where) from None
-        found.append(round(made.replace(tzinfo=UTC).timestamp()) * NS_PER_S)
-    return np.array(found), Clock(is_naive=not names <= set(_UTC_NAMES))
+        times_ns.append(round(time.replace(tzinfo=UTC).timestamp()) * NS_PER_S)
+    return np.array(times_ns), Clock(is_naive=not zones <= set(_UTC_NAMES))
 
 
 def find_zone(text: str) -> tzinfo:
-    """Return the zone that a name or an offset means: `Europe/Berlin`, `UTC`, `+08:00`.
+    """Return the time zone of a name or an offset: `Europe/Berlin`, `UTC`, `+08:00`.
 
     Raises:
-        UserError: If there is none such.
+        UserError: If there is no such zone.
     """
     match = _ZONE.fullmatch(text)
     if match:
@@ -154,13 +158,14 @@ def find_zone(text: str) -> tzinfo:
 
 
 def to_utc(t_ns: np.ndarray, zone: tzinfo) -> np.ndarray:
-    """Return local times in ns since 1970 as UTC; the zone's offset is looked up hour by hour."""
-    hours, places = np.unique(t_ns // (3600 * NS_PER_S), return_inverse=True)
-    found = np.array([_offset_ns(int(hour), zone) for hour in hours], np.int64)
-    return np.asarray(t_ns - found[places.reshape(-1)])
+    """Return UTC for local times; both in ns since 1970. The offset of the zone is looked up for each hour."""
+    hours, hour_of = np.unique(t_ns // (3600 * NS_PER_S), return_inverse=True)
+    offsets_ns = np.array([_offset_ns(int(hour), zone) for hour in hours], np.int64)
+    return np.asarray(t_ns - offsets_ns[hour_of.reshape(-1)])
 
 
 def _offset_ns(hour: int, zone: tzinfo) -> int:
+    """Return the offset of a zone from UTC at a local hour since 1970. Unit: ns."""
     local = (datetime(1970, 1, 1) + timedelta(hours=hour)).replace(tzinfo=zone)
     offset = local.utcoffset()
     assert offset is not None
@@ -168,12 +173,12 @@ def _offset_ns(hour: int, zone: tzinfo) -> int:
 
 
 def show_time(t_ns: int) -> str:
-    """Return a time as messages show it."""
+    """Return the text of a time in ns since 1970, for messages."""
     return datetime.fromtimestamp(t_ns / NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def show_span(seconds: float) -> str:
-    """Return a length of time as messages show it: `3 min 2 s`."""
+    """Return the text of a duration, for messages: `3 min 2 s`."""
     seconds = abs(seconds)
     if seconds < 120:
         return f"{seconds:.3g} s"

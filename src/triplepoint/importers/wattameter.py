@@ -1,4 +1,4 @@
-"""WattAMeter: columns of text with a time, the time the read took, and a column for each GPU or processor.
+"""WattAMeter: columns of text with the time, the duration of the read, and a column for each GPU or processor.
 
 Source: NatLabRockies/WattAMeter, readers/nvml.py and readers/rapl.py.
 """
@@ -6,7 +6,7 @@ Source: NatLabRockies/WattAMeter, readers/nvml.py and readers/rapl.py.
 import re
 
 from triplepoint.importers.cells import read_numbers
-from triplepoint.importers.declaration import Asked, Content, Format, Found, Source
+from triplepoint.importers.declaration import Content, FileTelemetry, Format, ReadOptions, Source
 from triplepoint.importers.rows import HOST
 from triplepoint.importers.text import gather
 from triplepoint.importers.times import read_times
@@ -25,32 +25,32 @@ _COLUMNS = {
     "cpu uj": Source("cpu_energy_j", "uJ", wraps_at=_RAPL_RANGES),
     "dram uj": Source("dram_energy_j", "uJ", wraps_at=_RAPL_RANGES),
 }
-"""By kind of device and unit."""
+"""Columns by kind of device and unit."""
 
 
-def _read(content: Content, asked: Asked) -> Found:
+def _read(content: Content, options: ReadOptions) -> FileTelemetry:
     header = _HEADER.search(content.text)
     assert header is not None
     tags = _TAG.findall(header[1])
     names = ["timestamp", "reading-time", *(f"{name} {unit}" for name, unit in tags)]
     rows = [[] if line.lstrip().startswith("#") else line.split() for line in content.text.splitlines()]
-    grid = gather(content, rows, names, asked.skip_bad)
+    grid = gather(content, rows, names, options.skip_bad)
     t_ns, clock = read_times(grid.columns[0], f"{content.path}: column timestamp")
-    found = Found([], clock, notes=grid.notes)
+    telemetry = FileTelemetry([], clock, notes=grid.notes)
     for (name, unit), cells in zip(tags, grid.columns[2:], strict=True):
         kind, _, number = name.partition("-")
         index, _, domain = number.partition("-")
         kind = domain if domain in ("dram", "core", "uncore") else kind
         source = _COLUMNS.get(f"{kind} {unit.lower()}")
         if source is None:
-            found.left_out[f"{kind}[{unit}]"] = (
+            telemetry.left_out[f"{kind}[{unit}]"] = (
                 _ONE_LINK if "X " in unit else "follows from the energy, or has no column here"
             )
             continue
         values = read_numbers(cells, source, "", f"{content.path}: column {name}[{unit}]")
         device, part = (f"gpu{index}", "") if kind == "gpu" else (HOST, name)
-        found.series.append(source.series("", device, t_ns, values, part))
-    return found
+        telemetry.series.append(source.series("", device, t_ns, values, part))
+    return telemetry
 
 
 FORMAT = Format(

@@ -1,4 +1,4 @@
-"""What a recorded job did: its traces by rank, and its steps, by the profiler's marks, a CSV or a training log."""
+"""Read the work of a recorded job: its traces by rank, and its steps from the profiler, a CSV or a training log."""
 
 import csv
 import re
@@ -20,95 +20,100 @@ from triplepoint.units import NS_PER_S
 
 Row = dict[str, Any]
 _STEP = re.compile(r"(?:ProfilerStep#|(?:step|iteration)[ _#:]*)(\d+)$", re.IGNORECASE)
-"""Annotations that are steps, as `trace` takes them."""
+"""Annotations that mark steps, as for `triplepoint trace`."""
 WALL_NS = 10**8 * NS_PER_S
-"""Times from here on are since 1970, others since the start of the machine."""
+"""Smallest time that counts from 1970; smaller ones count from the start of the machine."""
 _APART_S = 3600.0
-"""Traces that begin farther apart are of several jobs: ranks profile the same steps. Our choice. Unit: s."""
+"""Largest difference between the starts of traces of one job; its ranks profile the same steps. Our choice. Unit: s."""
 WARMUP = 2
-"""First steps of a log that are no measured ones, as `triplepoint record` has it."""
+"""Number of warm-up steps at the start of a log, as for `triplepoint record`."""
 _KINDS = ("warmup", "measured", "profiled")
 _STEP_COLUMNS = ("step", "start", "end", "duration_s", "rank", "kind", "loss", "num_tokens")
+"""Columns that a CSV of steps may have."""
 _KEPT = ("rank", "step", "kind", "t_start_ns", "t_end_ns")
+"""Columns of table `steps` that a log gives."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What the head of a trace and its marks say."""
+    """A trace: its header, steps, and first and last time."""
 
     path: Path
     rank: int
     world_size: int | None
     host: str
-    """Host it says it was written on; empty where it does not."""
+    """Host in the header; empty if there is none."""
     product: str
-    """First GPU it lists; empty without one."""
+    """First GPU in the header; empty if there is none."""
     is_of_gpu: bool
-    """Whether it holds work of a GPU, listed or not."""
+    """Whether the trace holds GPU work."""
     steps: tuple[tuple[int, int, int], ...]
     """Number, start and end of each step. Unit: ns since 1970 UTC."""
     start_ns: int
+    """Start of the first event; 0 if times do not count from 1970. Unit: ns since 1970 UTC."""
     end_ns: int
-    """First and last row, as far as they have times since 1970; both 0 where they do not."""
+    """End of the last event; 0 if times do not count from 1970. Unit: ns since 1970 UTC."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Traces and steps of the job."""
+    """Traces and steps of a job."""
 
     traces: dict[int, Trace] = field(default_factory=dict)
+    """Traces by rank."""
     rows: list[Row] = field(default_factory=list)
-    """Rows of table `steps`: times in ns since 1970 UTC."""
+    """Rows of table `steps`; times in ns since 1970 UTC."""
     is_naive: bool = False
-    """Whether times of steps are local ones."""
+    """Whether the times of steps are local times without a time zone."""
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """First and last time of traces and steps, None where they have none. Unit: ns."""
-        times = [time for one in self.traces.values() if one.start_ns for time in (one.start_ns, one.end_ns)]
+        """First and last time of traces and steps; None without any. Unit: ns."""
+        times = [time for trace in self.traces.values() if trace.start_ns for time in (trace.start_ns, trace.end_ns)]
         times += [time for row in self.rows for time in (row["t_start_ns"], row["t_end_ns"])]
         return (min(times), max(times)) if times else None
 
     @property
     def world_size(self) -> int | None:
-        """Number of ranks that the traces say, else one more than the highest rank; None without traces."""
-        said = [one.world_size for one in self.traces.values() if one.world_size]
-        return said[0] if said else max(self.traces, default=-1) + 1 or None
+        """World size in the traces; if they do not have it, the highest rank plus one; None without traces."""
+        sizes = [trace.world_size for trace in self.traces.values() if trace.world_size]
+        return sizes[0] if sizes else max(self.traces, default=-1) + 1 or None
 
 
 def read_traces(paths: Sequence[Path], progress: Callable[[str], None], is_alone: bool = False) -> Work:
-    """Return traces by rank, with profiled steps by the profiler's own marks.
+    """Return traces by rank, and the steps that the profiler marked.
 
     Args:
         paths: Traces.
-        progress: Called with what is being read.
-        is_alone: Whether there is nothing to put them in time with: then a clock that counts from the start of the
-            machine, as that of some profilers, does as well.
+        progress: Called with lines of progress.
+        is_alone: Whether there are no other recordings. Then times may count from the start of the machine, as those of
+            some profilers do.
 
     Raises:
-        UserError: If two are of one rank, or one is of another job.
+        UserError: If two traces have one rank, or traces are of several jobs.
     """
     if not paths:
         return Work()
     files = find_traces(paths)
-    found: list[Trace] = []
+    by_file: list[Trace] = []
     for file in files:
-        progress(f"reading trace {file.path.name} ({len(found) + 1} of {len(files)})")
-        found.append(_read_one(file, len(files) == 1, is_alone, progress))
-    check_ranks((one.path, one.rank) for one in found)
-    traces = {one.rank: one for one in sorted(found, key=lambda one: one.rank)}
+        progress(f"reading trace {file.path.name} ({len(by_file) + 1} of {len(files)})")
+        by_file.append(_read_one(file, len(files) == 1, is_alone, progress))
+    check_ranks((trace.path, trace.rank) for trace in by_file)
+    traces = {trace.rank: trace for trace in sorted(by_file, key=lambda trace: trace.rank)}
     _check_one_job(list(traces.values()))
     rows = [
         {"rank": rank, "step": number, "kind": "profiled", "t_start_ns": start, "t_end_ns": end}
-        for rank, one in traces.items()
-        if one.start_ns
-        for number, start, end in one.steps
+        for rank, trace in traces.items()
+        if trace.start_ns
+        for number, start, end in trace.steps
     ]
     return Work(traces, rows)
 
 
 def _read_one(file: TraceFile, is_only: bool, is_alone: bool, progress: Callable[[str], None]) -> Trace:
-    kept: list[Rows] = []
+    """Return one trace; `is_only` says that there is no other, so it needs no rank."""
+    marks: list[Rows] = []
     bounds = [np.iinfo(np.int64).max, np.iinfo(np.int64).min]
     categories: set[int] = set()
 
@@ -119,29 +124,29 @@ def _read_one(file: TraceFile, is_only: bool, is_alone: bool, progress: Callable
         bounds[0] = min(bounds[0], int(rows["start"].min()))
         bounds[1] = max(bounds[1], int((rows["start"] + rows["duration"]).max()))
         is_mark = np.isin(rows["category"], (Category.ANNOTATION, Category.CPU_OP))
-        kept.append(rows[is_mark][["start", "duration", "name"]])
+        marks.append(rows[is_mark][["start", "duration", "name"]])
 
     header = read_trace(file.path, take, file.part, progress=progress)
     if header.is_truncated:
         raise UserError(
             f"{file.path}: truncated; copy it again, or move it out of the folder ('triplepoint trace' shows the rest)"
         )
-    numbers = {place: int(match[1]) for place, name in enumerate(header.names) if (match := _STEP.match(name))}
+    step_of_name = {index: int(match[1]) for index, name in enumerate(header.names) if (match := _STEP.match(name))}
     steps = {
-        numbers[name]: (numbers[name], start + header.base_ns, start + duration + header.base_ns)
-        for rows in kept
-        for start, duration, name in rows[np.isin(rows["name"], list(numbers))].tolist()
+        step_of_name[name]: (step_of_name[name], start + header.base_ns, start + duration + header.base_ns)
+        for rows in marks
+        for start, duration, name in rows[np.isin(rows["name"], list(step_of_name))].tolist()
     }
     has_rows = bounds[0] < bounds[1]
     has_times = has_rows and (is_alone or bounds[0] + header.base_ns > WALL_NS)
-    if not steps and has_times:  # as `trace` takes it: one step, from first to last work
+    if not steps and has_times:  # as for `triplepoint trace`: the whole trace is one step
         steps = {0: (0, bounds[0] + header.base_ns, bounds[1] + header.base_ns)}
-    said = header.metadata.get("distributedInfo") or {}
+    distributed = header.metadata.get("distributedInfo") or {}
     gpus = header.metadata.get("deviceProperties") or [{}]
     return Trace(
         path=file.path,
         rank=rank_of(file, header.rank, is_only),
-        world_size=said.get("world_size") if isinstance(said, dict) else None,
+        world_size=distributed.get("world_size") if isinstance(distributed, dict) else None,
         host=str(header.metadata.get("host_name") or ""),
         product=_product(gpus, file),
         is_of_gpu=bool(categories & {Category.KERNEL, Category.MEMCPY, Category.MEMSET}),
@@ -152,13 +157,14 @@ def _read_one(file: TraceFile, is_only: bool, is_alone: bool, progress: Callable
 
 
 def _product(gpus: Any, file: TraceFile) -> str:
-    """Return the name of the first GPU that a trace lists; empty where it lists none."""
+    """Return the name of the first GPU in a trace; empty if there is none."""
     if file.part is not None and file.part.gpu_name:
         return file.part.gpu_name
     return str(gpus[0].get("name", "")) if isinstance(gpus, list) and isinstance(gpus[0], dict) else ""
 
 
 def _check_one_job(traces: Sequence[Trace]) -> None:
+    """Check that traces agree in world size and time. Raises `UserError` if not."""
     first = traces[0]
     for other in traces[1:]:
         if first.world_size and other.world_size and first.world_size != other.world_size:
@@ -180,20 +186,20 @@ def _check_one_job(traces: Sequence[Trace]) -> None:
 
 
 def read_log(path: Path, pattern: str) -> Work:
-    """Return the steps that a training log marks, each from the line of the one before to its own.
+    """Return the steps of a training log; each lasts from the line of the previous step to its own.
 
     Args:
-        path: The log; lines of steps hold a date and a time.
-        pattern: Framework or regular expression, as of `triplepoint record --step-pattern`.
+        path: The log; its lines of steps hold date and time.
+        pattern: Framework or regular expression, as for `triplepoint record --step-pattern`.
 
     Raises:
-        UserError: If no line matches, or one that does has no time.
+        UserError: If no line matches, or a line that matches has no time.
     """
-    wanted = step_pattern(pattern)
-    marks = LogMarks(wanted, 0)
+    compiled = step_pattern(pattern)
+    marks = LogMarks(compiled, 0)
     stamps, lines = [], []
     for number, line in enumerate(read_content(path).text.splitlines(), 1):
-        if not wanted.search(line):
+        if not compiled.search(line):
             continue
         stamp = DATE.search(line)
         if stamp is None:
@@ -208,15 +214,15 @@ def read_log(path: Path, pattern: str) -> Work:
             f"{path}: no line matches --step-pattern {pattern}; name the framework, or a regular expression"
         )
     t_ns, clock = read_times(stamps, str(path))
-    found = [row for line, time in zip(lines, t_ns.tolist(), strict=True) for row in marks.read(line, time)]
-    rows = [{name: row[name] for name in _KEPT} for row in found]
+    steps = [step for line, time in zip(lines, t_ns.tolist(), strict=True) for step in marks.read(line, time)]
+    rows = [{name: step[name] for name in _KEPT} for step in steps]
     for row in rows[:WARMUP]:
         row["kind"] = "warmup"
     return Work({}, rows, clock.is_naive)
 
 
 def read_steps(path: Path) -> Work:
-    """Return steps that a CSV tells: columns `step`, `start` and `end` or `duration_s`, and `rank`, `kind` where known.
+    """Return the steps of a CSV with columns `step`, `start`, `end` or `duration_s`, and optional `rank`, `kind`, ...
 
     Raises:
         UserError: If a column is missing or unknown, or a cell cannot be read.
@@ -240,8 +246,8 @@ def read_steps(path: Path) -> Work:
     if "end" in names:
         ends, _ = read_times([line["end"] for line in lines], f"{path}: column end")
     else:
-        lasts = [_number(line["duration_s"], path, number, "duration_s") for number, line in enumerate(lines, 2)]
-        ends = starts + np.rint(np.array(lasts) * NS_PER_S).astype(np.int64)
+        durations_s = [_number(line["duration_s"], path, number, "duration_s") for number, line in enumerate(lines, 2)]
+        ends = starts + np.rint(np.array(durations_s) * NS_PER_S).astype(np.int64)
     rows = [
         _row(line, int(start), int(end), path, number)
         for number, (line, start, end) in enumerate(zip(lines, starts, ends, strict=True), 2)
@@ -250,6 +256,11 @@ def read_steps(path: Path) -> Work:
 
 
 def _row(line: dict[str, str], start: int, end: int, path: Path, number: int) -> Row:
+    """Return the row of table `steps` of a line of a CSV, with its start and end in ns.
+
+    Raises:
+        UserError: If a cell cannot be read; the message names the file and the number of the line.
+    """
     kind = (line.get("kind") or "measured").strip()
     if kind not in _KINDS:
         raise UserError(f"{path}:{number}: kind {shown(kind)}, expected {', '.join(_KINDS)}{nearest(kind, _KINDS)}")
@@ -270,6 +281,7 @@ def _row(line: dict[str, str], start: int, end: int, path: Path, number: int) ->
 
 
 def _number(text: str, path: Path, line: int, column: str) -> float:
+    """Return the number in a cell. Raises `UserError` if it is none."""
     try:
         return float(text)
     except (ValueError, TypeError):
@@ -278,24 +290,29 @@ def _number(text: str, path: Path, line: int, column: str) -> float:
         ) from None
 
 
-def join_steps(traced: Work, told: Work, ahead_ns: Mapping[int, int] | None = None) -> tuple[list[Row], list[str]]:
-    """Return the steps of traces and of a CSV as rows of one numbering, and what is to be said of it.
+def join_steps(traced: Work, listed: Work, ahead_ns: Mapping[int, int] | None = None) -> tuple[list[Row], list[str]]:
+    """Return the steps of traces and of a CSV or log with common numbers, and notes on changed numbers.
 
-    A step of the CSV in whose time the profiler worked is the profiled one; where numbers differ there, all of the CSV
-    are moved to the profiler's.
+    A listed step that overlaps a profiled one is the same step. If their numbers differ, all listed steps are
+    renumbered as the profiler's.
+
+    Args:
+        traced: Steps that the profiler marked.
+        listed: Steps of a CSV or log.
+        ahead_ns: Time by which the wall clock of each rank's host is ahead of its samples. Unit: ns.
 
     Raises:
-        UserError: If a number means steps of different times, with nothing that tells how they belong together.
+        UserError: If steps of one number have different times, and no overlap shows how to renumber them.
     """
-    if not traced.rows or not told.rows:
-        return traced.rows + told.rows, []
+    if not traced.rows or not listed.rows:
+        return traced.rows + listed.rows, []
     ranks = {row["rank"] for row in traced.rows}
-    if len({row["rank"] for row in told.rows}) == 1:  # of the job as a whole
-        told = Work(rows=[_on(row, rank, ahead_ns or {}) for rank in sorted(ranks) for row in told.rows])
+    if len({row["rank"] for row in listed.rows}) == 1:  # steps of the whole job
+        listed = Work(rows=[_for_rank(row, rank, ahead_ns or {}) for rank in sorted(ranks) for row in listed.rows])
     shifts = {
         profiled["step"] - row["step"]
         for profiled in traced.rows
-        for row in told.rows
+        for row in listed.rows
         if row["rank"] == profiled["rank"] and _overlap(row, profiled) > 0.5
     }
     if len(shifts) > 1:
@@ -304,26 +321,26 @@ def join_steps(traced: Work, told: Work, ahead_ns: Mapping[int, int] | None = No
         )
     shift = shifts.pop() if shifts else 0
     profiled_steps = {(row["rank"], row["step"]) for row in traced.rows}
-    rows = [row | {"step": row["step"] + shift} for row in told.rows]
+    rows = [row | {"step": row["step"] + shift} for row in listed.rows]
     kept = [row for row in rows if (row["rank"], row["step"]) not in profiled_steps]
     clash = next((row for row in rows if (row["rank"], row["step"]) in profiled_steps), None)
-    if clash is not None and not any(_overlap(clash, each) > 0 for each in traced.rows):
+    if clash is not None and not any(_overlap(clash, profiled) > 0 for profiled in traced.rows):
         raise UserError(
             f"--steps: step {clash['step']} is at {show_time(clash['t_start_ns'])}, ProfilerStep#{clash['step']} of "
             "the trace at another time; number the steps as the profiler does, or give --timezone"
         )
-    said = [f"steps of --steps moved by {shift} to the profiler's numbers"] if shift else []
-    return traced.rows + kept, said
+    notes = [f"steps of --steps moved by {shift} to the profiler's numbers"] if shift else []
+    return traced.rows + kept, notes
 
 
-def _on(row: Row, rank: int, ahead_ns: Mapping[int, int]) -> Row:
-    """Return a step of one rank as another's, on the clock of its host."""
-    moved = ahead_ns.get(row["rank"], 0) - ahead_ns.get(rank, 0)
-    return row | {"rank": rank} | {name: row[name] + moved for name in ("t_start_ns", "t_end_ns")}
+def _for_rank(row: Row, rank: int, ahead_ns: Mapping[int, int]) -> Row:
+    """Return a step of one rank as that of another rank, on the clock of its host."""
+    shift_ns = ahead_ns.get(row["rank"], 0) - ahead_ns.get(rank, 0)
+    return row | {"rank": rank} | {name: row[name] + shift_ns for name in ("t_start_ns", "t_end_ns")}
 
 
-def _overlap(one: Row, other: Row) -> float:
-    """Return the time two steps share, as a share of the shorter one."""
-    shared = min(one["t_end_ns"], other["t_end_ns"]) - max(one["t_start_ns"], other["t_start_ns"])
-    shorter = min(one["t_end_ns"] - one["t_start_ns"], other["t_end_ns"] - other["t_start_ns"])
-    return max(0.0, shared / shorter) if shorter > 0 else 0.0
+def _overlap(first: Row, other: Row) -> float:
+    """Return the common time of two steps, as a share of the shorter one."""
+    common = min(first["t_end_ns"], other["t_end_ns"]) - max(first["t_start_ns"], other["t_start_ns"])
+    shorter = min(first["t_end_ns"] - first["t_start_ns"], other["t_end_ns"] - other["t_start_ns"])
+    return max(0.0, common / shorter) if shorter > 0 else 0.0

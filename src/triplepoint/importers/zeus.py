@@ -1,4 +1,4 @@
-"""Zeus: the CSV of its power monitors. one GPU a file (`Time,Power`, mW), or all GPUs (`time,power0,...`, W).
+"""Zeus: the CSV of its power monitors, of one GPU (`Time,Power`, mW) or all GPUs (`time,power0,...`, W).
 
 Source: ml-energy/zeus, zeus_monitor/ (until 0.3) and zeus/monitor/power.py (until 0.11).
 """
@@ -7,7 +7,7 @@ import re
 
 from triplepoint.errors import UserError
 from triplepoint.importers.cells import read_numbers
-from triplepoint.importers.declaration import Asked, Content, Format, Found, Source
+from triplepoint.importers.declaration import Content, FileTelemetry, Format, ReadOptions, Source
 from triplepoint.importers.text import split_csv
 from triplepoint.importers.times import read_times
 
@@ -19,7 +19,7 @@ _IN_NAME = re.compile(r"gpu[-_]?(\d+)", re.IGNORECASE)
 _POWER = re.compile(r"power(\d+)$")
 
 
-def _read(content: Content, asked: Asked) -> Found:
+def _read(content: Content, options: ReadOptions) -> FileTelemetry:
     line = content.first_line.strip()
     if _WINDOWS.match(line):
         raise UserError(
@@ -29,17 +29,17 @@ def _read(content: Content, asked: Asked) -> Found:
     header = None
     if _EPOCHS.match(line):
         header = ["time", *(f"power{number}" for number in range(line.count(",")))]
-    grid = split_csv(content, header, asked.skip_bad)
+    grid = split_csv(content, header, options.skip_bad)
     t_ns, clock = read_times(grid.columns[0], f"{content.path}: column {grid.names[0]}")
-    found = Found([], clock, notes=grid.notes)
+    telemetry = FileTelemetry([], clock, notes=grid.notes)
     named = _IN_NAME.search(content.path.name)
     for name, cells in zip(grid.names[1:], grid.columns[1:], strict=True):
         numbered = _POWER.match(name)
         number = int(numbered[1]) if numbered else int(named[1]) if named else 0
         source = _COLUMNS["power<n>" if numbered else "power"]
         values = read_numbers(cells, source, "", f"{content.path}: column {name}")
-        found.series.append(source.series("", f"gpu{number}", t_ns, values))
-    return found
+        telemetry.series.append(source.series("", f"gpu{number}", t_ns, values))
+    return telemetry
 
 
 def _matches(content: Content) -> bool:

@@ -16,13 +16,13 @@ from tests.importing import SAMPLES, part, read, values
 from triplepoint.cli import main
 from triplepoint.errors import UserError
 from triplepoint.importers import prometheus_json
-from triplepoint.importers.declaration import Asked
-from triplepoint.importers.folder import Wanted, list_folder
+from triplepoint.importers.declaration import ReadOptions
+from triplepoint.importers.folder import ImportOptions, list_folder
 from triplepoint.importers.text import read_content
 from triplepoint.manifest import read_manifest
 
 HEADER = "timestamp, index, power.draw [W], temperature.gpu"
-UTC = Wanted(timezone="UTC")
+UTC = ImportOptions(timezone="UTC")
 
 
 def smi(tmp_path: Path, *lines: str, end: str = "\n", header: str = HEADER) -> Path:
@@ -56,7 +56,7 @@ def test_line_with_too_few_cells_in_the_middle_is_refused_or_skipped(tmp_path: P
     with pytest.raises(UserError, match=r"smi.csv:3: 2 cells, expected 4 as in the header; .*--skip-bad") as refused:
         read(path, UTC)
     assert "\n" not in str(refused.value)
-    found = read(path, Wanted(timezone="UTC", asked=Asked(skip_bad=True)))
+    found = read(path, ImportOptions(timezone="UTC", read_options=ReadOptions(skip_bad=True)))
     assert len(part(found).t_ns) == 2 and "1 lines with another number of cells left out" in found.notes[0]
 
 
@@ -132,7 +132,7 @@ def test_counters_that_wrap_and_restart_go_on(tmp_path: Path) -> None:
     (tmp_path / "dcgm.log").write_text(
         "#Entity   TOTEC\nID        mJ\nGPU 0     9000000\nGPU 0     9500000\nGPU 0     100000\nGPU 0     400000\n"
     )
-    found = read(tmp_path, Wanted(start="2026-05-01 10:00:00", period_s=1))
+    found = read(tmp_path, ImportOptions(start="2026-05-01 10:00:00", period_s=1))
     assert values(part(found), "gpu_energy_j") == pytest.approx([0, 500, 500, 800]), "a driver that was loaded again"
 
 
@@ -197,7 +197,7 @@ def test_draft_of_a_mapping_reads_the_file_it_is_of(tmp_path: Path) -> None:
         read(tmp_path)
     draft = tmp_path / "map.yaml"
     draft.write_text(str(refused.value).partition("you should check: ")[2])
-    gpu = part(read(tmp_path, Wanted(mapping=draft)))
+    gpu = part(read(tmp_path, ImportOptions(mapping=draft)))
     assert values(gpu, "gpu_power_w").tolist() == [387.26] and values(gpu, "gpu_temp_c").tolist() == [38]
     assert values(gpu, "gpu_utilisation").tolist() == [1]
 
@@ -251,13 +251,13 @@ def test_no_folder_is_refused(tmp_path: Path) -> None:
         read(tmp_path / "nowhere")
 
 
-def mapped(tmp_path: Path, text: str) -> Wanted:
+def mapped(tmp_path: Path, text: str) -> ImportOptions:
     (tmp_path / "map.yaml").write_text(text)
     (tmp_path / "rack7.csv").write_text("when;dev;Watt;Temp\n01.05.2026 10:00:00;a;0,5;60\n")
     (tmp_path / "rack7.csv").write_text(
         "when;dev;Watt;Temp\n01.05.2026 10:00:00;a;0.5;60\n01.05.2026 10:00:01;b;0.6;61\n"
     )
-    return Wanted(mapping=tmp_path / "map.yaml", timezone="UTC")
+    return ImportOptions(mapping=tmp_path / "map.yaml", timezone="UTC")
 
 
 MAP = """
@@ -322,7 +322,7 @@ def test_damaged_answer_of_prometheus_is_one_line(tmp_path: Path, content: str, 
     path = tmp_path / "range.json"
     path.write_text(content)
     with pytest.raises(UserError, match=said):
-        prometheus_json.FORMAT.read(read_content(path), Asked())
+        prometheus_json.FORMAT.read(read_content(path), ReadOptions())
 
 
 @pytest.mark.parametrize("is_fifo", [True, False])

@@ -9,8 +9,8 @@ import pytest
 from tests.importing import part, read
 from triplepoint.errors import UserError
 from triplepoint.importers.clocks import find_lag
-from triplepoint.importers.folder import Wanted
-from triplepoint.importers.hosts import in_order, name_hosts
+from triplepoint.importers.folder import ImportOptions
+from triplepoint.importers.hosts import name_hosts, order_hosts
 from triplepoint.importers.times import find_zone, read_times, to_utc
 from triplepoint.recording import Part
 from triplepoint.units import NS_PER_S
@@ -92,11 +92,11 @@ def test_clocks_minutes_apart_are_refused_until_told(tmp_path: Path) -> None:
     write(tmp_path / "smi_n1.csv", 0)
     write(tmp_path / "smi_n2.csv", 130)
     with pytest.raises(UserError, match=r"the clock of n2 is 2 min 10 s ahead of n1's: .* give --offset n2=-130"):
-        read(tmp_path, Wanted(timezone="UTC"))
-    found = read(tmp_path, Wanted(timezone="UTC", offsets={"n2": -130.0}))
+        read(tmp_path, ImportOptions(timezone="UTC"))
+    found = read(tmp_path, ImportOptions(timezone="UTC", offsets={"n2": -130.0}))
     assert list(found.hosts) == ["n1", "n2"]
     with pytest.raises(UserError, match="--offset n3=...: no such host; found n1, n2"):
-        read(tmp_path, Wanted(timezone="UTC", offsets={"n3": 1.0}))
+        read(tmp_path, ImportOptions(timezone="UTC", offsets={"n3": 1.0}))
 
 
 def test_hosts_without_a_common_time_are_refused(tmp_path: Path) -> None:
@@ -105,27 +105,27 @@ def test_hosts_without_a_common_time_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"n2 was recorded 2 h 0 min after n1, with no time in common; .*--offset n2=-7200"
     ):
-        read(tmp_path, Wanted(timezone="UTC"))
+        read(tmp_path, ImportOptions(timezone="UTC"))
 
 
 def test_zone_is_found_by_the_work(tmp_path: Path) -> None:
     write(tmp_path / "smi.csv", 2 * 3600)
     work = (T0 + 60 * NS_PER_S, T0 + 90 * NS_PER_S)
-    found = read(tmp_path, Wanted(), work)
+    found = read(tmp_path, ImportOptions(), work)
     assert part(found).t_ns[0] == T0 and found.shift_ns == 7200 * NS_PER_S
     assert "taken as UTC+2 h 0 min" in found.notes[0]
     with pytest.raises(
         UserError,
         match="telemetry is from 2026-05-01 12:00:00 UTC .*1 h 53 min apart; give --timezone|1 h 58 min apart",
     ):
-        read(tmp_path, Wanted(timezone="UTC"), work)
+        read(tmp_path, ImportOptions(timezone="UTC"), work)
 
 
 def test_work_of_another_day_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "smi.csv", 0)
     later = T0 + 86_400 * 3 * NS_PER_S
     with pytest.raises(UserError, match=r"2 d 23 h apart; give --timezone for local times, --offset"):
-        read(tmp_path, Wanted(), (later, later + NS_PER_S))
+        read(tmp_path, ImportOptions(), (later, later + NS_PER_S))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_name_hosts_by_folder_and_file(tmp_path: Path, names: list[str], hosts: 
 def test_name_hosts_by_pattern_and_order(tmp_path: Path) -> None:
     paths = [tmp_path / "x-n10.csv", tmp_path / "x-n9.csv"]
     found = name_hosts(paths, tmp_path, r"(n\d+)")
-    assert in_order(list(found.values()), ()) == ["n9", "n10"]
-    assert in_order(list(found.values()), ("n10",)) == ["n10"]
+    assert order_hosts(list(found.values()), ()) == ["n9", "n10"]
+    assert order_hosts(list(found.values()), ("n10",)) == ["n10"]
     with pytest.raises(UserError, match="does not match x-n10.csv, or has no group for the host"):
         name_hosts(paths, tmp_path, r"host(\d)")

@@ -10,13 +10,13 @@ import pytest
 from tests.importing import SAMPLES, part, read, values
 from triplepoint.errors import UserError
 from triplepoint.importers import formats
-from triplepoint.importers.declaration import Asked
-from triplepoint.importers.folder import Wanted
+from triplepoint.importers.declaration import ReadOptions
+from triplepoint.importers.folder import ImportOptions
 from triplepoint.tables.telemetry import METRICS
 
 MIB = 1 << 20
 ROOT = Path(__file__).parents[3]
-STARTED = Wanted(start="2026-05-01 14:00:00", period_s=2.0)
+STARTED = ImportOptions(start="2026-05-01 14:00:00", period_s=2.0)
 
 
 def ns(text: str) -> int:
@@ -49,7 +49,7 @@ def test_samples_are_all_in_their_readme() -> None:
 
 
 def test_nvidia_smi_without_units_keeps_the_zone_of_its_times() -> None:
-    found = read(SAMPLES / "nvidia_smi_8gpus.csv", Wanted())
+    found = read(SAMPLES / "nvidia_smi_8gpus.csv", ImportOptions())
     gpu = part(found, "gpu7")
     assert found.formats == {"nvidia-smi CSV": 1} and found.notes == []
     assert gpu.t_ns[0] == ns("2025-09-08 09:26:50")
@@ -60,8 +60,8 @@ def test_nvidia_smi_without_units_keeps_the_zone_of_its_times() -> None:
 
 def test_nvidia_smi_without_header_takes_the_columns_it_is_told() -> None:
     use, memory = ("utilization.gpu", "utilization.memory"), ("memory.used", "memory.free")
-    asked = Asked(query=("timestamp", *use, *memory, "temperature.gpu", "power.draw"))
-    found = read(SAMPLES / "nvidia_smi_noheader.csv", Wanted(timezone="UTC", asked=asked))
+    asked = ReadOptions(query=("timestamp", *use, *memory, "temperature.gpu", "power.draw"))
+    found = read(SAMPLES / "nvidia_smi_noheader.csv", ImportOptions(timezone="UTC", read_options=asked))
     assert values(part(found), "gpu_utilisation").tolist() == [0, 0, 0.02, 0, 0, 0]
     assert values(part(found), "gpu_power_average_w")[2] == 31.73
     with pytest.raises(UserError, match="without a header, 7 cells a line; name its columns with --query-gpu"):
@@ -109,7 +109,7 @@ def test_dcgmi_dmon_with_times_before_its_lines(tmp_path: Path) -> None:
         "2026-05-01T10:00:00+0000 #Entity   POWER   SMACT\n2026-05-01T10:00:00+0000 ID        W\n"
         "2026-05-01T10:00:01+0000 GPU 2     300.5   0.5\n2026-05-01T10:00:02+0000 GPU 2     310.5   0.6\n"
     )
-    gpu = part(read(tmp_path, Wanted()), "gpu2")
+    gpu = part(read(tmp_path, ImportOptions()), "gpu2")
     assert gpu.t_ns.tolist() == [ns("2026-05-01 10:00:01"), ns("2026-05-01 10:00:02")]
     assert values(gpu, "gpu_sm_activity").tolist() == [0.5, 0.6]
 
@@ -257,5 +257,5 @@ def test_charllm_ranks_become_gpus_of_nodes() -> None:
     assert values(gpu, "pcie_tx_bytes").tolist() == [0, 2**32 - 4294000000 + 966704, 3000000000 + 967296, 3400967296]
     assert not {"nvlink_tx_bytes", "infiniband_rx_bytes"} & set(gpu.columns)
     assert "link 0" in found.left_out["nvlink_tx_throughput"] and "RDMA" in found.left_out["system_ib_rx_bytes"]
-    fewer = read(SAMPLES / "charllm", Wanted(asked=Asked(gpus_per_node=4)))
+    fewer = read(SAMPLES / "charllm", ImportOptions(read_options=ReadOptions(gpus_per_node=4)))
     assert list(fewer.hosts) == ["node0", "node2"]
