@@ -11,10 +11,10 @@ from triplepoint.recording import Part
 SAMPLES = Path(__file__).parent / "data" / "importers"
 
 
-def read(path: Path, wanted: ImportOptions | None = None, work: Span | None = None) -> Telemetry:
+def read(path: Path, options: ImportOptions | None = None, work: Span | None = None) -> Telemetry:
     """Return the telemetry of a folder or a file."""
-    wanted = wanted or ImportOptions(timezone="UTC")
-    return read_telemetry(list_folder(path, wanted.mapping), path, wanted, work, lambda line: None)
+    options = options or ImportOptions(timezone="UTC")
+    return read_telemetry(list_folder(path, options.mapping), path, options, work, lambda line: None)
 
 
 def part(telemetry: Telemetry, device: str = "gpu0", host: str | None = None) -> Part:

@@ -22,7 +22,7 @@ from triplepoint.why.replay import find_order
 from triplepoint.why.run_operations import operations_of_steps, places_of_traces
 from triplepoint.why.sensed import Sensed, sense
 from triplepoint.why.slowdown import Slowdown, find_slowdown
-from triplepoint.why.step_times import StepTimes, study_steps
+from triplepoint.why.step_times import StepTimes, analyse_step_times
 from triplepoint.why.suspects import find_suspects
 from triplepoint.why.traced_operations import traced_operations
 
@@ -222,7 +222,7 @@ def why_run(run: Path, name: str = "", notes: tuple[str, ...] = ()) -> Answer:
         name or run.name, source, operations, sensed, num_gpus, lambda place: ranks.get(place, ()), notes
     )
     is_cpu = all(device.device == "cpu" for node in manifest.nodes for device in node.devices)
-    step_times = study_steps(steps) if has_steps else None
+    step_times = analyse_step_times(steps) if has_steps else None
     if step_times is not None and point.recorded is not None and len(point.recorded.marked_ranks) == 1:
         step_times = replace(step_times, ranks=None)
     return replace(answer, step_times=step_times, unit="rank" if is_cpu else "GPU")

@@ -12,7 +12,7 @@ from triplepoint.why.operations import Operations
 from triplepoint.why.operations_table import is_operations_table
 from triplepoint.why.run_operations import operations_of_one_rank, places_of_traces
 from triplepoint.why.sensed import sense_traces
-from triplepoint.why.step_times import study_steps
+from triplepoint.why.step_times import analyse_step_times
 from triplepoint.why.traced_operations import traced_operations
 
 _MOST_PARTS = 4
@@ -100,4 +100,4 @@ def _why_one_rank(operations: Operations, folder: Path, name: str) -> Answer:
     if traced is None or not parts:
         return answer
     named = ", ".join(f"{part_name(part)} {traced.mean_s(part) / traced.step_s:.0%}" for part in parts)
-    return replace(answer, step_times=study_steps(operations, "profiled"), step_parts=named)
+    return replace(answer, step_times=analyse_step_times(operations, "profiled"), step_parts=named)

@@ -124,7 +124,7 @@ class StepTimes:
         return f"{difference.value_s / self.median_s:+.1%}{ends} of the median step"
 
 
-def study_steps(operations: Operations, kind: str = "measured") -> StepTimes:
+def analyse_step_times(operations: Operations, kind: str = "measured") -> StepTimes:
     """Return the statistics of step times.
 
     Args:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from triplepoint.why.operations import Operations, Worker
-from triplepoint.why.step_times import study_steps
+from triplepoint.why.step_times import analyse_step_times
 
 
 def whole_steps(duration_s: np.ndarray) -> Operations:
@@ -33,7 +33,7 @@ def noise(num_ranks: int = 2, num_steps: int = 60, sigma_s: float = 0.002) -> np
 
 
 def test_equal_ranks_have_no_difference_beyond_their_spread() -> None:
-    found = study_steps(whole_steps(noise(sigma_s=0.05)))
+    found = analyse_step_times(whole_steps(noise(sigma_s=0.05)))
     assert found.ranks is not None and found.drift is not None
     assert not found.ranks.is_clear and not found.drift.is_clear
     assert found.long_steps == ()
@@ -43,7 +43,7 @@ def test_equal_ranks_have_no_difference_beyond_their_spread() -> None:
 def test_slower_rank_is_named_with_its_interval() -> None:
     times_s = noise()
     times_s[1] += 0.05
-    found = study_steps(whole_steps(times_s))
+    found = analyse_step_times(whole_steps(times_s))
     assert found.ranks is not None and found.ranks.is_clear
     assert (found.slowest_rank, found.fastest_rank) == (1, 0)
     assert found.ranks.low_s is not None and found.ranks.high_s is not None
@@ -53,7 +53,7 @@ def test_slower_rank_is_named_with_its_interval() -> None:
 
 def test_drift_is_the_last_third_less_the_first() -> None:
     times_s = noise() + np.linspace(0, 0.3, 60)
-    found = study_steps(whole_steps(times_s))
+    found = analyse_step_times(whole_steps(times_s))
     assert found.drift is not None and found.drift.is_clear
     assert found.drift.value_s == pytest.approx(0.2, abs=0.01)
     assert any(line.startswith("drift: steps of the last third are longer than") for line in found.sentences())
@@ -62,7 +62,7 @@ def test_drift_is_the_last_third_less_the_first() -> None:
 def test_rare_slow_steps_are_named_with_rank_and_cost_and_are_no_drift() -> None:
     times_s = noise()
     times_s[1, [50, 55]] += [2.0, 1.0]
-    found = study_steps(whole_steps(times_s))
+    found = analyse_step_times(whole_steps(times_s))
     assert (found.long_steps, found.long_ranks) == ((50, 55), (1, 1))
     assert found.long_s == pytest.approx(3.0, rel=0.01)
     assert found.drift is not None and not found.drift.is_clear
@@ -74,9 +74,11 @@ def test_a_step_that_launches_name_is_one_here_too() -> None:
     """Half of the steps differ so much that three times the median is within five of their deviations."""
     times_s = np.tile(np.array([0.4, 0.6, 1.0, 1.4, 1.6]), (2, 12))
     times_s[:, 30] = 3.5
-    assert study_steps(whole_steps(times_s)).long_steps == (30,)
+    assert analyse_step_times(whole_steps(times_s)).long_steps == (30,)
 
 
 def test_two_steps_and_one_rank_say_that_they_are_too_few() -> None:
-    assert "too few" in list(study_steps(whole_steps(np.ones((2, 2)))).sentences())[-1]
-    assert any("steps of one rank alone" in line for line in study_steps(whole_steps(np.ones((1, 5)))).sentences())
+    assert "too few" in list(analyse_step_times(whole_steps(np.ones((2, 2)))).sentences())[-1]
+    assert any(
+        "steps of one rank alone" in line for line in analyse_step_times(whole_steps(np.ones((1, 5)))).sentences()
+    )
