@@ -314,7 +314,7 @@ def _finish_all(arguments: argparse.Namespace) -> int:
 
     settings = read_settings(arguments.set, "record")
     sessions = _open_sessions(arguments, arguments.finish or None)
-    left = [session for session in sessions if arguments.finish or session.is_left()]
+    left = [session for session in sessions if arguments.finish or session.is_abandoned()]
     if not left:
         under_way = [f"{session.folder} ({_words(session)})" for session in sessions]
         say(

@@ -1,4 +1,4 @@
-"""What is known of a job that something else started: settings that its owner names, and the point they come to."""
+"""Description of a recorded job: the settings that its owner names, and the resulting point."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,16 +17,16 @@ from triplepoint.errors import UserError
 from triplepoint.units import counted
 
 DEGREES = ("tp", "pp", "cp", "dp", "ep", "vp")
-"""Degrees of a layout. Where one is named the others are 1, as in a study, and dp what is left."""
+"""Degrees of a layout. If one is named, the others are 1 as in a study, and dp follows from the world size."""
 
 FROM_RECORDING = ("steps", "trace_ranks", "repeats", "telemetry_period_s")
-"""Settings that a recording tells, or that are no part of what is described."""
+"""Settings that the recording determines, so a description must not have them."""
 
 
 class Description(Settings):
-    """What its owner says of a job: settings of a study's point under the same keys, and what it ran on.
+    """Settings of a job that its owner names, under the keys of a study, and the devices it ran on.
 
-    A setting that is not named is unknown, not at its default; only the task is pre-training unless it is named.
+    A setting that is not named is unknown, not at its default. Only the task is pre-training unless it is named.
     """
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)] = "job"
@@ -54,7 +54,7 @@ class Description(Settings):
 
     @property
     def known(self) -> frozenset[str]:
-        """Settings, and `model`, that are known."""
+        """Names of the known settings, and `model` if it is known."""
         named = {name for name in self.model_fields_set if getattr(self, name) is not None}
         if named & set(DEGREES):
             named |= set(DEGREES) | {"pipeline_layers"}
@@ -62,12 +62,12 @@ class Description(Settings):
 
 
 def read_description(path: Path | None, options: dict[str, Any], catalogue: Catalogue | None) -> Description:
-    """Return what a YAML file and options of a command line say of a job.
+    """Return the description of a job from a YAML file and options of the command line.
 
     Args:
-        path: The file; None where there is none.
-        options: Settings that go before the file's.
-        catalogue: The configuration, for models and clusters that are named; None where there is none.
+        path: The file; None without one.
+        options: Settings that override those of the file.
+        catalogue: The configuration, for named models and clusters; None without one.
 
     Raises:
         UserError: If a key or a value is wrong, or a model, a cluster or a GPU is not known.
@@ -92,17 +92,22 @@ def read_description(path: Path | None, options: dict[str, Any], catalogue: Cata
 
 
 def find_type(product: str, catalogue: Catalogue, assumed: str = "") -> str:
-    """Return the GPU type of `config/gpus/` that a name means, by what is assumed where it does not tell.
+    """Return the GPU type of `config/gpus/` for a product name.
+
+    Args:
+        product: Name of the product, as people or drivers write it.
+        catalogue: The configuration.
+        assumed: Form factor if the name has none.
 
     Raises:
-        UserError: If it is none of them, or could be several.
+        UserError: If the name matches no type, or several.
     """
     gpus = {path.stem: catalogue.gpu(path.stem) for path in (catalogue.folder / "gpus").glob("*.yaml")}
     return read_gpu(product, gpus, assumed=assumed)[0].name
 
 
 def type_of(products: Sequence[str | None], catalogue: Catalogue | None) -> str | None:
-    """Return the GPU type of some GPUs by the names their driver gives; None where it is not known, or not one."""
+    """Return the GPU type of GPUs by the product names of their driver; None if it is not known, or they differ."""
     names = {product for product in products if product}
     if catalogue is None or len(names) != 1:
         return None
@@ -119,15 +124,15 @@ def point_of(
     """Return the point of a recorded run.
 
     Args:
-        described: What is known of the job.
-        place: Where it ran.
+        described: Description of the job.
+        place: Cluster that it ran on.
         num_gpus: World size.
-        catalogue: The configuration; None where there is none.
-        recorded: Fields of the point that the recording tells: `recorded`, a `Recorded` without what is not known, and
-            `steps`, `trace_ranks`, `telemetry_period_s`.
+        catalogue: The configuration; None without one.
+        recorded: Fields of the point that the recording determines: `recorded` (a `Recorded` without `unknown`),
+            `steps`, `trace_ranks` and `telemetry_period_s`.
 
     Raises:
-        UserError: If the degrees do not make up the world size, or another number of GPUs is described.
+        UserError: If the degrees do not match the world size.
     """
     model = _no_model(described.name)
     if described.model and catalogue is not None:
@@ -147,7 +152,7 @@ def point_of(
 
 
 class _Place:
-    """The keys of a cluster that points are made with."""
+    """Keys of a cluster that `make_points` needs."""
 
     def __init__(self, place: PointCluster, num_gpus: int) -> None:
         self.name, self.device, self.gpu = place.name, place.device, place.gpu
@@ -155,7 +160,7 @@ class _Place:
 
 
 def check_size(described: Description, num_gpus: int) -> None:
-    """Raise `UserError` if what is described and the number of ranks that were recorded contradict each other."""
+    """Raise `UserError` if the description and the number of recorded ranks contradict each other."""
     if described.num_gpus not in (None, num_gpus):
         raise UserError(
             f"the description has num_gpus {described.num_gpus}, the recording {num_gpus}; leave num_gpus out, or "
@@ -178,7 +183,7 @@ def check_size(described: Description, num_gpus: int) -> None:
 
 
 def _no_model(name: str) -> ModelConfig:
-    """Return what stands for a model nobody knows; `Recorded.unknown` says that it has no meaning."""
+    """Return a placeholder for an unknown model; `Recorded.unknown` marks it as such."""
     return ModelConfig(
         name=name,
         source="none: the model of this job is not known",

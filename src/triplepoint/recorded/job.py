@@ -1,4 +1,4 @@
-"""What was recorded of a job: its hosts, the GPU of each rank, and its steps, made whole over all ranks."""
+"""A recorded job: its hosts, the device of each rank, and its steps, completed for all ranks."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,10 @@ from triplepoint.recorded.description import Description
 from triplepoint.recording import Part, Recording
 
 Row = dict[str, Any]
-"""A row of table `steps`: `rank`, `step`, `kind`, `t_start_ns`, `t_end_ns` on its node's clock; the rest if known."""
+"""A row of table `steps`: `rank`, `step`, `kind`, `t_start_ns` and `t_end_ns` on its node's clock; others if known."""
 
 _OPTIONAL = ("loss", "num_tokens", "peak_memory_bytes", "reserved_memory_bytes", "t_first_token_ns")
+"""Columns of table `steps` that may be unknown."""
 
 
 class NothingRecordedError(UserError):
@@ -28,40 +29,42 @@ class RecordedGpu:
     device: str
     """gpu0, gpu1, ... in the driver's order on its host, as in the samples."""
     product: str | None = None
-    """Product name as the driver gives it; None where not known."""
+    """Product name of the driver; None if not known."""
     uuid: str | None = None
+    """UUID; None if not known."""
     slot: int | None = None
-    """Physical slot, where known."""
+    """Physical slot; None if not known."""
     rank: int | None = None
-    """Rank that computed on it. None for all: ranks go by host, then by device."""
+    """Rank that computed on it; None for all GPUs if ranks are in the order of hosts, then devices."""
 
 
 @dataclass(frozen=True)
 class RecordedNode:
-    """What was recorded of one host: samples in memory, or the file of Triplepoint's own sampler."""
+    """Recording of one host: samples in memory, or the file of Triplepoint's sampler."""
 
     host: str
     gpus: Sequence[RecordedGpu] = ()
-    """GPUs that worked for the job; none on cpu."""
+    """GPUs that the job used; empty for a job on CPUs."""
     parts: Sequence[Part] = ()
-    """Samples: each device's in time order, times on the clock that steps are on."""
+    """Samples of each device in the order of time, on the clock of the steps."""
     recording: Path | None = None
-    """`node<N>.arrow` of a sampler, with the files beside it; None where `parts` holds the samples, or there are
-    none."""
+    """`node<N>.arrow` of a sampler, with the files next to it; None if samples are in `parts`, or there are none."""
     period_s: float = 1.0
     """Time between samples of `parts`. Unit: s."""
     absent: Mapping[str, str] = field(default_factory=dict)
-    """Columns that `parts` lacks, each with the reason."""
+    """Columns that `parts` lacks, with the reason."""
     monotonic_ns: int = 0
-    """Clock of samples and steps at one instant; 0, as `wall_ns`, where that clock is the wall clock. Unit: ns."""
+    """Clock of samples and steps at one instant; both clocks are 0 if it is the wall clock. Unit: ns."""
     wall_ns: int = 0
     """Wall clock (Unix) at the same instant. Unit: ns."""
     num_ranks: int | None = None
-    """Ranks on this host, on cpu only. None: one for each GPU."""
+    """Ranks on this host, for a job on CPUs; None for one per GPU."""
     num_cores: int | None = None
+    """Number of cores of the host; None if not known."""
     memory_bytes: int | None = None
+    """Memory of the host; None if not known. Unit: byte."""
     checks: tuple[Any, ...] | None = None
-    """What the doctor read of it before; None where it did not."""
+    """Results of the doctor's checks before the job; None without checks."""
 
 
 class Seat(NamedTuple):
@@ -69,7 +72,7 @@ class Seat(NamedTuple):
 
     Attributes:
         node: Index of the node.
-        device: Its device, with the rank.
+        device: Device of the rank.
     """
 
     node: int
@@ -78,27 +81,29 @@ class Seat(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """A job that was recorded, before its steps are made whole."""
+    """A recorded job, before its steps are completed."""
 
     described: Description
+    """Description by its owner."""
     nodes: Sequence[RecordedNode]
+    """Its hosts, in the order of ranks."""
     seats: Sequence[Seat]
-    """By rank."""
+    """Node and device of each rank."""
     recordings: Sequence[Recording | None]
-    """Samples of each node; None where there are none."""
+    """Samples of each node; None if there are none."""
     source: str
-    """What it was recorded by."""
+    """Tool that recorded it."""
 
     def start_ns(self, node: int, rows: Sequence[Row]) -> int:
-        """Return the wall clock at which what is known of a node begins. Unit: ns."""
+        """Return the wall clock at the first sample or mark of a node. Unit: ns."""
         return min(self._times(node, rows), default=0) + self.offset_ns(node)
 
     def end_ns(self, node: int, rows: Sequence[Row]) -> int:
-        """Return the wall clock at which it ends. Unit: ns."""
+        """Return the wall clock at the last sample or mark of a node. Unit: ns."""
         return max(self._times(node, rows), default=0) + self.offset_ns(node)
 
     def offset_ns(self, node: int) -> int:
-        """Return the wall clock less the node's own. Unit: ns."""
+        """Return the wall clock less the node's clock. Unit: ns."""
         return self.nodes[node].wall_ns - self.nodes[node].monotonic_ns
 
     def window_ns(self, node: int) -> tuple[int, int] | None:
@@ -110,6 +115,7 @@ class Job:
         return int(t_ns[0]), int(t_ns[-1])
 
     def _times(self, node: int, rows: Sequence[Row]) -> list[int]:
+        """Return the times of the first and last sample and of all marks of a node. Unit: ns."""
         ranks = {seat.device.rank for seat in self.seats if seat.node == node}
         marked = [row[name] for row in rows if row["rank"] in ranks for name in ("t_start_ns", "t_end_ns")]
         return [*(self.window_ns(node) or ()), *marked]
@@ -120,8 +126,8 @@ class MarkedSteps(NamedTuple):
 
     Attributes:
         rows: Rows of table `steps`.
-        has_steps: Whether measured steps were marked; if not, the measured step is the whole recording.
-        ranks: Ranks with marks of their own.
+        has_steps: Whether measured steps were marked; if not, the whole recording is the measured step.
+        ranks: Ranks that marked steps.
     """
 
     rows: list[Row]
@@ -130,10 +136,10 @@ class MarkedSteps(NamedTuple):
 
 
 def seat_ranks(nodes: Sequence[RecordedNode]) -> list[Seat]:
-    """Return the node and the device of every rank, by rank.
+    """Return the node and the device of each rank, in the order of ranks.
 
     Raises:
-        UserError: If some GPUs have a rank and others none, or the ranks are not 0, 1, ... each once.
+        UserError: If only some GPUs have a rank, or the ranks are not 0, 1, ... once each.
     """
     seats: list[Seat] = []
     for number, node in enumerate(nodes):
@@ -154,50 +160,57 @@ def seat_ranks(nodes: Sequence[RecordedNode]) -> list[Seat]:
 
 
 def mark_steps(rows: Sequence[Row], job: Job) -> MarkedSteps:
-    """Return the steps of all ranks: those that all marked ranks have, and for ranks without marks one rank's.
+    """Return the steps of all ranks.
 
-    Where no measured step is marked, one stands for the whole recording.
+    These are the steps that all ranks with marks have in common. A rank without marks gets those of the first rank with
+    marks. If no step is measured, the whole recording is added as one measured step.
+
+    Args:
+        rows: Rows of table `steps` of any ranks.
+        job: The recorded job.
 
     Raises:
-        UserError: If steps are of ranks that were not recorded, of unlike numbers, or there is nothing at all.
+        UserError: If steps belong to ranks that were not recorded, ranks have no step in common, or there is neither a
+            sample nor a step.
     """
     by_rank: dict[int, dict[int, Row]] = defaultdict(dict)
     for row in rows:
         by_rank[row["rank"]][row["step"]] = dict.fromkeys(_OPTIONAL) | row
-    if strange := sorted(set(by_rank) - set(range(len(job.seats)))):
+    if unknown := sorted(set(by_rank) - set(range(len(job.seats)))):
         raise UserError(
-            f"{job.source}: steps of rank {strange[0]}, the recording has {len(job.seats)} ranks; record every host, "
+            f"{job.source}: steps of rank {unknown[0]}, the recording has {len(job.seats)} ranks; record every host, "
             "or name its GPUs"
         )
     common = set.intersection(*(set(steps) for steps in by_rank.values())) if by_rank else set()
     if by_rank and not common:
         raise UserError(f"{job.source}: no step that ranks {', '.join(map(str, sorted(by_rank)[:8]))} all have")
     first = min(by_rank, default=0)
-    whole: list[Row] = []
+    completed: list[Row] = []
     for seat in job.seats:
         rank = seat.device.rank
         for step in sorted(common):
-            whole.append(by_rank[rank][step] if rank in by_rank else _on(by_rank[first][step], first, seat, job))
-            whole[-1]["kind"] = by_rank[first][step]["kind"]
-    has_steps = any(row["kind"] == "measured" for row in whole)
+            row = by_rank[rank][step] if rank in by_rank else _for_seat(by_rank[first][step], first, seat, job)
+            row["kind"] = by_rank[first][step]["kind"]
+            completed.append(row)
+    has_steps = any(row["kind"] == "measured" for row in completed)
     ranks: Literal["all"] | tuple[int, ...] = "all" if len(by_rank) == len(job.seats) else tuple(sorted(by_rank))
     if not has_steps:
-        whole += _windows(job, whole)
-    whole.sort(key=lambda row: (row["rank"], row["step"]))
-    return MarkedSteps(whole, has_steps, ranks)
+        completed += _whole_recording(job, completed)
+    completed.sort(key=lambda row: (row["rank"], row["step"]))
+    return MarkedSteps(completed, has_steps, ranks)
 
 
-def _on(row: Row, rank: int, seat: Seat, job: Job) -> Row:
-    """Return the marks of one rank on the clock of another, without what is of that rank alone."""
-    moved_ns = job.offset_ns(job.seats[rank].node) - job.offset_ns(seat.node)
-    ends = {name: row[name] + moved_ns for name in ("t_start_ns", "t_end_ns")}
-    return row | ends | {"rank": seat.device.rank, "peak_memory_bytes": None, "reserved_memory_bytes": None}
+def _for_seat(row: Row, rank: int, seat: Seat, job: Job) -> Row:
+    """Return a step of one rank as that of another, on its clock and without the first rank's memory."""
+    shift_ns = job.offset_ns(job.seats[rank].node) - job.offset_ns(seat.node)
+    times = {name: row[name] + shift_ns for name in ("t_start_ns", "t_end_ns")}
+    return row | times | {"rank": seat.device.rank, "peak_memory_bytes": None, "reserved_memory_bytes": None}
 
 
-def _windows(job: Job, rows: Sequence[Row]) -> list[Row]:
-    """Return one step for every rank that is the whole recording of its node, or the time of its profiled steps."""
+def _whole_recording(job: Job, rows: Sequence[Row]) -> list[Row]:
+    """Return one measured step for each rank: from the first to the last sample, or mark, of its node."""
     number = max((row["step"] for row in rows), default=-1) + 1
-    found = []
+    added = []
     if not rows and not any(job.window_ns(node) for node in range(len(job.nodes))):
         raise NothingRecordedError(
             f"{job.source}: has neither a sample nor a step, and a run needs one of them; record again"
@@ -212,5 +225,5 @@ def _windows(job: Job, rows: Sequence[Row]) -> list[Row]:
             )
         start_ns, end_ns = window
         row = {"rank": seat.device.rank, "step": number, "kind": "measured", "t_start_ns": start_ns, "t_end_ns": end_ns}
-        found.append(dict.fromkeys(_OPTIONAL) | row)
-    return found
+        added.append(dict.fromkeys(_OPTIONAL) | row)
+    return added

@@ -1,7 +1,7 @@
-"""Ranges of NVTX or ROCTX around steps, for a profiler from outside, in processes without torch.
+"""NVTX or ROCTX ranges around steps, for an external profiler, in processes without torch.
 
-Of the standard library, and loaded by its path: it works in any environment. The libraries are those of CUDA and ROCm;
-`nsys profile -c cudaProfilerApi` and `rocprofv3 --marker-trace` record what is called here.
+This module needs only the standard library and is loaded by its path, so it works in any environment. The libraries are
+those of CUDA and ROCm; `nsys profile -c cudaProfilerApi` and `rocprofv3 --marker-trace` record the ranges.
 
 Source:
     NVTX: nvToolsExt.h (nvtxRangePushA, nvtxRangePop); CUDA: cuda_profiler_api.h (cudaProfilerStart, cudaProfilerStop);
@@ -21,7 +21,7 @@ _LIBRARIES = (
         "roctx",
     ),
 )
-"""Name, files in the order in which they are tried, and beginning of the names of functions."""
+"""Name of each library, its files in the order in which they are tried, and the prefix of its functions."""
 _CUDA_RUNTIMES = ("libcudart.so", "libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0")
 
 
@@ -30,10 +30,10 @@ class Ranges(NamedTuple):
 
     Attributes:
         name: NVTX or ROCTX.
-        push: Begin a range of a name.
-        pop: End it.
-        start: Let the profiler begin to record; does nothing where there is no such call.
-        stop: Let it end.
+        push: Begins a range with a name.
+        pop: Ends the last range.
+        start: Starts the profiler; does nothing if the library has no such function.
+        stop: Stops the profiler; likewise.
     """
 
     name: str
@@ -44,10 +44,10 @@ class Ranges(NamedTuple):
 
 
 def find_ranges(load: Callable[[str], Any] = ctypes.CDLL) -> Ranges | None:
-    """Return the ranges of the first library that is installed; None of none.
+    """Return the functions of the first library that is installed; None if none is.
 
     Args:
-        load: Loads a shared library by its name; raises `OSError` where there is none.
+        load: Loads a shared library by its name; raises `OSError` if there is none.
     """
     for name, files, prefix in _LIBRARIES:
         library = _first(files, load)
@@ -60,6 +60,7 @@ def find_ranges(load: Callable[[str], Any] = ctypes.CDLL) -> Ranges | None:
 
 
 def _first(files: tuple[str, ...], load: Callable[[str], Any]) -> Any:
+    """Return the first library that can be loaded; None if none can."""
     for file in files:
         try:
             return load(file)
@@ -69,6 +70,7 @@ def _first(files: tuple[str, ...], load: Callable[[str], Any]) -> Any:
 
 
 def _control(load: Callable[[str], Any]) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Return the functions of CUDA that start and stop its profiler."""
     runtime = _first(_CUDA_RUNTIMES, load)
     if runtime is None:
         return _nothing, _nothing
@@ -76,6 +78,7 @@ def _control(load: Callable[[str], Any]) -> tuple[Callable[[], Any], Callable[[]
 
 
 def _control_rocm(library: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Return the functions of ROCTX that start and stop the profiler."""
     resume, pause = (getattr(library, f"roctxProfiler{word}", None) for word in ("Resume", "Pause"))
     if resume is None or pause is None:
         return _nothing, _nothing
@@ -87,15 +90,15 @@ def _nothing() -> None:
 
 
 class Window:
-    """A profiled window whose steps are ranges `iteration N`, recorded by a profiler from outside."""
+    """A profiled window whose steps are ranges `iteration N`, which an external profiler records."""
 
     def __init__(self, ranges: Ranges) -> None:
-        """Let the profiler begin."""
+        """Start the profiler."""
         self._ranges = ranges
         ranges.start()
 
     def span(self, number: int) -> "Window":
-        """Begin the range of a step, which ends as a context does."""
+        """Begin the range of a step; `__exit__` ends it."""
         self._ranges.push(f"iteration {number}".encode())
         return self
 
@@ -104,15 +107,15 @@ class Window:
         self._ranges.pop()
 
     def stop(self) -> None:
-        """Let the profiler end."""
+        """Stop the profiler."""
         self._ranges.stop()
 
 
 def open_window(folder: Path, rank: int, load: Callable[[str], Any] = ctypes.CDLL) -> Window | None:
-    """Return a window that has begun, None where no library of ranges is installed.
+    """Return a started window; None if no library of ranges is installed.
 
     Args:
-        folder: Where the name of the library is noted, in a file of the rank.
+        folder: Folder in which a file of the rank gets the name of the library.
         rank: Global rank.
         load: Loads a shared library by its name.
     """

@@ -1,6 +1,6 @@
-"""Write a recorded run: the raw folder, manifest and `point.json` of a job that something else started.
+"""Write a recorded run: raw folder, manifest and `point.json` of a job that Triplepoint did not launch.
 
-What comes out is a run like any other, and the stages after `launch` work on it unchanged.
+The stages after `launch` work on it as on any other run.
 """
 
 import gzip
@@ -38,20 +38,20 @@ from triplepoint.trace.profilers.rocprof_csv import files_beside
 from triplepoint.units import NS_PER_S, counted, show_seconds
 
 _KEPT_SUFFIXES = (".json.zst", "_kernel_trace.csv", ".sqlite", ".db", ".rpd", ".csv")
-"""Ends of names that a copy keeps; traces of Kineto end in `.json.gz` else."""
+"""Endings of trace names that a copy keeps; any other trace is Kineto's and is copied as `.json.gz`."""
 
 __all__ = ["Description", "Ending", "RecordedGpu", "RecordedNode", "write_run"]
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a recorded job ended, as far as that is known."""
+    """Outcome of a recorded job, as far as it is known."""
 
     status: Status = Status.OK
     evidence: Evidence | None = None
-    """Why not ok."""
+    """Evidence for a status that is not ok."""
     facts: Mapping[str, int | float | str | bool | None] = field(default_factory=dict)
-    """More that is known of it: command, exit code, what marked its steps."""
+    """Facts for the manifest: command, exit status, source of its steps."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Versions of its software."""
 
@@ -72,18 +72,18 @@ def write_run(
 
     Args:
         runs_folder: `results/runs`.
-        description: What is known of the job.
+        description: Description of the job.
         nodes: Hosts, in the order of ranks.
-        traces: Kineto traces by rank; copied. Profiled steps of theirs are rows of `steps` under the same numbers.
-        steps: Rows of any ranks. A rank without rows gets those of the first rank with some. None at all: the whole
-            recording is one window instead.
-        source: What it was recorded by: `triplepoint record`, or the format it was imported from.
-        catalogue: The configuration, for models, clusters and GPU types; None where there is none.
-        study: Study of recorded runs.
-        ending: How the job ended; None for well, as far as is known.
+        traces: Traces by rank, to be copied. Their profiled steps are rows of `steps` with the same numbers.
+        steps: Rows of table `steps` of any ranks. A rank without rows gets those of the first rank with rows. Without
+            any rows the whole recording is one measured step.
+        source: Tool that recorded it: `triplepoint record`, or the imported formats.
+        catalogue: The configuration, for models, clusters and GPU types; None without one.
+        study: Study of recorded runs that the run is added to.
+        ending: Outcome of the job; None for ok.
 
     Raises:
-        UserError: If there is no host, nothing was recorded, or what is described contradicts the recording.
+        UserError: If there is no host, nothing was recorded, or the description contradicts the recording.
     """
     check_study(study)
     if not nodes:
@@ -93,7 +93,7 @@ def write_run(
     scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=runs_folder))
     try:
         for path in dict.fromkeys(traces.values()):
-            ranks = [rank for rank, of in traces.items() if of == path]
+            ranks = [rank for rank, trace in traces.items() if trace == path]
             _copy_trace(path, scratch / "raw" / "traces", ranks)
         recordings = [_write_recording(scratch / "raw", number, node) for number, node in enumerate(nodes)]
         job = Job(description, nodes, seat_ranks(nodes), recordings, source)
@@ -119,7 +119,7 @@ def write_run(
 
 
 def sum_up(run: Path) -> str:
-    """Return in one line what a recorded run shows: its steps, and power and temperature of its GPUs.
+    """Return one line on a recorded run: its steps, and power and temperature of its GPUs.
 
     Args:
         run: Folder of the run, as `write_run` left it.
@@ -130,53 +130,53 @@ def sum_up(run: Path) -> str:
     rank, step, start_ns, end_ns = (rows[name].to_numpy() for name in ("rank", "step", "t_start_ns", "t_end_ns"))
     steps_s = [float((end_ns - start_ns)[step == number].max()) / NS_PER_S for number in np.unique(step)]
     num_gpus = sum(device.device != "cpu" for node in manifest.nodes for device in node.devices)
-    on = counted(num_gpus, "GPU") if num_gpus else counted(len(np.unique(rank)), "rank")
-    told = [
-        f"{counted(len(steps_s), 'measured step')} on {on}, {show_seconds(float(np.median(steps_s)))} in the median"
-    ]
+    devices_text = counted(num_gpus, "GPU") if num_gpus else counted(len(np.unique(rank)), "rank")
+    median = show_seconds(float(np.median(steps_s)))
+    parts = [f"{counted(len(steps_s), 'measured step')} on {devices_text}, {median} in the median"]
     if NO_STEP in manifest.facts:
         num = point.steps.profiled
-        known = f"{counted(num, 'profiled step')} and none measured" if num else "no measured step"
-        told = [f"{show_seconds(max(steps_s))} on {on}, {known}"]
+        steps = f"{counted(num, 'profiled step')} and none measured" if num else "no measured step"
+        parts = [f"{show_seconds(max(steps_s))} on {devices_text}, {steps}"]
     power_w, temp_c = np.array([]), np.array([])
     for node in manifest.nodes:
-        path, own = _recording_of(run / "raw", node.node), np.isin(rank, [device.rank for device in node.devices])
-        if not path.is_file() or not own.any():
+        path, is_of_node = _telemetry_path(run / "raw", node.node), np.isin(rank, [one.rank for one in node.devices])
+        if not path.is_file() or not is_of_node.any():
             continue
         samples = read_recording(path).samples
         t_ns, devices = (samples[name].to_numpy(zero_copy_only=False) for name in ("t_ns", "device"))
-        is_meant = np.isin(devices, [device.device for device in node.devices])
-        is_meant &= (t_ns >= start_ns[own].min()) & (t_ns < end_ns[own].max())
-        power_w = np.append(power_w, _values(samples, is_meant, "gpu_power_w", "gpu_power_average_w"))
-        temp_c = np.append(temp_c, _values(samples, is_meant, "gpu_temp_c"))
+        chosen = np.isin(devices, [device.device for device in node.devices])
+        chosen &= (t_ns >= start_ns[is_of_node].min()) & (t_ns < end_ns[is_of_node].max())
+        power_w = np.append(power_w, _values(samples, chosen, "gpu_power_w", "gpu_power_average_w"))
+        temp_c = np.append(temp_c, _values(samples, chosen, "gpu_temp_c"))
     if num_gpus:
-        told.append(f"{power_w.mean():.0f} W a GPU in the mean" if power_w.size else "power not recorded")
+        parts.append(f"{power_w.mean():.0f} W a GPU in the mean" if power_w.size else "power not recorded")
     if temp_c.size:
-        told.append(f"at most {temp_c.max():.0f} degC")
-    return ", ".join(told)
+        parts.append(f"at most {temp_c.max():.0f} degC")
+    return ", ".join(parts)
 
 
-def _values(samples: pa.Table, is_meant: np.ndarray, *names: str) -> np.ndarray:
-    """Return the known values of the first column that has some."""
+def _values(samples: pa.Table, chosen: np.ndarray, *names: str) -> np.ndarray:
+    """Return the known values in chosen rows of the first column that has any."""
     for name in names:
-        values = samples[name].to_numpy(zero_copy_only=False)[is_meant].astype(float)
+        values = samples[name].to_numpy(zero_copy_only=False)[chosen].astype(float)
         if np.isfinite(values).any():
             return np.asarray(values[np.isfinite(values)])
     return np.array([])
 
 
-def _recording_of(raw: Path, number: int) -> Path:
-    return raw / "telemetry" / f"node{number}.arrow"
+def _telemetry_path(raw: Path, node: int) -> Path:
+    """Return the file of the samples of a node in a run."""
+    return raw / "telemetry" / f"node{node}.arrow"
 
 
 def _write_recording(raw: Path, number: int, node: RecordedNode) -> Recording | None:
-    """Put the samples of one host into the run and return them; None where there are none."""
-    out = _recording_of(raw, number)
+    """Write the samples of a host into the run and return them; None if there are none."""
+    out = _telemetry_path(raw, number)
     out.parent.mkdir(parents=True, exist_ok=True)
     if node.recording is not None:
-        for of in (node.recording, fast_path(node.recording), again_path(node.recording)):
-            if of.is_file():
-                shutil.copyfile(of, out.with_name(of.name.replace(node.recording.stem, out.stem, 1)))
+        for path in (node.recording, fast_path(node.recording), again_path(node.recording)):
+            if path.is_file():
+                shutil.copyfile(path, out.with_name(path.name.replace(node.recording.stem, out.stem, 1)))
     elif node.parts:
         recorder = Recorder(out, node.period_s, dict(node.absent), facts={"gpus": [vars(gpu) for gpu in node.gpus]})
         recorder.write(node.parts)
@@ -187,15 +187,15 @@ def _write_recording(raw: Path, number: int, node: RecordedNode) -> Recording | 
 
 
 def _copy_trace(path: Path, folder: Path, ranks: Sequence[int]) -> None:
-    """Copy a trace under the name by which the ranks in it are known: one of Kineto, several of other profilers."""
+    """Copy a trace under the name of its ranks; a trace of Kineto has one rank, those of others may have several."""
     folder.mkdir(parents=True, exist_ok=True)
     name = path.name.removesuffix(".gz")
     suffix = next((end for end in _KEPT_SUFFIXES if name.endswith(end)), None)
     if suffix is not None:
-        called = f"rank{min(ranks)}{f'-{max(ranks)}' if len(ranks) > 1 else ''}"
-        for end, beside in files_beside(path).items():
-            shutil.copyfile(beside, folder / f"{called}{end}")
-        out = folder / f"{called}{suffix}"
+        stem = f"rank{min(ranks)}{f'-{max(ranks)}' if len(ranks) > 1 else ''}"
+        for end, file in files_beside(path).items():
+            shutil.copyfile(file, folder / f"{stem}{end}")
+        out = folder / f"{stem}{suffix}"
         with gzip.open(path, "rb") if name != path.name else path.open("rb") as trace, out.open("wb") as copy:
             shutil.copyfileobj(trace, copy)
         return
@@ -208,12 +208,17 @@ def _copy_trace(path: Path, folder: Path, ranks: Sequence[int]) -> None:
 
 
 def _point(job: Job, catalogue: Catalogue | None, marked: MarkedSteps, traced: Sequence[int], ending: Ending) -> Point:
+    """Return the point of a recorded job; `traced` are its traced ranks.
+
+    Raises:
+        UserError: If its GPUs are not those of the described cluster.
+    """
     described = job.described
     products = [seat.device.product for seat in job.seats]
     gpu = find_type(described.gpu, catalogue) if described.gpu and catalogue else type_of(products, catalogue)
     num_gpus, cluster = len(job.seats), described.cluster
     device: Literal["cpu", "cuda", "rocm"] = described.device or (
-        "cpu" if not any(node.gpus for node in job.nodes) else _make_of(products)
+        "cpu" if not any(node.gpus for node in job.nodes) else _platform(products)
     )
     known = catalogue.cluster(cluster) if cluster and catalogue else None
     if known is not None and gpu is not None and known.gpu not in (None, gpu):
@@ -242,26 +247,28 @@ def _point(job: Job, catalogue: Catalogue | None, marked: MarkedSteps, traced: S
         recorded=recorded,
         steps=Steps(**{kind: kinds[kind] for kind in ("warmup", "measured", "profiled")}),
         trace_ranks=tuple(traced),
-        telemetry_period_s=max(0.001, min((found.period_s for found in job.recordings if found), default=1.0)),
+        telemetry_period_s=max(0.001, min((samples.period_s for samples in job.recordings if samples), default=1.0)),
     )
 
 
-def _make_of(products: Sequence[str | None]) -> Literal["cuda", "rocm"]:
+def _platform(products: Sequence[str | None]) -> Literal["cuda", "rocm"]:
+    """Return the platform of GPUs by their product names; cuda if they do not tell."""
     text = " ".join(product or "" for product in products).lower()
     return "rocm" if "amd" in text or "instinct" in text or "mi2" in text or "mi3" in text else "cuda"
 
 
 def _identity(job: Job, marked: MarkedSteps, ending: Ending) -> str:
-    """Return what tells a recording from every other: its hosts, when it began, its samples and what was marked."""
+    """Return an identity of a recording: its hosts, its start, and a digest of samples, steps and facts."""
     first = min(job.start_ns(number, marked.rows) for number in range(len(job.nodes)))
     hosts = ",".join(node.host for node in job.nodes)
     spans = [(row["rank"], row["step"], row["t_start_ns"], row["t_end_ns"]) for row in marked.rows]
-    samples = [None if one is None else _digest(one.samples) for one in job.recordings]
+    samples = [None if recording is None else _digest(recording.samples) for recording in job.recordings]
     content = json.dumps([hosts, first, spans, samples, dict(ending.facts)], sort_keys=True)
     return f"{hosts} {datetime.fromtimestamp(first / NS_PER_S, UTC).isoformat()} {sha256(content.encode()).hexdigest()}"
 
 
 def _digest(samples: pa.Table) -> str:
+    """Return the SHA-256 of samples."""
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, samples.schema) as stream:
         stream.write_table(samples)
@@ -269,8 +276,8 @@ def _digest(samples: pa.Table) -> str:
 
 
 def _limits(duration_s: float, recordings: Sequence[Recording | None]) -> Limits:
-    """Return the limits of a run that was not launched: it took what it took."""
-    fast = [found.fast_period_s for found in recordings if found is not None and found.fast_period_s]
+    """Return the limits of a run that was not launched: its own duration."""
+    fast = [recording.fast_period_s for recording in recordings if recording is not None and recording.fast_period_s]
     longest_s = max(duration_s, 1.0)
     limits = Limits(executor="local", time_limit_s=longest_s, hang_timeout_s=longest_s)
     return limits.model_copy(update={"fast_telemetry_period_s": min(fast)}) if fast else limits
@@ -302,12 +309,12 @@ def _manifest(point: Point, job: Job, marked: MarkedSteps, ending: Ending) -> Ma
 
 
 def _no_step(marked: MarkedSteps) -> dict[str, str]:
-    """Return, as a fact of the run, that the row of its measured step is no step; empty where steps were measured."""
+    """Return the fact that the run has no measured step, so its only one is the whole recording; else no fact."""
     if marked.has_steps:
         return {}
     num = len({row["step"] for row in marked.rows}) - 1
-    seen = f"all {num} steps are warm-up or profiled" if num else "no step was seen"
-    return {NO_STEP: f"{seen}: the whole recording counts as one window, with power and heat but no step time"}
+    reason = f"all {num} steps are warm-up or profiled" if num else "no step was seen"
+    return {NO_STEP: f"{reason}: the whole recording counts as one window, with power and heat but no step time"}
 
 
 def _node(number: int, node: RecordedNode, job: Job) -> Node:

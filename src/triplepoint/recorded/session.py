@@ -1,4 +1,4 @@
-"""A recording: what it is told before its job starts, and while it is under way its folder, processes and nodes."""
+"""A recording in progress: its setup, and its folder with processes, nodes, ranks and ends."""
 
 import contextlib
 import fcntl
@@ -26,7 +26,7 @@ from triplepoint.recorded.marks import REQUEST, SETUP, rank_of
 from triplepoint.recorded.studies import RECORDED, check_study
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""What tells a job to end: Ctrl-C, a scheduler or `kill`, a terminal that was closed."""
+"""Signals that tell a job to end: from Ctrl-C, a scheduler or `kill`, a closed terminal."""
 _JOB_VARIABLES = (
     ("SLURM_JOB_ID", "SLURM_STEP_ID"),
     ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"),
@@ -34,15 +34,15 @@ _JOB_VARIABLES = (
     ("OMPI_MCA_ess_base_jobid",),
     ("MASTER_ADDR", "MASTER_PORT"),
 )
-"""Variables that all ranks of a job have alike, and other jobs not: of Slurm, torchrun, Open MPI and what sets torch's
-own, such as DeepSpeed's launcher; the first line of which all are there counts."""
+"""Variables that are equal for all ranks of a job and differ between jobs: of Slurm, torchrun, PMIx, Open MPI, and of
+launchers that set torch's variables, such as DeepSpeed's. The first line whose variables are all set is used."""
 _GATHER_S = 30.0
-"""How long the process that samples waits for others on its node once its own has ended. Our choice: ranks of a job end
-within seconds of each other."""
+"""Longest time that the sampling process waits for other processes of its node after its own has ended. Our choice:
+ranks of a job end within seconds of each other."""
 
 
 def job_key(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return what all ranks of a job call their recording; None for a process that is no rank of a launcher's."""
+    """Return the name of the recording for all ranks of a job; None for a process that no launcher started."""
     if not any(name in environment for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")):
         return None
     for names in _JOB_VARIABLES:
@@ -52,99 +52,104 @@ def job_key(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def open_folder(results: Path) -> Path:
-    """Return the folder of the recordings that are under way."""
+    """Return the folder of the recordings in progress."""
     return results / RECORDED / "open"
 
 
 class Session:
-    """One recording under way."""
+    """A recording in progress, as one process of its job sees it.
+
+    Attributes:
+        folder: Folder of the recording.
+        host: Name of this host.
+        problem: Error in writing the end of the recording, such as a full disk; None without an error.
+    """
 
     def __init__(self, folder: Path) -> None:
-        """Use the recording in `folder`."""
+        """Use the recording in a folder."""
         self.folder = folder
         self.host = socket.gethostname()
         self.problem: OSError | None = None
-        """Why its end could not be noted, such as a full disk."""
         self._lock: int | None = None
 
     @classmethod
     def join(cls, results: Path, setup: Mapping[str, Any], key: str | None) -> "Session":
-        """Return the recording of a job, begun by whichever of its processes comes first.
+        """Join the recording of a job, which its first process creates.
 
         Args:
             results: Folder of results.
-            setup: What the command line says; that of the first process counts.
-            key: `job_key`; None for a recording of one's own.
+            setup: Content of `session.json`; that of the first process is used.
+            key: `job_key`; None for a recording of this process alone.
         """
         name = key or f"{socket.gethostname()}-{os.getpid()}-{time.time_ns() // 1_000_000_000}"
         for number in range(1, 10_000):
             session = cls(open_folder(results).resolve() / (name if number == 1 else f"{name}-{number}"))
             for folder in ("nodes", "members", "steps", "ranks", "logs", "telemetry", "traces", "ends"):
                 (session.folder / folder).mkdir(parents=True, exist_ok=True)
-            if not session.is_left():
+            if not session.is_abandoned():
                 break
         with contextlib.suppress(FileExistsError), (session.folder / SETUP).open("x") as file:
             json.dump(dict(setup), file)
-        session.join_as(os.getpid())
+        session.add_member(os.getpid())
         return session
 
-    def is_left(self) -> bool:
-        """Return whether this node's part of it was begun by processes that have all gone: an earlier job's."""
+    def is_abandoned(self) -> bool:
+        """Return whether all processes of this node that joined the recording have ended: it is of an earlier job."""
         members = self.members()
         return bool(members) and not any(self._is_alive(member) for member in members)
 
     def setup(self) -> dict[str, Any]:
-        """Return what its first process was told.
+        """Return the content of `session.json`.
 
         Raises:
-            UserError: If the folder is none of a recording.
+            UserError: If the folder is not that of a recording.
         """
         for _ in range(50):  # another process may be about to write it
             with contextlib.suppress(OSError, ValueError):
-                found: dict[str, Any] = json.loads((self.folder / SETUP).read_text(encoding="utf-8"))
-                return found
+                setup: dict[str, Any] = json.loads((self.folder / SETUP).read_text(encoding="utf-8"))
+                return setup
             time.sleep(0.02)
         raise UserError(f"{self.folder}: not a recording; expected a folder that 'triplepoint record' wrote")
 
-    def join_as(self, pid: int) -> None:
-        """Note a process of this node that belongs to the job."""
+    def add_member(self, pid: int) -> None:
+        """Add a process of this node to the processes of the job."""
         member = {"host": self.host, "pid": pid, "ticks": start_ticks(pid)}
         write_json(self.folder / "members" / f"{self.host}-{pid}.json", member)
 
-    def leave(self, pid: int) -> None:
-        """Note that a process of this node no longer belongs to the job, though it goes on."""
+    def remove_member(self, pid: int) -> None:
+        """Remove a process of this node that continues after the recording."""
         (self.folder / "members" / f"{self.host}-{pid}.json").unlink(missing_ok=True)
 
     def members(self) -> list[dict[str, Any]]:
-        """Return the processes of this node that take part."""
+        """Return the processes of this node that belong to the job."""
         return self._read_all(f"members/{self.host}-*.json")
 
-    def leave_end(
+    def note_end(
         self,
         status: int | None,
         command: Sequence[str],
-        said: Sequence[str],
+        log_tail: Sequence[str],
         num_host_kills: int = 0,
         told_by: int | None = None,
         first_failed: tuple[int, int] | None = None,
     ) -> None:
-        """Note how this process, or the command it watched, ended.
+        """Write how this process, or the command it watched, ended.
 
         Args:
-            status: Exit status, the signal as a negative number; None where it is not known.
-            command: What was run.
-            said: The last lines of its log.
-            num_host_kills: Processes the kernel ended meanwhile for want of memory.
-            told_by: First of `ENDING_SIGNALS` that came before it ended; None for none.
-            first_failed: Rank of the command that was seen to fail first, with its exit status; None for none.
+            status: Exit status; of a signal its negative number; None if not known.
+            command: The command.
+            log_tail: Last lines of its log.
+            num_host_kills: Number of processes that the kernel killed for lack of memory during the recording.
+            told_by: First of `ENDING_SIGNALS` that was received; None for none.
+            first_failed: First rank that failed, with its exit status; None if not seen.
         """
         end = {"rank": rank_of(), "host": self.host, "status": status, "num_host_kills": num_host_kills}
         end |= {"told_by": told_by, "first_failed": first_failed}
-        end |= {"command": list(command), "log_tail": list(said)}
-        self._note_end(self.folder / "ends" / f"{self.host}-{os.getpid()}.json", end)
+        end |= {"command": list(command), "log_tail": list(log_tail)}
+        self._write(self.folder / "ends" / f"{self.host}-{os.getpid()}.json", end)
 
     def claim_node(self) -> bool:
-        """Return whether this process is the one to sample on its node: the first that asks."""
+        """Return whether this process samples its node: the first process that asks does."""
         self._lock = os.open(self.folder / "nodes" / f"{self.host}.lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -154,7 +159,7 @@ class Session:
         return self._lock is not None
 
     def begin_node(self, device: str) -> None:
-        """Note this node, with both of its clocks at one instant."""
+        """Write the report of this node, with both of its clocks at one instant."""
         report = {
             "host": self.host,
             "monotonic_ns": time.monotonic_ns(),
@@ -168,45 +173,45 @@ class Session:
         write_json(self.folder / "nodes" / f"{self.host}.json", report)
 
     def has_begun(self) -> bool:
-        """Return whether this node is sampled."""
+        """Return whether the sampling of this node has started."""
         return (self.folder / "nodes" / f"{self.host}.json").is_file()
 
     def end_node(self, sampler_ends: list[dict[str, Any]]) -> None:
-        """Note that nothing more comes from this node."""
+        """Mark the recording of this node as complete."""
         path = self.folder / "nodes" / f"{self.host}.json"
-        self._note_end(path, json.loads(path.read_text()) | {"ended": True, "sampler_ends": sampler_ends})
+        self._write(path, json.loads(path.read_text()) | {"ended": True, "sampler_ends": sampler_ends})
 
-    def _note_end(self, path: Path, content: dict[str, Any]) -> None:
-        """Write a file about the end; a full disk must not take the job's exit status with it."""
+    def _write(self, path: Path, content: dict[str, Any]) -> None:
+        """Write a file, or keep the error in `problem`: a full disk must not change the job's exit status."""
         try:
             write_json(path, content)
         except OSError as error:
             self.problem = error
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return what is known of each node, in the order of ranks."""
-        found = self._read_all("nodes/*.json")
-        first = {rank["host"]: rank["rank"] for rank in reversed(self.ranks())}
-        return sorted(found, key=lambda node: (first.get(node["host"], node["rank"]), node["host"]))
+        """Return the reports of all nodes, in the order of ranks."""
+        reports = self._read_all("nodes/*.json")
+        first_rank = {rank["host"]: rank["rank"] for rank in reversed(self.ranks())}
+        return sorted(reports, key=lambda node: (first_rank.get(node["host"], node["rank"]), node["host"]))
 
     def ranks(self) -> list[dict[str, Any]]:
-        """Return what ranks that marked steps say of themselves, by rank."""
+        """Return the reports of the ranks that marked steps, in the order of ranks."""
         return sorted(self._read_all("ranks/*.json"), key=lambda rank: int(rank["rank"]))
 
     def ends(self) -> list[dict[str, Any]]:
-        """Return how its processes ended, by rank."""
+        """Return the ends of processes, in the order of ranks."""
         return sorted(self._read_all("ends/*.json"), key=lambda end: int(end["rank"]))
 
     def _read_all(self, pattern: str) -> list[dict[str, Any]]:
-        """Return what stands in files of the recording; one that its node lost power over is left out."""
-        found = []
+        """Return the content of JSON files; one that is damaged, as after a loss of power, is left out."""
+        contents = []
         for path in self.folder.glob(pattern):
             with contextlib.suppress(ValueError):
-                found.append(json.loads(path.read_text(encoding="utf-8")))
-        return found
+                contents.append(json.loads(path.read_text(encoding="utf-8")))
+        return contents
 
     def wait_for_others(self) -> None:
-        """Wait until the other processes of this node have ended, for a while."""
+        """Wait until the other processes of this node have ended, `_GATHER_S` at most."""
         deadline = time.monotonic() + _GATHER_S
         while time.monotonic() < deadline:
             others = [member for member in self.members() if member["pid"] != os.getpid()]
@@ -215,12 +220,12 @@ class Session:
             time.sleep(0.05)
 
     def is_over(self) -> bool:
-        """Return whether every node that began has ended."""
+        """Return whether all nodes that began have ended."""
         nodes = self.nodes()
         return bool(nodes) and all(node.get("ended") for node in nodes)
 
     def claim_finish(self) -> bool:
-        """Return whether this process is the one to make a run of it."""
+        """Return whether this process writes the run: the first process that asks does."""
         try:
             (self.folder / "finish").mkdir()
         except OSError:
@@ -242,20 +247,20 @@ def make_setup(
     warmup: int,
     folder: Path | None = None,
 ) -> dict[str, Any]:
-    """Return what stands in `session.json`.
+    """Return the content of `session.json`.
 
     Args:
-        command: The job, for its name and the record.
-        config: Folder of the configuration, for models and clusters that are named.
-        study: Study of recorded runs it belongs to.
-        describe: YAML file of what is known of the job; None for none.
-        settings: The same as single settings, which go before the file's.
-        name: What the job is called; None: as its script.
-        warmup: First marked steps that are not measured.
-        folder: Folder the job runs in, of which the commit is noted; None where it is not known.
+        command: Command of the job.
+        config: Folder of the configuration, for named models and clusters.
+        study: Study of recorded runs that the run is added to.
+        describe: YAML file with a description of the job; None without one.
+        settings: Settings of the job, which override those of the file.
+        name: Name of the job; None for the name of its script.
+        warmup: Number of first marked steps that are not measured.
+        folder: Folder that the job runs in, for its commit; None if not known.
 
     Raises:
-        UserError: If one of them is wrong.
+        UserError: If an argument is wrong.
     """
     check_study(study)
     if warmup < 0:
@@ -277,7 +282,7 @@ def make_setup(
 def describe_again(
     setup: Mapping[str, Any], config: Path, describe: Path | None, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what stands in `session.json` with more known of the job, or other than was said before.
+    """Return the content of `session.json` with additional or changed settings of the job.
 
     Raises:
         UserError: If a key or a value is wrong.
@@ -295,15 +300,15 @@ def name_of(command: Sequence[str]) -> str:
 
 
 def read_window(text: str) -> tuple[int, int]:
-    """Return the first step of a window and the one after its last.
+    """Return the first step of a profiled window, and the step after its last, from `FIRST:LAST`.
 
     Raises:
-        UserError: If the text is no window.
+        UserError: If the text is not a window.
     """
-    found = re.fullmatch(r"(\d{1,7}):(\d{1,7})", text)
-    if not found or int(found[1]) >= int(found[2]):
+    match = re.fullmatch(r"(\d{1,7}):(\d{1,7})", text)
+    if not match or int(match[1]) >= int(match[2]):
         raise UserError(f"record: --profile {text[:40]!r}: expected FIRST:LAST, such as 20:22 for steps 20 and 21")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def ask_for_window(session: Path, first: int, last: int) -> None:

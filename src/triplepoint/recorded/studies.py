@@ -1,4 +1,4 @@
-"""Studies of recorded runs, `results/recorded/<study>.json`: which runs belong to each, in the order of recording."""
+"""Studies of recorded runs: the runs of each, in the order of recording, in `results/recorded/<study>.json`."""
 
 import fcntl
 import json
@@ -13,7 +13,7 @@ from triplepoint.errors import UserError
 from triplepoint.files import write_json
 
 RECORDED = "recorded"
-"""Study that recorded runs belong to where nothing is said, and the folder of these studies."""
+"""Default study of recorded runs, and the folder of these studies."""
 
 
 def read_recorded(results: Path) -> Plan:
@@ -43,7 +43,7 @@ def add_to_study(results: Path, study: str, run: str) -> None:
     """Add a run to a study of recorded runs.
 
     Raises:
-        UserError: If the study cannot be called so, or its file is damaged.
+        UserError: If the name of the study is invalid, or its file is damaged.
     """
     check_study(study)
     path = results / RECORDED / f"{study}.json"
@@ -54,12 +54,13 @@ def add_to_study(results: Path, study: str, run: str) -> None:
 
 
 def check_study(study: str) -> None:
-    """Raise `UserError` if a study of recorded runs cannot be called so."""
+    """Raise `UserError` if the name of a study of recorded runs is invalid."""
     if not re.fullmatch(NAME_PATTERN, study):
         raise UserError(f"--study {study!r}: {NAME_EXPECTED}")
 
 
 def _runs_of(path: Path) -> list[str]:
+    """Return the runs in the file of a study. Raises `UserError` if it is damaged."""
     try:
         runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
         if not all(isinstance(run, str) for run in runs):
@@ -71,7 +72,7 @@ def _runs_of(path: Path) -> list[str]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from changing the files of a folder meanwhile."""
+    """Keep other processes from changing the files of a folder during a block."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

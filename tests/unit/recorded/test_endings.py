@@ -68,7 +68,7 @@ def test_job_told_to_end_after_measured_steps_is_ok_and_says_so(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], status: int, told_by: int | None, said: list[str],
     kinds: tuple[str, ...], expected: tuple[str, str],
 ) -> None:  # fmt: skip
-    left(tmp_path, kinds).leave_end(status, ["train"], said, told_by=told_by)
+    left(tmp_path, kinds).note_end(status, ["train"], said, told_by=told_by)
     manifest, line = finished(tmp_path, capfd)
     assert (manifest.status, manifest.facts["ending"]) == expected
     assert expected[1] in line and manifest.facts["exit_status"] == status
@@ -134,7 +134,7 @@ def test_job_told_to_end_after_measured_steps_is_ok_and_says_so(
 def test_crash_is_said_by_the_rank_that_failed_and_not_by_its_launcher(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], said: list[str], expected: str
 ) -> None:
-    left(tmp_path).leave_end(1, ["torchrun"], said)
+    left(tmp_path).note_end(1, ["torchrun"], said)
     manifest, line = finished(tmp_path, capfd)
     assert manifest.facts["ending"] == expected and expected in line
 
@@ -143,7 +143,7 @@ def test_rank_that_the_kernel_ended_for_want_of_memory_is_out_of_memory(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     said = [LOST_PEER, "E1123 api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 29893) of binary: /bin/python"]
-    left(tmp_path).leave_end(1, ["torchrun"], said, num_host_kills=1)
+    left(tmp_path).note_end(1, ["torchrun"], said, num_host_kills=1)
     manifest, line = finished(tmp_path, capfd)
     assert manifest.status == "oom"
     assert str(manifest.facts["ending"]).startswith("host memory: the kernel ended it; local rank 1 killed")
@@ -154,16 +154,16 @@ def test_rank_that_was_killed_is_the_cause_and_not_the_one_that_lost_it(
 ) -> None:
     """As under srun, where each rank has a watcher of its own."""
     session = left(tmp_path)
-    session.leave_end(1, ["train"], [LOST_PEER])
+    session.note_end(1, ["train"], [LOST_PEER])
     monkeypatch.setattr(os, "getpid", lambda: 1)
     monkeypatch.setenv("RANK", "1")
-    session.leave_end(-9, ["train"], [])
+    session.note_end(-9, ["train"], [])
     manifest, _ = finished(tmp_path, capfd)
     assert manifest.facts["ending"] == KILLED and manifest.evidence is not None and manifest.evidence.rank == 1
 
 
 def test_pattern_that_no_line_matched_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    left(tmp_path, steps="log").leave_end(0, ["train"], [])
+    left(tmp_path, steps="log").note_end(0, ["train"], [])
     _, line = finished(tmp_path, capfd)
     assert "fewer than two lines of the log matched --step-pattern; steps are marked by steps of the optimizer" in line
 
@@ -172,9 +172,9 @@ def test_crash_of_one_rank_is_no_ending_by_hand_though_its_launcher_told_the_oth
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = left(tmp_path)
-    session.leave_end(-15, ["train"], [], told_by=signal.SIGTERM)
+    session.note_end(-15, ["train"], [], told_by=signal.SIGTERM)
     monkeypatch.setattr(os, "getpid", lambda: 1)
-    session.leave_end(1, ["train"], ["ZeroDivisionError: division by zero"])
+    session.note_end(1, ["train"], ["ZeroDivisionError: division by zero"])
     assert finished(tmp_path, capfd)[0].status == "crashed"
 
 
@@ -226,7 +226,7 @@ def test_window_is_called_no_step(
         recorder = Recorder(session.folder / "telemetry" / f"{session.host}.arrow", 1.0, {})
         recorder.write([Part("host", t_ns, np.zeros(19, int), ("cpu_utilisation",), np.full((19, 1), 0.5))])
         recorder.close()
-    session.leave_end(-2, ["train"], [])
+    session.note_end(-2, ["train"], [])
     manifest, line = finished(tmp_path, capfd)
     assert manifest.status == expected[0] and expected[1] in line
     assert expected[1] in str(manifest.facts["no_measured_step"])
@@ -248,7 +248,7 @@ def test_profile_that_did_not_happen_is_said(
 ) -> None:
     session = left(tmp_path, kinds)
     ask_for_window(session.folder, *window)
-    session.leave_end(0, ["train"], [])
+    session.note_end(0, ["train"], [])
     manifest, line = finished(tmp_path, capfd)
     assert expected in line and str(manifest.facts["not_profiled"]).startswith(expected)
 
@@ -258,7 +258,7 @@ def test_description_that_does_not_fit_says_what_tp_has_to_divide_and_is_mended(
 ) -> None:
     session = left(tmp_path)
     (session.folder / "session.json").write_text('{"describe": {"tp": 3}}')
-    session.leave_end(0, ["train"], [])
+    session.note_end(0, ["train"], [])
     assert main(["record", "--finish", "--results", str(tmp_path), "--config", str(CONFIG)]) == 1
     line = capfd.readouterr().err
     assert "tp*pp*cp = 3*1*1 = 3, which does not divide the 1 rank of the recording" in line and line.count("\n") == 1
@@ -268,7 +268,7 @@ def test_description_that_does_not_fit_says_what_tp_has_to_divide_and_is_mended(
 
 
 def test_job_too_short_for_a_sample_leaves_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    left(tmp_path, ()).leave_end(0, ["true"], [])
+    left(tmp_path, ()).note_end(0, ["true"], [])
     assert main(["record", "--finish", "--results", str(tmp_path), "--config", str(CONFIG)]) == 0
     assert "the job ended before its first sample and step" in capfd.readouterr().err
     assert not list(tmp_path.glob("recorded/open/*"))

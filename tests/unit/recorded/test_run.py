@@ -162,7 +162,7 @@ def test_write_run_gives_ranks_without_marks_those_of_another_on_their_own_clock
     [
         (Description(tp=3, pp=1), [], r"tp\*pp\*cp = 3\*1\*1 = 3, which does not divide the 8 ranks"),
         (Description(tp=2, dp=2), [], r"tp\*pp\*cp\*dp = 2\*1\*1\*2 = 4, its recording has 8 ranks"),
-        (Description(num_gpus=64), [], "num_gpus 64, its recording has 8"),
+        (Description(num_gpus=64), [], "num_gpus 64, the recording 8"),
         (Description(), steps(range(9), 3), "steps of rank 8, the recording has 8 ranks"),
         (Description(cluster="h200x32"), [], "whose GPUs are h200; its recording has h100"),
     ],

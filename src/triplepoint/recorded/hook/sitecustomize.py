@@ -1,6 +1,6 @@
-"""Marks steps in every Python process of a job under `triplepoint record`, whose folder is first on its path.
+"""Mark steps in every Python process of a job under `triplepoint record`, which puts this folder first on the path.
 
-Python imports a module of this name as it starts. One of the environment's own is imported after this one.
+Python imports a module of this name when it starts. A `sitecustomize` of the environment is imported after this one.
 """
 
 import importlib.util
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def _load(name: str, path: Path) -> object:
-    """Return a module from its file, whatever packages its folder belongs to."""
+    """Return a module loaded from its file, without its package."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
