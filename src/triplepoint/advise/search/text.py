@@ -198,8 +198,8 @@ def _table(found: Found) -> list[str]:
     has_names = "overlap" in found.question.values
     has_prices, some = found.prices.are_given, [found.chosen[row] for row in shown]
     heading = (
-        "", "fits\n%", "\nlayout", "micro-\nbatch", "recom-\npute", "over-\nlap", "step\ns",
-        "slower by\n% [90 %]", "GPUs\nJ/token", "node peak\nkW", "hottest\ndegC",
+        "", "fits\n%", "\nlayout", "\nmbs", "recom-\npute", "over-\nlap", "step\ns",
+        "slower by\n% [90 %]", "GPUs\nJ/token", "node\nkW", "GPU\ndegC",
         *([f"{found.prices.currency} per\nM tokens"] if has_prices else []),
     )  # fmt: skip
     cells = [
@@ -213,7 +213,10 @@ def _table(found: Found) -> list[str]:
     )
     known = f" Energy is known to ±{percent(energy, 0)}, temperature to ±{heat:.0f} K." if energy and heat else ""
     more = len(found.chosen) - len(shown)
-    marks = "* to measure; > no other is as good in time, energy, node peak and temperature."
+    marks = (
+        "* to measure; > no other is as good in time, energy, power and temperature. mbs: micro-batch; kW: peak of the "
+        "highest node; degC: hottest GPU."
+    )
     rest = f" --json has {more:,} more." if more > 0 else ""
     return [*lines, *paragraph(f"{marks}{known}{rest}")]
 
