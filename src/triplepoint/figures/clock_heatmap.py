@@ -30,7 +30,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     column = BUSY if known[BUSY].notna().all() else MEAN
     what = "mean clock while kernels run" if column == BUSY else "mean clock over steps, idle time included"
     waits = "" if column == BUSY else " GPUs that wait clock high."
-    note = NOTE.format(what=what, waits=waits, about=between_gpus.ABOUT)
+    note = NOTE.format(what=what, waits=waits, about=between_gpus.INTERVAL)
     spreads = between_gpus.spread_by_place(known, column)
     answers = [
         f"{place.removesuffix(', simulated')}: the fastest GPU of a run clocks {apart.text} above its slowest"

@@ -51,7 +51,7 @@ def _numbers(groups: list[DataFrame], tables: Mapping[str, DataFrame]) -> DataFr
     points = concat(groups, ignore_index=True)
     shown = ["group", "layout", "run", "status", "reason", "kernel_sum_s", "kernel_sum_min_s", "kernel_sum_max_s"]
     kernels = tables["kernels"]
-    ours = shares.of_kernels(kernels[kernels["run"].isin(points["run"])])
+    ours = shares.sum_kernels(kernels[kernels["run"].isin(points["run"])])
     published = shares.published_parts(tables.get("published"), SOURCE)
     parts = ours.merge(published[published["run"].isin(points["run"])], on=["run", "part"], how="outer", sort=False)
     breakdown = tables["breakdown"]

@@ -45,7 +45,11 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     chosen["is_sharded"] = chosen["data_parallel_sharding"] == "optim_grads_params"
     used = links.shares(tables["traffic"])
     points = chosen.merge(used, left_on="run", right_index=True, how="left", sort=False).assign(**{_FULL: 100.0})
-    found = [link for link in links.NAMES if links.column(link) in points and points[links.column(link)].notna().any()]
+    found = [
+        link
+        for link in links.NAMES
+        if links.share_column(link) in points and points[links.share_column(link)].notna().any()
+    ]
     quantities = [_quantity(link, points) for link in found]
     numbers = _numbers(points, quantities)
     return _draw(points, numbers, quantities), numbers
@@ -87,7 +91,7 @@ def _draw(points: DataFrame, numbers: DataFrame, quantities: list[Quantity]) -> 
 
 
 def _quantity(link: str, points: DataFrame) -> Quantity:
-    name = links.column(link)
+    name = links.share_column(link)
     is_near = points[f"{name}_max"].max() > _NEAR
     return Quantity(
         name,

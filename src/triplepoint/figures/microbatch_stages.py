@@ -40,7 +40,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     groups = _chosen(tables["points"])
     points = concat(groups, ignore_index=True)
     breakdown = tables["breakdown"]
-    parts = shares.of_stages(breakdown[breakdown["run"].isin(points["run"])])
+    parts = shares.mean_over_ranks(breakdown[breakdown["run"].isin(points["run"])])
     shown = ["group", "layout", "pp", "micro_batch_size", "run", "status", "reason"]
     numbers = points[shown].merge(parts[["run", "stage", "part", "busy_s"]], on="run", how="left", sort=False)
     published = tables.get("published")

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame, concat
 
-from triplepoint.effects.networks import answer, fastest, in_order, name_networks, range_of
+from triplepoint.effects.networks import answer, fastest, name_networks, networks_by_bandwidth, speedup_range
 from triplepoint.effects.titles import Change, Statement
 from triplepoint.figures import drawing, labels, marks, style
 from triplepoint.status import Status
@@ -41,12 +41,12 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     columns = [column_of(name, end) for name in QUANTITIES for end in ("", "p10", "p90", "lo", "hi")]
     numbers = chosen[[*_NAMES, *(name for name in columns if name in chosen)]]
     drawn = [name for name in QUANTITIES if name == "step_time_s" or numbers[name].notna().any()]
-    networks = in_order(numbers)
+    networks = networks_by_bandwidth(numbers)
     models = list(dict.fromkeys(numbers["model"]))
     change = answer(chosen)
     said = change if isinstance(change, str) else change.answer
     if isinstance(change, Change) and isinstance(said, Statement):
-        said = said._replace(sentence=said.sentence + range_of(change))
+        said = said._replace(sentence=said.sentence + speedup_range(change))
     page = style.new_page(
         said, chosen, len(drawn), len(models), style.PAGE if len(models) > 1 else style.COLUMN, 3.0 + 1.5 * len(drawn),
         NOTE, sharex="col",

@@ -48,7 +48,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     page = style.new_page(
         _answers([(gpu_map.title_of(place, points), found) for place, found in places]),
         points, 2, len(places),
-        style.PAGE if len(places) > 1 else style.COLUMN, 4.7, NOTE.format(about=between_gpus.ABOUT), sharey="row",
+        style.PAGE if len(places) > 1 else style.COLUMN, 4.7, NOTE.format(about=between_gpus.INTERVAL), sharey="row",
         height_ratios=[1.3, 1],
     )  # fmt: skip
     for col, (place, _) in enumerate(places):

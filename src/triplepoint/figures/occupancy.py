@@ -46,7 +46,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     shown = ["group", "layout", "run", "status", "origin"]
     numbers = points[shown].merge(classes, on="run", how="inner", sort=False)
     if numbers.empty:
-        page = style.new_page(occupancy.absent(points, own), points, height=1.0, note=NOTE_ABSENT)
+        page = style.new_page(occupancy.reason_absent(points, own), points, height=1.0, note=NOTE_ABSENT)
         page.axes[0][0].set_axis_off()
         return page.finish(), numbers
     return _draw(points[points["run"].isin(numbers["run"])], numbers), numbers
@@ -75,7 +75,7 @@ def _draw(points: DataFrame, numbers: DataFrame) -> Figure:
 def _draw_panel(axes: Axes, found: DataFrame, column: str, scale: float) -> None:
     """Draw one quantity of each layout: all kernels in black, classes beside it in their colours."""
     names: Sequence[str] = list(dict.fromkeys(found["layout"]))
-    whole = occupancy.of_runs(found)[column]
+    whole = occupancy.by_run(found)[column]
     for at, name in enumerate(names):
         of_layout = found[found["layout"] == name]
         axes.plot([at - 0.2], [whole[of_layout["run"].iloc[0]] * scale], "D", color=marks.BLACK)

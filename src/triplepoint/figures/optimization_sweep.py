@@ -171,7 +171,9 @@ def _changes(numbers: DataFrame, changes: Sequence[Change]) -> dict[str, titles.
     found = {}
     for changed in ("recompute", "overlap"):
         own = numbers[numbers["changed"] == changed]
-        pairs: dict[str, titles.Found] = {one.name: _effects_of(own, one.column) for one in changes if one.name}
+        pairs: dict[str, titles.EffectsByLayout] = {
+            one.name: _effects_of(own, one.column) for one in changes if one.name
+        }
         if any(pairs.values()):
             pairs |= {"memory": _memory_effects(numbers, changed)}
             found[changed] = titles.Change(marks.OPTIMIZATIONS[changed].name, "", pairs, is_paired=True)
@@ -200,7 +202,7 @@ def _effects_of(numbers: DataFrame, column: str) -> dict[tuple[Hashable, ...], e
     }
 
 
-def _memory_effects(numbers: DataFrame, changed: str) -> titles.Found:
+def _memory_effects(numbers: DataFrame, changed: str) -> titles.EffectsByLayout:
     """Return the effect on memory in each layout, the mean of its pairs; no error is known of two such numbers."""
     done = numbers[numbers["status"] == Status.OK].drop_duplicates(["group", "layout", "switched"])
     names = done[["group", "layout", "switched"]].itertuples(index=False, name=None)

@@ -102,7 +102,7 @@ def _draw_spectrum(axes: Axes, spectrum: DataFrame, found: DataFrame, published:
     axes.set_ylim(0, None)
     axes.set_xlim(0, float(spectrum["frequency_hz"].max()))
     axes.set_xlabel("frequency (Hz)")
-    line, amplitude = (swings.published_of(found, published, name) for name in (swings.LINE, _LINE))
+    line, amplitude = (swings.published_value(found, published, name) for name in (swings.LINE, _LINE))
     if np.isfinite(line) and np.isfinite(amplitude):
         return [drawing.draw_published(axes, [line], [100 * amplitude])]
     return []

@@ -71,7 +71,7 @@ def answer(rows: DataFrame) -> list[Statement]:
     for _, row in sized.iloc[1:].iterrows():
         value, low, high = (row[f"step_time_over_first{end}"] - 1 for end in ("", "_lo", "_hi"))
         change = Effect(value, low, high, "model", 1)
-        said = f"{change.text} longer" if change.value > 0 else f"{change.opposite.text} shorter"
+        said = f"{change.text} longer" if change.value > 0 else f"{change.negated.text} shorter"
         tie = ", a tie" * change.is_tie
         networks = f"{row['network']} instead of {first['network']}"
         sentence = f"with {networks} steps of {first['num_gpus']:,} GPUs are {said}{tie}"

@@ -87,7 +87,7 @@ def _changes(points: DataFrame, numbers: DataFrame, ranks: DataFrame) -> dict[st
 
 def _said(change: titles.Change) -> str:
     """Return the changes as they stand beside a row of panels."""
-    return "\n".join(f"{name}\n{text}" for name in change.found if (text := change.short(name)))
+    return "\n".join(f"{name}\n{text}" for name in change.effects if (text := change.short(name)))
 
 
 def _pairs(found: DataFrame, column: str, ranks: DataFrame | None = None) -> dict[tuple[Hashable, ...], effects.Effect]:

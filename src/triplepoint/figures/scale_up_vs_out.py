@@ -70,7 +70,7 @@ def answer(differences: Mapping[str, DataFrame], first: str, second: str) -> Sta
     certain = {model: abs(effect.value) for model, effect in effects.items() if not effect.is_tie} or effects
     model = max(certain, key=lambda one: abs(effects[one].value))
     effect = effects[model]
-    said = f"{effect.text} longer than" if effect.value > 0 else f"{effect.opposite.text} shorter than"
+    said = f"{effect.text} longer than" if effect.value > 0 else f"{effect.negated.text} shorter than"
     sentence = f"a step of {model} on {second} is {said} on {first}{_maker(differences[model], effect)}"
     if effect.is_tie:
         sentence = f"a step of {model} on {second} is as long as on {first}, difference {effect.text}"

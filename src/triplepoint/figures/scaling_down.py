@@ -47,7 +47,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 def _answer(change: Change, order: str) -> list[str]:
     """Return whether both sizes have one MFU, by how much they differ, and whether one layout is fastest for both."""
-    if not change.found["MFU"]:
+    if not change.effects["MFU"]:
         return ["No layout ran with both sizes of a model"]
     mean = change.mean("MFU")
     stand = "may not stand" if np.isnan(mean.low) or mean.is_tie else "do not stand"

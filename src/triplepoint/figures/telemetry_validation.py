@@ -68,7 +68,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     heights = [_ROW_IN * len(_DIFFERENCES), _ROW_IN * len(_TIMES), _LINE_IN * len(notes)]
     page = style.new_page(
         _answer(checks), _stamped(tables["points"], checks), 3, 1, style.PAGE,
-        min(style.TALLEST, 2.2 + sum(heights)), NOTE.format(about=between_gpus.ABOUT), height_ratios=heights,
+        min(style.TALLEST, 2.2 + sum(heights)), NOTE.format(about=between_gpus.INTERVAL), height_ratios=heights,
     )  # fmt: skip
     energy, time, last = page.all_axes
     _prepare(energy, "Energy and cost", _DIFFERENCES, checks)
@@ -91,7 +91,7 @@ def _answer(checks: DataFrame) -> str:
         mean = _mean(_found(checks, check))
         if mean is not None:
             more, less = ("above", "below") if check == "integral_60s" else ("longer than", "shorter than")
-            return words.format(f"{mean.text} {more}" if mean.value > 0 else f"{mean.opposite.text} {less}")
+            return words.format(f"{mean.text} {more}" if mean.value > 0 else f"{mean.negated.text} {less}")
     for row in _TIMES:
         found = _found(checks, row.check)
         if row.check.startswith("lateness") and len(found):

@@ -26,7 +26,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     points, known, why = gpu_map.with_values(tables, "gpu_temp_c", "temperature")
     if why:
         return gpu_map.empty_page(tables["points"], why).finish(), DataFrame(columns=_PLOTTED)
-    note, colours = NOTE.format(about=between_gpus.ABOUT), ("inferno", "GPU temperature (°C)")
+    note, colours = NOTE.format(about=between_gpus.INTERVAL), ("inferno", "GPU temperature (°C)")
     spreads = between_gpus.spread_by_place(known, "gpu_temp_c")
     answers = [
         f"{place.removesuffix(', simulated')}: the hottest GPU of a run is {apart.text} hotter than its coolest"

@@ -80,7 +80,7 @@ def _numbers(counted: DataFrame, published: DataFrame | None) -> DataFrame:
 def _page(points: DataFrame, numbers: DataFrame, num_layouts: int) -> style.Page:
     width = style.PAGE if num_layouts > 1 else style.COLUMN
     return style.new_page(
-        _answer(numbers), points, 3, num_layouts, width, 5.4, NOTE.format(about=between_gpus.ABOUT), sharex="col",
+        _answer(numbers), points, 3, num_layouts, width, 5.4, NOTE.format(about=between_gpus.INTERVAL), sharex="col",
         sharey="row", height_ratios=[1.2, 1, 1],
     )  # fmt: skip
 
@@ -110,7 +110,7 @@ def _note(own: DataFrame) -> str:
     if not share > 0:
         gpus = counted(int(published.notna().sum()), "GPU")
         return f"{said}\npublished: {int((published > 0).sum())} of {gpus} are"
-    order = between_gpus.same_order(own, NORMALISED, "published_normalised")
+    order = between_gpus.rank_correlation(own, NORMALISED, "published_normalised")
     return said if order is None else f"{said}\npublished: rank correlation {order:.2f}"
 
 

@@ -68,7 +68,7 @@ def _answer(place: str, counted: DataFrame, links: Sequence[str]) -> str:
     if not used:
         return f"No run on {place} is compared"
     fullest = max(used, key=lambda link: used[link][0])
-    return f"{LINKS[fullest]} is the fullest link on {place}: runs use {between_gpus.said_share(used[fullest])} of it"
+    return f"{LINKS[fullest]} is the fullest link on {place}: runs use {between_gpus.share_text(used[fullest])} of it"
 
 
 def _mean(counted: DataFrame, link: str) -> tuple[float, float, float] | None:
@@ -82,7 +82,7 @@ def _note(counted: DataFrame, link: str) -> str:
     if share is None:
         return ""
     busiest = compared.loc[compared["link"] == link, list(DIRECTIONS)].astype(float).max(axis=1)
-    return f"{between_gpus.said_share(share)}\nat most {100 * busiest.max():.2g} %"
+    return f"{between_gpus.share_text(share)}\nat most {100 * busiest.max():.2g} %"
 
 
 def _page(answer: str, points: DataFrame, counted: DataFrame, links: Sequence[str], left_out: str) -> style.Page:
@@ -93,7 +93,7 @@ def _page(answer: str, points: DataFrame, counted: DataFrame, links: Sequence[st
     cut = f"{most} of {len(names)} runs are drawn; the others are in the CSV. " if len(names) > most else ""
     widths = [3.0 if counted.loc[counted["link"] == link, "rank"].notna().any() else 1.6 for link in links]
     beyond = "; what far slower runs have beyond it is written" if counted["is_far"].any() else ""
-    note = cut + left_out + NOTE.format(about=between_gpus.ABOUT, beyond=beyond)
+    note = cut + left_out + NOTE.format(about=between_gpus.INTERVAL, beyond=beyond)
     page = style.new_page(answer, points, len(DIRECTIONS), len(links), style.PAGE, height, note, width_ratios=widths)
     for row, word in enumerate(DIRECTIONS.values()):
         page.head([(f"{LINKS[link]}, {word}", "" if row else _note(counted, link)) for link in links], row)

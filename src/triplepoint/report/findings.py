@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pandas import DataFrame
 
-from triplepoint.effects import ABOUT, FAR, Effect, compare, far_slower, on_as_many_gpus
+from triplepoint.effects import ABOUT_BASIS, FAR_SLOWER, Effect, compare, far_slower, on_as_many_gpus
 from triplepoint.effects.titles import Statement, mean_of, rank, signed
 from triplepoint.figures import FigureSpec, labels
 from triplepoint.report.runs import page_name
@@ -191,7 +191,7 @@ def _best_layout(alike: DataFrame, figure: str, pages: str) -> Finding:
     return Finding(
         f"{str(alike['subject'].iloc[0]).removesuffix(', simulated')}: {ranking.sentence}",
         ranking.lead,
-        f"{basis}; interval {ABOUT[ranking.lead.basis]}",
+        f"{basis}; interval {ABOUT_BASIS[ranking.lead.basis]}",
         f"{_LAYOUTS}, {alike['task'].iloc[0]}",
         tuple(others),
         figure,
@@ -222,10 +222,11 @@ def _outliers(
     take = "takes" if len(layouts) < 2 else "take"
     trainings = counted(len({(row["subject"], origin) for _, row in found}), "training")
     effect = Effect(most - 1, math.nan, math.nan, "none", len(found))
+    reason = f"{FAR_SLOWER:.0f} times as slow as any other, so left out of other findings"
     return Finding(
         f"{named} {take} {factors} times as long as the best layout, in {trainings}",
         effect,
-        f"{origin}, {FAR:.0f} times as slow as any other, so left out of other findings; interval {ABOUT['none']}",
+        f"{origin}, {reason}; interval {ABOUT_BASIS['none']}",
         f"{_LAYOUTS}, pretrain",
         figure=_figure_of(DataFrame([worst]), figures) or "",
         runs=(_page(worst, pages),),
@@ -244,7 +245,7 @@ def _of_figures(statements: Mapping[str, Sequence[Statement]], figures: Mapping[
     for figure, said in statements.items():
         for one in said:
             over = f"{mean_of(one.effect.num, one.noun)}, " if one.noun else ""
-            about = ABOUT["none" if math.isnan(one.effect.low) else one.effect.basis]
+            about = ABOUT_BASIS["none" if math.isnan(one.effect.low) else one.effect.basis]
             basis = f"{over}{one.origin}; interval {about}"
             if "simulated" in one.origin and one.effect.basis == "settings":
                 basis += ", without the error of the model"
@@ -264,7 +265,7 @@ def _clusters(frame: DataFrame, pages: str) -> Iterator[Finding]:
         names = [place.removesuffix(", simulated") for place in (last, first)]
         subject = f"{model}, {task}" if _is_aside(members) else str(model)
         headline = f"{subject}: {names[0]} takes {effect.text} more GPU energy per token than {names[1]}"
-        basis = f"each cluster at its best layout and setting, {origin}; interval {ABOUT[effect.basis]}"
+        basis = f"each cluster at its best layout and setting, {origin}; interval {ABOUT_BASIS[effect.basis]}"
         runs = tuple(_page(best[place].iloc[0], pages) for place in (last, first))
         yield Finding(headline, effect, basis, f"clusters, {task}", (), "", runs, _is_aside(members))
 
@@ -280,7 +281,7 @@ def _heat(frame: DataFrame, pages: str) -> Iterator[Finding]:
                 effect = Effect(value, math.nan, math.nan, "none", len(known))
                 headline = f"{_name(row)} on {row['cluster']} loses {value * 100:.1f} % of its step to {cause}"
                 others = (f"median of {counted(len(known), 'run')} that lose to it {middle * 100:.1f} %",)
-                basis = f"{origin}, the most of all runs, of clocks below the highest; interval {ABOUT['none']}"
+                basis = f"{origin}, the most of all runs, of clocks below the highest; interval {ABOUT_BASIS['none']}"
                 yield Finding(headline, effect, basis, cause, others, "", (_page(row, pages),))
 
 
