@@ -24,7 +24,7 @@ def test_name_networks_reads_adapters_and_their_speed() -> None:
     assert math.isnan(found["gbit_per_s"].iloc[1])
 
 
-def test_in_order_is_by_bandwidth_and_unknown_ones_last() -> None:
+def test_networks_by_bandwidth_has_unknown_ones_last() -> None:
     found = points(*((name, "a", 1.0) for name in ("other", "x-8x400", "x-4x100", "x-1x400", "x-1x100")))
     assert networks_by_bandwidth(found) == ["1×100", "1×400", "4×100", "8×400", "other"]
 
