@@ -219,7 +219,7 @@ def draw_cells(axes: Axes, cells: DataFrame, colours: str | Colormap, scale: Nor
     for start in starts[1:]:
         axes.axvline(start - 0.5, color="white", linewidth=1.5)
     rows = {name: number for name, number in lines.items() if " " in name}
-    for model, number in lines.items() - rows.items():
+    for model, number in ((name, line) for name, line in lines.items() if name not in rows):
         axes.axhspan(number - 0.5, number + 0.5, color="white", linewidth=0, zorder=2)
         if label_rows:
             axes.text(-0.5, number, model, va="center", fontweight="bold", fontsize=style.TEXT_PT, zorder=3)
