@@ -90,7 +90,7 @@ def _largest(rows: DataFrame) -> DataFrame:
 def _kept_text(rows: DataFrame) -> str:
     """Return a note: share of the speed per GPU that is kept at the largest size on the first network."""
     first = _largest(rows).iloc[0]
-    return f"{first['network']} keeps {_percent(first, 'efficiency')}\nof the speed of {first['start_gpus']:,} GPUs"
+    return f"{first['network']} keeps {_percent(first, 'efficiency')}\nof the speed per GPU of {first['start_gpus']:,}"
 
 
 def _failures_text(rows: DataFrame) -> str:
