@@ -52,7 +52,7 @@ def test_find_says_what_a_change_does_with_the_brackets_of_its_figure(tmp_path: 
     assert one.figure == "synthetic--microbatch_power" and not one.is_aside
     assert any(text.startswith("peak power ") for text in one.others), "further quantities stand below the headline"
     drawn = read_csv(tmp_path / "synthetic" / "microbatch_power.csv").columns
-    assert {name for name in microbatch_power._ANSWERED if name in points[0]} <= {*drawn}, "what is said is plotted"
+    assert {name for name in microbatch_power._NAMES if name in points[0]} <= {*drawn}, "what is said is plotted"
 
 
 def test_find_names_the_best_layout_with_its_figure_and_pages(tmp_path: Path) -> None:
