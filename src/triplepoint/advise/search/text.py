@@ -10,6 +10,7 @@ from triplepoint.advise.search.candidate import Candidate
 from triplepoint.advise.search.search import OBJECTIVES, Chosen, Found, Limits
 from triplepoint.config.plan import layout_label
 from triplepoint.config.point import settings_of
+from triplepoint.status import PredictionStatus
 from triplepoint.text import page, paragraph, percent, table
 from triplepoint.units import KILO, counted
 
@@ -180,8 +181,13 @@ def render(found: Found) -> str:
 def _counted(found: Found) -> str:
     """Return how many configurations were looked at, and what became of them."""
     counts = found.counts
-    words = {"ok": "fit", "undecided": "may fit", "oom": "do not fit in memory", "invalid": "the rules refuse",
-             "unsupported": "cannot be simulated"}  # fmt: skip
+    words = {
+        PredictionStatus.OK: "fit",
+        PredictionStatus.UNDECIDED: "may fit",
+        PredictionStatus.OOM: "do not fit in memory",
+        PredictionStatus.INVALID: "the rules refuse",
+        PredictionStatus.UNSUPPORTED: "cannot be simulated",
+    }
     looked = {name: counts[name] for name in words if counts.get(name)}
     text = f"{sum(looked.values()):,} configurations: " + ", ".join(
         f"{number:,} {words[name]}" for name, number in looked.items()
