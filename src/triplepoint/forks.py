@@ -107,6 +107,8 @@ def _take(listening: socket.socket, prepare: Callable[[str], None], do: Callable
         try:
             (length,) = _LENGTH.unpack(head)
             words, folder, environment = json.loads(_receive(connection, length))
+            if folder != str(Path.cwd()):
+                return  # what has been read is of this folder
             prepare(words[0])
             gc.freeze()
             connection.sendall(b"+")

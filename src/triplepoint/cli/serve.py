@@ -1,6 +1,7 @@
 """`triplepoint serve SOCKET`: the process that Snakemake starts so that jobs of cheap stages import nothing."""
 
 import argparse
+import contextlib
 import importlib
 from functools import cache
 from pathlib import Path
@@ -51,10 +52,24 @@ def run(arguments: argparse.Namespace) -> None:
 
 @cache
 def _prepare(command: str) -> None:
-    """Import what a command needs, and build the validators of all that is read, which pydantic does at first use."""
+    """Import and read what a command needs, and build the validators, which pydantic does at first use."""
     for module in (f"triplepoint.cli.{command}", *_BEHIND[command], *_BEHIND_ALL):
         importlib.import_module(module)
     models = [Strict]
     for model in models:
         models += model.__subclasses__()
         model.model_rebuild(raise_errors=False)
+    # What is wrong in a file, the job says that reads it.
+    with contextlib.suppress(UserError, OSError):
+        _read_ahead(command)
+
+
+def _read_ahead(command: str) -> None:
+    if command == "simulate":
+        from triplepoint.simulate.artefacts.simulate_run import read_ahead
+
+        read_ahead(Path("config"))
+    elif command == "trace":
+        from triplepoint.trace.taxonomy import load_scheme
+
+        load_scheme()

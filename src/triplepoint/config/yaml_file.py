@@ -3,10 +3,12 @@
 import csv
 import io
 import math
+import pickle
 import re
 import stat
 import sys
 from collections.abc import Collection, Hashable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ MOST_LEVELS = 100
 """Deepest nesting that is read: libyaml recurses, and ends the process where its stack does."""
 MOST_BITS = 63
 """Of an integer: what tables hold."""
+_MOST_KEPT = 1 << 17
+"""Longest text whose content is kept: no file of ours is longer. Unit: character."""
 
 _KINDS = {
     stat.S_ISDIR: "a folder",
@@ -96,6 +100,16 @@ def _read_regular(path: Path, most_bytes: int) -> str:
 
 
 def _load(text: str) -> Any:
+    """Return what text holds, a copy for whoever asks: what is read again and again is parsed once."""
+    return pickle.loads(_pickled(text)) if len(text) <= _MOST_KEPT else _parsed(text)
+
+
+@lru_cache(maxsize=1024)
+def _pickled(text: str) -> bytes:
+    return pickle.dumps(_parsed(text))
+
+
+def _parsed(text: str) -> Any:
     level = 0
     for event in yaml.parse(text, Loader=_Loader):
         level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)

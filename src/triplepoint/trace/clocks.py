@@ -276,7 +276,7 @@ def _scattered(
 ) -> Arrivals:
     """Return the values of one rank's parts, put where its collectives are."""
     own = matched.collectives[lane]
-    num = len(own.key)
+    num = len(own.start)
     here = matched.lane == lane
     index = matched.index[here]
     seen, known = np.ones(num, dtype=np.int64), np.zeros(num, dtype=bool)

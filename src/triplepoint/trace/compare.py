@@ -290,7 +290,8 @@ def exposed_waits(lane: Lane, collectives: Collectives, arrived: Arrivals) -> Wa
     idle = intervals.union(*(border[category[lane.label]] for border in (lane.start, lane.end)))
     steps = np.array([step[1:] for step in lane.steps], dtype=np.int64).reshape(-1, 2)
     idle = intervals.intersection(idle, intervals.union(steps[:, 0], steps[:, 1]))
-    in_pipeline = np.array([met is not None and is_of_pipeline(met.kind, met.role) for met in collectives.key], bool)
+    of_pipeline = [met.group is not None and is_of_pipeline(met.kind, met.role) for met in collectives.meetings]
+    in_pipeline = np.array(of_pipeline, dtype=bool)[collectives.meeting]
     until = np.minimum(collectives.start + arrived.waited_ns, collectives.end)
     idle = intervals.difference(idle, intervals.union(until, collectives.end))
     bubble = intervals.union(collectives.start[in_pipeline], until[in_pipeline])

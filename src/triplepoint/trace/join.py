@@ -19,15 +19,16 @@ from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS
 from triplepoint.trace import Int64
 from triplepoint.trace.clocks import Arrivals, Clock
 from triplepoint.trace.compare import Comparison, compare_ranks, path_rows
-from triplepoint.trace.lanes import SUMMARY, CollectiveKey, Collectives, Lane, RankSummary, read_summary
+from triplepoint.trace.distinct import distinct_of
+from triplepoint.trace.lanes import SUMMARY, Collectives, Lane, Meeting, RankSummary, read_summary
 from triplepoint.trace.parsing import PARTS, Progress, check_one_job, check_ranks, parse_part
 from triplepoint.trace.perfetto import FILE_NAME, CounterTrack, rank_title, telemetry_counters, write_merged
 from triplepoint.trace.taxonomy import Scheme
 from triplepoint.trace.timeline import Drawn, DrawnRank, write_timeline
 from triplepoint.units import NS_PER_S
 
-_KEY = ("group_name", "kind", "sequence", "peer", "group")
-"""Columns of `collectives` that are a `CollectiveKey`."""
+_MEETING = ("group_name", "kind", "peer", "group", "num_ranks", "ranks")
+"""Columns of `collectives` that are a `Meeting`."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def join_ranks(folders: Sequence[Path], out: Path) -> Together:
 def _alone(by_rank: Sequence[tuple[RankSummary, Path]], out: Path) -> Comparison:
     """Write the collectives of one rank, or of none. It tells nothing of others; nothing is held in memory."""
     nothing = np.empty(0, dtype=np.int64)
-    comparison = compare_ranks([], [Collectives(one.rank, [], nothing, nothing, nothing, []) for one, _ in by_rank])
+    comparison = compare_ranks([], [Collectives(one.rank, [], *[nothing] * 4) for one, _ in by_rank])
     with COLLECTIVES.writer(out / "collectives.parquet") as append:
         for _, folder in by_rank:
             for part in COLLECTIVES.read_parts(folder / "collectives.parquet"):
@@ -104,15 +105,17 @@ def _lane(folder: Path, summary: RankSummary) -> Lane:
 
 def _collectives(table: pa.Table, rank: int) -> Collectives:
     start = table["t_start_ns"].to_numpy()
-    known = {ranks: _numbers(ranks) for ranks in pc.unique(table["ranks"]).to_pylist()}
-    keys = zip(*(table[name].to_pylist() for name in _KEY), strict=True)
+    distinct, meeting = distinct_of(table, _MEETING)
     return Collectives(
         rank=rank,
-        key=[CollectiveKey(*key) if key[0] is not None else None for key in keys],
+        meetings=[
+            Meeting(name, kind, peer, role, num_ranks or 0, _numbers(ranks))
+            for name, kind, peer, role, num_ranks, ranks in distinct
+        ],
+        meeting=meeting,
+        sequence=table["sequence"].to_numpy(),
         start=start,
         end=start + table["duration_ns"].to_numpy(),
-        num_ranks=pc.fill_null(table["num_ranks"], 0).to_numpy(),
-        ranks=[known[ranks] for ranks in table["ranks"].to_pylist()],
     )
 
 
@@ -151,9 +154,8 @@ def _bus_factors(table: pa.Table) -> npt.NDArray[np.float64]:
     """Return what to multiply each algorithm bandwidth by, NaN where the kind has none or the group is not known."""
     factors = np.full(table.num_rows, np.nan)
     num_ranks = pc.fill_null(table["num_ranks"], 0).to_numpy()
-    kinds = np.array(table["kind"].to_pylist(), dtype=object)
-    for kind in set(kinds) & BUS_KINDS:
-        own = (kinds == kind) & (num_ranks > 0)
+    for kind in BUS_KINDS.intersection(pc.unique(table["kind"]).to_pylist()):
+        own = pc.equal(table["kind"], kind).to_numpy() & (num_ranks > 0)
         factors[own] = bus_factor(kind, num_ranks[own])
     return factors
 

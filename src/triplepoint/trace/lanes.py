@@ -67,22 +67,24 @@ class Lane:
     labels: list[Label]
 
 
-class CollectiveKey(NamedTuple):
-    """What a collective is known by on all ranks that take part in it.
+class Meeting(NamedTuple):
+    """What many collectives of a rank have in common: among whom, and what.
 
     Attributes:
-        group: Name of the process group as the trace has it.
+        group: Name of the process group as the trace has it; None where it does not name it.
         kind: all_reduce, send_recv, ...
-        sequence: How many of this kind, of a message with this peer, the rank had in this group before it in the trace.
         peer: Of a message, the other rank; None where the trace does not tell.
         role: What the group is for (tp, pp, dp, ...); None where not known.
+        num_ranks: Size of the process group; 0 where not known.
+        ranks: Global ranks of the process group; empty where not known.
     """
 
-    group: str
+    group: str | None
     kind: str
-    sequence: int
     peer: int | None = None
     role: str | None = None
+    num_ranks: int = 0
+    ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,19 +93,19 @@ class Collectives:
 
     Attributes:
         rank: Global rank.
-        key: What the collective is known by on every rank; None where the trace does not name the process group.
+        meetings: Distinct meetings, in the order in which they first appear.
+        meeting: Index into `meetings`.
+        sequence: How many of this kind, of a message with this peer, the rank had in this group before it in the trace.
         start: When its part began: the kernel's start on a GPU.
         end: When its part ended.
-        num_ranks: Size of the process group; 0 where not known.
-        ranks: Global ranks of the process group; empty where not known.
     """
 
     rank: int
-    key: list[CollectiveKey | None]
+    meetings: list[Meeting]
+    meeting: Int64
+    sequence: Int64
     start: Int64
     end: Int64
-    num_ranks: Int64
-    ranks: list[tuple[int, ...]]
 
 
 def time_by_label(lane: Lane, begin: int, end: int) -> Int64:

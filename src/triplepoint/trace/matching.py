@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from triplepoint.trace import Int64
-from triplepoint.trace.lanes import CollectiveKey, Collectives
+from triplepoint.trace.lanes import Collectives, Meeting
 from triplepoint.trace.taxonomy import POINT_TO_POINT
 
 ENDS_TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
@@ -122,32 +122,37 @@ def _matched(
 def _rows(collectives: list[Collectives], kinds: dict[str, int]) -> dict[_Group, dict[int, _Row]]:
     """Return what each rank (by position) did in each group; numbers the kinds on the way."""
     groups = _groups(collectives)
-    found: dict[_Group, dict[int, list[tuple[int, int, int]]]] = {}
+    found: dict[_Group, dict[int, list[tuple[int, Int64]]]] = {}
     for lane, own in enumerate(collectives):
-        # Rows and kinds are few, collectives many.
-        row_of: dict[tuple[object, ...], tuple[int, list[tuple[int, int, int]]] | None] = {}
-        for index, (key, num_ranks) in enumerate(zip(own.key, own.num_ranks.tolist(), strict=True)):
-            if key is None:
+        for met, index in zip(own.meetings, _by_meeting(own), strict=True):
+            if met.group is None:
                 continue
-            told = (key.group, key.kind, key.peer, num_ranks)
-            if told not in row_of:
-                group = groups[lane][key.group]
-                kind = _kind(key, own.rank, group.ranks, num_ranks)
-                if key.peer is not None:
-                    # The two of a message are a row of their own: the others of a pipeline send something else.
-                    group = _Group(group.name, (min(own.rank, key.peer), max(own.rank, key.peer)))
-                row_of[told] = None
-                if kind is not None:
-                    entries = found.setdefault(group, {}).setdefault(lane, [])
-                    row_of[told] = (kinds.setdefault(kind, len(kinds)), entries)
-            if (row := row_of[told]) is not None:
-                row[1].append((index, row[0], key.sequence))
-    rows: dict[_Group, dict[int, _Row]] = {}
-    for group, lanes in found.items():
-        for lane, entries in lanes.items():
-            index_, kind_, sequence = np.array(entries, dtype=np.int64).T
-            rows.setdefault(group, {})[lane] = _Row(index_, kind_, sequence, collectives[lane].end[index_])
-    return rows
+            group = groups[lane][met.group]
+            kind = _kind(met, own.rank, group.ranks)
+            if met.peer is not None:
+                # The two of a message are a row of their own: the others of a pipeline send something else.
+                group = _Group(group.name, (min(own.rank, met.peer), max(own.rank, met.peer)))
+            if kind is not None:
+                of_lane = found.setdefault(group, {}).setdefault(lane, [])
+                of_lane.append((kinds.setdefault(kind, len(kinds)), index))
+    return {
+        group: {lane: _row(collectives[lane], parts) for lane, parts in lanes.items()} for group, lanes in found.items()
+    }
+
+
+def _by_meeting(own: Collectives) -> list[Int64]:
+    """Return the positions of the collectives of each meeting."""
+    last = np.cumsum(np.bincount(own.meeting, minlength=len(own.meetings)))
+    return np.split(np.argsort(own.meeting, kind="stable"), last)[:-1]
+
+
+def _row(own: Collectives, parts: Sequence[tuple[int, Int64]]) -> _Row:
+    """Return what a rank did in one group, from the positions of each kind."""
+    index = np.concatenate([positions for _, positions in parts])
+    kind = np.repeat([kind for kind, _ in parts], [len(positions) for _, positions in parts])
+    order = np.argsort(index)
+    index, kind = index[order], kind[order]
+    return _Row(index, kind, own.sequence[index], own.end[index])
 
 
 def _groups(collectives: list[Collectives]) -> list[dict[str, _Group]]:
@@ -155,9 +160,9 @@ def _groups(collectives: list[Collectives]) -> list[dict[str, _Group]]:
     told: list[dict[str, tuple[int, ...]]] = []
     for own in collectives:
         here: dict[str, tuple[int, ...]] = {}
-        for key, ranks in zip(own.key, own.ranks, strict=True):
-            if key is not None and not here.get(key.group):
-                here[key.group] = tuple(sorted(ranks))
+        for met in own.meetings:
+            if met.group is not None and not here.get(met.group):
+                here[met.group] = tuple(sorted(met.ranks))
         told.append(here)
     anywhere: dict[str, set[tuple[int, ...]]] = {}
     for here in told:
@@ -173,14 +178,14 @@ def _groups(collectives: list[Collectives]) -> list[dict[str, _Group]]:
     return groups
 
 
-def _kind(key: CollectiveKey, rank: int, ranks: tuple[int, ...], num_ranks: int) -> str | None:
+def _kind(met: Meeting, rank: int, ranks: tuple[int, ...]) -> str | None:
     """Return the kind both sides agree on, None where nobody can tell who the other side is."""
-    kind = key.kind
+    kind = met.kind
     if kind not in POINT_TO_POINT:
         return kind
-    if key.peer is not None and kind != "send_recv":
-        return f"send from {rank} to {key.peer}" if kind == "send" else f"send from {key.peer} to {rank}"
-    if (len(ranks) or num_ranks) != 2:
+    if met.peer is not None and kind != "send_recv":
+        return f"send from {rank} to {met.peer}" if kind == "send" else f"send from {met.peer} to {rank}"
+    if (len(ranks) or met.num_ranks) != 2:
         return None
     if kind == "send_recv":
         return kind
@@ -197,11 +202,13 @@ def _shift(reference: _Row, row: _Row) -> int | None:
     is_alike = np.array_equal(np.sort(reference.kind), np.sort(row.kind))
     if shorter < _MIN_OVERLAP:
         return 0 if is_alike else None
+    if is_alike and _is_in_time(reference, row):
+        return 0
     overlap = max(_MIN_OVERLAP, shorter // 2)
     shifts = np.arange(max(overlap - num, -_MAX_SHIFT), min(num_reference - overlap, _MAX_SHIFT) + 1)
     deviation = _deviations(reference, row, shifts)
     best = int(np.argmin(deviation))
-    if is_alike and (deviation[shifts == 0][0] <= _CLEARLY * deviation[best] or _is_in_time(reference, row)):
+    if is_alike and deviation[shifts == 0][0] <= _CLEARLY * deviation[best]:
         return 0
     rivals = np.delete(deviation, best)
     is_clear = np.isfinite(deviation[best]) and (_CLEARLY * deviation[best] < rivals).all()

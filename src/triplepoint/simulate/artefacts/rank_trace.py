@@ -6,12 +6,13 @@ comes to it and lasts until the data is there: a rank that waits for another sit
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.simulate.artefacts.groups import ProcessGroup, split_sync
-from triplepoint.simulate.artefacts.kineto import EPOCH_NS, FIRST_NUMBER, Template, annotation
+from triplepoint.simulate.artefacts.kineto import EPOCH_NS, FIRST_NUMBER, KernelText, Template, annotation
 from triplepoint.simulate.artefacts.simulated import Simulated, ns, one_ns
 from triplepoint.simulate.operations import CommKind, Communication, Kernel, Operation
 from triplepoint.simulate.timeline.expand import MAIN, Laid, lay_out, spread
@@ -41,9 +42,9 @@ class RankTrace:
         self._middle = (self._start + self._end) // 2
         self._streams: Streams = {MAIN: _MAIN_STREAM}
         self._number = FIRST_NUMBER
-        self._events: list[bytes] = []
+        self._events: list[bytes | memoryview] = []
 
-    def events(self, steps: Iterable[int], starts_ns: Int64 | None = None) -> list[bytes]:
+    def events(self, steps: Iterable[int], starts_ns: Int64 | None = None) -> list[bytes | memoryview]:
         """Return the events of the steps with these numbers.
 
         Args:
@@ -96,20 +97,21 @@ class RankTrace:
     def _lay_out(self, operations: Sequence[Operation], compute: int, comm: int, host: int = 0) -> Template:
         """Return a pass of this rank; time it gains on the slowest rank of its groups it waits in collectives."""
         own_compute = round(compute * self._pace)
-        own_comm, template = comm + compute - own_compute, Template()
+        own_comm = comm + compute - own_compute
         laid = lay_out(operations, self._simulated.time_of, own_compute, own_comm, round(host * self._pace))
-        self._fill_in(template, laid)
-        return template
+        return self._template(laid, laid.start // 2)
 
-    def _fill_in(self, template: Template, laid: Laid) -> None:
-        """Add the runs of a pass."""
-        times = zip(laid.which.tolist(), laid.stream, laid.start.tolist(), laid.duration.tolist(), strict=True)
-        known: dict[int, tuple[str, str]] = {}
-        for index, stream, start, duration in times:
-            if index not in known:
-                known[index] = self._describe(laid.operations[index])
+    def _template(self, laid: Laid, launch_ns: Int64) -> Template:
+        """Return runs, with when they are launched; those of an operation that last as long have the same text."""
+        number: dict[tuple[int, str, int], int] = {}
+        runs = zip(laid.which.tolist(), laid.stream, laid.duration.tolist(), strict=True)
+        which = np.array([number.setdefault(run, len(number)) for run in runs], dtype=np.int64)
+        known = {index: self._describe(laid.operations[index]) for index in dict.fromkeys(laid.which.tolist())}
+        texts = []
+        for index, stream, duration in number:
             name, more = known[index]
-            template.add_kernel(name, self._stream(stream), start, duration, start // 2, more)
+            texts.append(KernelText.of(name, self._stream(stream), duration, more))
+        return Template(texts, which, laid.start, launch_ns)
 
     def _describe(self, operation: Operation) -> tuple[str, str]:
         """Return the name of an operation and what its arguments say of communication."""
@@ -154,10 +156,9 @@ class RankTrace:
         more = self._arguments(what, bytes_, bytes_, "pp") + f'"{end_of}":{peer},'
         for duration in np.unique(end - start).tolist():
             alike = start[end - start == duration]
-            template = Template()
-            template.add_kernel(name, self._stream(f"{what} {kind}"), 0, duration, 0, more)
+            text = KernelText.of(name, self._stream(f"{what} {kind}"), duration, more)
             if duration:
-                self._add(template, begin + alike, begin + self._work_before(alike))
+                self._add(Template.of_one(text), begin + alike, begin + self._work_before(alike))
 
     def _work_before(self, start: Int64) -> Int64:
         """Return when the last task ended before each time; the step's start where none did."""
@@ -191,15 +192,14 @@ class RankTrace:
             return
         waits = 0 if joined_s is None else max(start - one_ns(joined_s), 0)
         laid = spread(collectives, self._simulated.time_of, end - start)
-        for index, stream, at, duration in zip(laid.which, laid.stream, laid.start, laid.duration, strict=True):
-            template = Template()
-            collective = laid.operations[int(index)]
-            name, more = self._describe(collective)
-            when = np.array([start + int(at) - waits])
-            if self._is_between_replicas(collective):
-                duration, waits = duration + waits, 0
-            template.add_kernel(name, self._stream(stream), 0, int(duration), 0, more)
-            self._add(template, begin + when, begin + self._work_before(when))
+        at, duration = start + laid.start, laid.duration.copy()
+        if waits:
+            joins = [index for index, one in enumerate(laid.operations) if self._is_between_replicas(one)]
+            first = int(np.append(np.flatnonzero(np.isin(laid.which, joins)), len(at))[0])
+            at[: first + 1] -= waits
+            duration[first : first + 1] += waits
+        template = self._template(replace(laid, start=at, duration=duration), self._work_before(at))
+        self._add(template, np.array([begin]), np.array([begin]))
 
     def _is_between_replicas(self, operation: Operation) -> bool:
         ranks = self._groups[operation.group].ranks if isinstance(operation, Communication) else (0,)
@@ -229,8 +229,8 @@ class RankTrace:
 
     def _add_norm(self, begin: int, group: str, start_s: float, end_s: float) -> None:
         name, more = self._describe(Communication("all_reduce", group, _NORM_BYTES))
-        when, template = np.array([one_ns(start_s)]), Template()
-        template.add_kernel(name, self._stream("norm"), 0, one_ns(end_s) - int(when[0]), 0, more)
+        when = np.array([one_ns(start_s)])
+        template = Template.of_one(KernelText.of(name, self._stream("norm"), one_ns(end_s) - int(when[0]), more))
         self._add(template, begin + when, begin + self._work_before(when))
 
     def _add(self, template: Template, device_ns: Int64, host_ns: Int64) -> None:

@@ -9,7 +9,7 @@ from triplepoint.recording import Part, Recorder
 from triplepoint.simulate.artefacts.course import course_of
 from triplepoint.simulate.artefacts.groups import groups_of, groups_used
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS
-from triplepoint.simulate.artefacts.links import Links
+from triplepoint.simulate.artefacts.links import Flow, Links
 from triplepoint.simulate.artefacts.sensed import columns_sensed, meter_times, sense_gpus, sense_host
 from triplepoint.simulate.artefacts.simulated import Recorded, Simulated, one_ns
 from triplepoint.simulate.timeline.durations import Float
@@ -125,11 +125,14 @@ def count_bytes(planned: PlannedRun, simulated: Simulated, t_ns: np.ndarray) -> 
     inside_s = share * simulated.timeline.step_time_s
     links = Links(simulated, planned.point.cluster.gpus_per_node)
     names, end = groups_used(simulated.stages, simulated.job), np.array([np.inf])
-    per_rank = []
-    for rank in range(simulated.job.num_gpus):
-        flow = links.flow(rank, groups_of(simulated.job, rank, names))
-        per_rank.append(steps[:, None] * flow.until(end) + flow.until(inside_s))
-    return np.array(per_rank)
+    flows = [links.flow(rank, groups_of(simulated.job, rank, names)) for rank in range(simulated.job.num_gpus)]
+    counted = {id(flow): steps[:, None] * flow.until(end) + flow.until(inside_s) for flow in _distinct(flows)}
+    return np.array([counted[id(flow)] for flow in flows])
+
+
+def _distinct(flows: list[Flow]) -> list[Flow]:
+    """Return each flow once: ranks that do the same have the same object."""
+    return list({id(flow): flow for flow in flows}.values())
 
 
 def _gpu_columns(simulated: Recorded) -> tuple[str, ...]:

@@ -30,6 +30,8 @@ from triplepoint.trace.rank.phases import Windows
 from triplepoint.trace.taxonomy import CATEGORIES, is_of_pipeline
 
 IDLE_KINDS = ("bubble", "straggler", "host", "other")
+_AWAITED = ("bubble", "straggler", "other")
+"""Kinds of those gaps that the device itself waits in."""
 
 
 class Waits(NamedTuple):
@@ -59,22 +61,24 @@ def _union(marks: Events, *wanted: tuple[Category, str]) -> Intervals:
 def idle_pieces(slab: Slab, free: Intervals, waits: Waits, operations: Operations) -> dict[str, Intervals]:
     """Return the gaps of a slab by the reason for them."""
     free = _cut(free, slab.rows["start"][slab.rows["duration"] == 0])
-    rows = np.concatenate((slab.rows, slab.following))
-    at = np.searchsorted(rows["start"], free.end)
-    is_ended = at < len(rows)
-    ending = rows[at[is_ended]]
+    starts, launches, operation = (
+        np.concatenate((slab.rows[name], slab.following[name])) for name in ("start", "launch", "operation")
+    )
+    at = np.searchsorted(starts, free.end)
+    is_ended = at < len(starts)
+    ending = at[is_ended]
     until = free.end.copy()
-    begin, end = free.start[is_ended], free.end[is_ended]
-    until[is_ended] = np.where(ending["launch"] == NEVER, begin, np.clip(ending["launch"], begin, end))
+    begin, end, launch = free.start[is_ended], free.end[is_ended], launches[ending]
+    until[is_ended] = np.where(launch == NEVER, begin, np.clip(launch, begin, end))
     late = intervals.union(free.start, until)
     bubble = intervals.intersection(late, waits.bubble)
     late = intervals.difference(late, waits.bubble)
     straggler = intervals.intersection(late, waits.straggler)
     found = {"bubble": [bubble], "straggler": [straggler], "host": [intervals.difference(late, waits.straggler)]}
-    kind_of = np.array([_awaited(operations, index) for index in range(len(operations.labels))])
-    awaited = kind_of[np.array(operations.label_of, dtype=np.int64)[ending["operation"]]]
-    for kind in ("bubble", "straggler", "other"):
-        own = np.flatnonzero(is_ended)[awaited == kind]
+    kind_of = np.array([_AWAITED.index(_awaited(operations, index)) for index in range(len(operations.labels))])
+    awaited = kind_of[np.array(operations.label_of, dtype=np.int64)[operation[ending]]]
+    for number, kind in enumerate(_AWAITED):
+        own = np.flatnonzero(is_ended)[awaited == number]
         found.setdefault(kind, []).append(intervals.union(until[own], free.end[own]))
     return {kind: _joined(parts) for kind, parts in found.items()}
 
@@ -136,7 +140,7 @@ class Accounts:
         """
         label = np.array(self._operations.label_of, dtype=np.int64)[slab.rows["operation"]]
         start, stop = slab.start, slab.stop
-        taken = intervals.empty()
+        taken, exposed = intervals.empty(), np.zeros(len(label), dtype=np.int64)
         parts: list[tuple[Intervals, Int64]] = []
         for category in CATEGORIES:
             rows = np.flatnonzero(np.isin(label, self._operations.of_category(category)) & (stop > start))
@@ -146,9 +150,10 @@ class Accounts:
                 self._add_busy(one, start[own], stop[own])
             times, row = _uncovered(start[rows], stop[rows], intervals.gaps(taken, slab.begin, slab.end))
             row = rows[row]
-            np.add.at(slab.rows["exposed"], row, times.end - times.start)
+            np.add.at(exposed, row, times.end - times.start)
             parts.append((times, label[row]))
             taken = intervals.merge(taken, busy)
+        slab.rows["exposed"] += exposed
         pieces = _by_time(parts + self._gaps(slab, intervals.gaps(taken, slab.begin, slab.end)))
         self._add(self._exposed, pieces.times, pieces.label)
         return pieces
@@ -194,7 +199,7 @@ class Accounts:
 
     def _add_to_windows(self, matrix: Int64, times: Intervals, label: Int64) -> None:
         piece, window, start, end = intervals.overlay(times, self._windows.times)
-        np.add.at(matrix, (self._windows.account[window], label[piece]), end - start)
+        np.add.at(matrix.reshape(-1), self._windows.account[window] * matrix.shape[1] + label[piece], end - start)
 
 
 def _uncovered(start: Int64, stop: Int64, free: Intervals) -> tuple[Intervals, Int64]:

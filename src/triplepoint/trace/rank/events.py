@@ -1,6 +1,5 @@
 """Events of a trace with names and messages, the operations they stand for, and the host calls that launched them."""
 
-import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -30,34 +29,6 @@ LAUNCHED = np.dtype(
 )
 """A row of work; when and on which thread it was launched, what it does (an index), its exposed time, and its number
 among the collectives of its kind and group."""
-
-
-_MOST_COMBINATIONS = 1 << 22
-"""Combinations of values that are looked up in a table, of 9 bytes each; more are sorted, which takes longer."""
-
-
-def distinct_rows(*columns: Int64) -> tuple[Int64, Int64]:
-    """Return the distinct combinations of values of some columns, in order, and which of them each row has.
-
-    Args:
-        columns: Whole numbers, shape of each (num_rows,).
-
-    Returns:
-        The combinations, shape (num_distinct, num_columns), and the index of each row's, shape (num_rows,).
-    """
-    lowest = [int(column.min(initial=0)) for column in columns]
-    sizes = [int(column.max(initial=0)) - low + 1 for column, low in zip(columns, lowest, strict=True)]
-    if math.prod(sizes) > _MOST_COMBINATIONS:
-        distinct, which = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-        return distinct, which.reshape(-1)
-    code = np.ravel_multi_index([column - low for column, low in zip(columns, lowest, strict=True)], sizes)
-    is_there = np.zeros(math.prod(sizes), dtype=bool)
-    is_there[code] = True
-    there = np.flatnonzero(is_there)
-    number = np.empty(len(is_there), dtype=np.int64)
-    number[there] = np.arange(len(there))
-    values = np.unravel_index(there, sizes)
-    return np.stack([value + low for value, low in zip(values, lowest, strict=True)], axis=1), number[code]
 
 
 @dataclass(frozen=True)
@@ -100,7 +71,8 @@ class Events:
         """Return the events of a category whose name matches a pattern from its start, by start time."""
         of_category = np.flatnonzero(self.rows["category"] == category)
         names = self.rows["name"][of_category]
-        wanted = [index for index in np.unique(names).tolist() if re.match(pattern, self.header.names[index])]
+        matches = re.compile(pattern).match
+        wanted = [index for index in np.unique(names).tolist() if matches(self.header.names[index])]
         found = of_category[np.isin(names, wanted)]
         by_start: Int64 = found[np.argsort(self.rows["start"][found], kind="stable")]
         return by_start

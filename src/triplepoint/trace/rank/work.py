@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from triplepoint.errors import UserError
 from triplepoint.trace import Int64
+from triplepoint.trace.distinct import distinct_rows
 from triplepoint.trace.kineto import LAUNCH, ROW, Category, Rows, is_device
 from triplepoint.trace.kineto.external_sort import Sorter
 from triplepoint.trace.kineto.reader import Geometry, Header
@@ -35,7 +36,6 @@ from triplepoint.trace.rank.events import (
     Operation,
     Operations,
     as_launches,
-    distinct_rows,
     join_launches,
     not_launched,
     slabs,
@@ -109,7 +109,8 @@ class _Sums:
         """Time of every (operation, geometry)."""
 
     def add(self, rows: Rows) -> None:
-        operation, duration = rows["operation"], rows["duration"]
+        # Of whole columns, and of the type that numpy indexes with: in the rows, sums take four times as long.
+        operation, duration = rows["operation"].astype(np.intp), np.ascontiguousarray(rows["duration"])
         self.count += np.bincount(operation, minlength=len(self.count))
         np.add.at(self.sum_ns, operation, duration)
         np.minimum.at(self.min_ns, operation, duration)

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from tests.unit.trace.cross.worlds import numbered
 from triplepoint.trace.clocks import Arrivals
 from triplepoint.trace.compare import Waited, exposed_waits
-from triplepoint.trace.lanes import CollectiveKey, Collectives, Label, Lane, Step
+from triplepoint.trace.lanes import Label, Lane, Meeting, Step
 
 LABELS = [
     Label("compute", "gemm"),
@@ -24,7 +25,7 @@ def lane(*segments: tuple[int, int, int], step: tuple[int, int] = (0, 1000)) -> 
 
 
 def waited(own: Lane, kind: str, start: int, end: int, wait: int) -> Waited:
-    collectives = Collectives(0, [CollectiveKey("g", kind, 0)], ints(start), ints(end), ints(2), [(0, 1)])
+    collectives = numbered(0, [Meeting("g", kind, num_ranks=2, ranks=(0, 1))], ints(start), ints(end))
     one = ints(1)
     arrived = Arrivals(0, 2 * one, one.astype(bool), 0 * one, wait * one, wait * one, one, (start + wait) * one)
     return exposed_waits(own, collectives, arrived)
