@@ -94,9 +94,9 @@ lint: env
 types: env
 	$(BIN)/mypy
 
-# Offline and without telemetry; pages, links and anchors that are not there fail it.
+# Offline and without telemetry; pages, links and anchors that are not there fail it. `--quiet` would hide them from `--strict`.
 docs: env
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 audit: env
 	@$(PYTHON) -m venv $(AUDIT)

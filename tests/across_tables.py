@@ -1,4 +1,4 @@
-"""What holds between result tables, of any run: parts add up to wholes, and energies agree."""
+"""Relations between result tables that hold for any run: parts add up to totals, and energies agree."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -14,30 +14,31 @@ TIMES = ("busy_s", "exposed_s", "overlapped_s")
 
 
 def sums(rows: Iterable[Row], key: Callable[[Row], Any], column: str) -> dict[Any, float]:
-    """Return the sum of a column by key; a null makes its sum NaN."""
-    found: dict[Any, float] = defaultdict(float)
+    """Return the sum of a column by key. A null makes the sum NaN."""
+    totals: dict[Any, float] = defaultdict(float)
     for row in rows:
-        found[key(row)] += np.nan if row[column] is None else row[column]
-    return dict(found)
+        totals[key(row)] += np.nan if row[column] is None else row[column]
+    return dict(totals)
 
 
 def of_run(tables: Tables, table: str, run: str) -> list[Row]:
+    """Return the rows of a run in a table."""
     return [row for row in tables[table] if row["run"] == run]
 
 
 def check_times(tables: Tables, point: Row) -> None:
-    """Kinds add up to categories, categories to the step of each rank, their mean over ranks to the point's parts."""
+    """Check that kinds add up to categories, categories to steps of ranks, and their mean to the parts of the point."""
     breakdown, phases = (of_run(tables, name, point["run"]) for name in ("breakdown", "phases"))
     for time in TIMES:
-        kinds, whole = (
+        by_kinds, totals = (
             sums(rows, lambda row: (row["rank"], row["phase"], row["category"]), time) for rows in (breakdown, phases)
         )
-        assert kinds.keys() <= whole.keys()  # `phases` has rows of zero
-        of_kinds_s, of_whole_s = np.array([(kinds.get(key, 0.0), time_s) for key, time_s in whole.items()]).T
-        # Kinds that run at the same time are both busy; which of them counts is decided.
-        assert np.all(of_kinds_s >= of_whole_s - 1e-9)
+        assert by_kinds.keys() <= totals.keys()  # `phases` has rows of zero
+        kinds_s, total_s = np.array([(by_kinds.get(key, 0.0), time_s) for key, time_s in totals.items()]).T
+        # Concurrent kinds are both busy, so their times overlap. Exposed time is assigned to one of them.
+        assert np.all(kinds_s >= total_s - 1e-9)
         if time == "exposed_s":
-            np.testing.assert_allclose(of_kinds_s, of_whole_s, rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(kinds_s, total_s, rtol=1e-9, atol=1e-9)
     for row in breakdown:
         np.testing.assert_allclose(row["exposed_s"] + row["overlapped_s"], row["busy_s"], atol=1e-8)
     steps_s = sums(phases, lambda row: row["rank"], "exposed_s")
@@ -50,7 +51,7 @@ def check_times(tables: Tables, point: Row) -> None:
 
 
 def check_power(tables: Tables, point: Row) -> None:
-    """Energy is power times time; GPUs add up to nodes and to the point; shares by cause are means over GPUs."""
+    """Check that energy is power times time, GPUs add up to nodes and the point, and shares are means over GPUs."""
     gpus, nodes, steps = (of_run(tables, name, point["run"]) for name in ("gpus", "nodes", "step_energy"))
     assert len(gpus) == sum(row["num_ranks"] for row in nodes) == point["num_gpus"]
     for row in steps:
@@ -61,10 +62,10 @@ def check_power(tables: Tables, point: Row) -> None:
     energy_j, time_s = (sums(steps, lambda row: row["rank"], name) for name in ("gpu_energy_j", "step_time_s"))
     mean_w = {row["rank"]: row["gpu_power_w"] for row in gpus if row["gpu_power_w"] is not None}
     assert energy_j.keys() == mean_w.keys()
-    # Without a counter power is a mean over samples, not over steps.
+    # Without an energy counter, power is a mean over samples, not over steps.
     is_counted = all(row["source"].startswith("energy counter") for row in steps)
-    for rank, found_w in mean_w.items():
-        np.testing.assert_allclose(energy_j[rank] / time_s[rank], found_w, rtol=1e-3 if is_counted else 0.05)
+    for rank, power_w in mean_w.items():
+        np.testing.assert_allclose(energy_j[rank] / time_s[rank], power_w, rtol=1e-3 if is_counted else 0.05)
     for cause in CAUSES:
         known = [row[f"{cause}_share"] for row in gpus if row[f"{cause}_share"] is not None]
         if known:
@@ -75,21 +76,21 @@ def check_power(tables: Tables, point: Row) -> None:
 
 
 def check_traffic(tables: Tables, point: Row) -> None:
-    """Every GPU and node has its links; shares are rates over capacity; what was not counted says why."""
+    """Check that all GPUs have links, shares are rates over capacity, and links without counters state the reason."""
     rows = of_run(tables, "traffic", point["run"])
     assert {row["rank"] for row in rows if row["rank"] is not None} == set(range(point["num_gpus"]))
     for row in rows:
         assert (row["absent"] is None) == (row["tx_bytes_per_s"] is not None or row["rx_bytes_per_s"] is not None)
-        for way in ("tx", "rx"):
-            if row[f"{way}_share"] is not None:
-                rate = row[f"{way}_share"] * row["capacity_bytes_per_s"]
-                np.testing.assert_allclose(rate, row[f"{way}_bytes_per_s"], rtol=1e-9)
+        for direction in ("tx", "rx"):
+            if row[f"{direction}_share"] is not None:
+                rate = row[f"{direction}_share"] * row["capacity_bytes_per_s"]
+                np.testing.assert_allclose(rate, row[f"{direction}_bytes_per_s"], rtol=1e-9)
 
 
 def check_phase_energy(tables: Tables, point: Row) -> None:
-    """Energies of a rank's phases add up to those of its steps, mean over steps, which the counter gives.
+    """Check that the energies of a rank's phases add up to the mean energy of its steps by the counter.
 
-    GPUs that share a sensor have none of phases.
+    GPUs that share a sensor have no energy by phase.
     """
     phases, steps = (of_run(tables, name, point["run"]) for name in ("phases", "step_energy"))
     by_phase = sums([row for row in phases if row["gpu_energy_j"] is not None], lambda r: r["rank"], "gpu_energy_j")

@@ -1,4 +1,4 @@
-"""Attempts as agents leave them, without launching anything."""
+"""Attempts with the files that agents write, made without a launch."""
 
 import gzip
 import json
@@ -20,14 +20,20 @@ def tiny_run(**changes: Any) -> PlannedRun:
 
 
 def leave(folder: Path, run: PlannedRun, **report: Any) -> Path:
-    """Make the attempt of a launch whose ranks all finished and whose launcher has gone; return its folder."""
+    """Make the attempt of a launch whose ranks have all finished and whose launcher has ended; return its folder.
+
+    Args:
+        folder: Folder of the run.
+        run: The run.
+        report: Fields of the node's report to change.
+    """
     raw = new_attempt(folder, run, 1)
     fill(raw, run, **report)
     return raw
 
 
 def fill(raw: Path, run: PlannedRun, **report: Any) -> None:
-    """Leave in an attempt what the agent and its ranks do."""
+    """Write the files of an agent and its ranks into an attempt. Arguments as for `leave`."""
     for name in ("nodes", "steps", "status", "telemetry", "traces", "logs"):
         (raw / name).mkdir()
     for rank in range(run.point.num_gpus):

@@ -1,4 +1,4 @@
-"""A made-up table `telemetry_checks`: measured runs, a simulated one, a sensor card, a trial of the sampler's cost."""
+"""A made-up table `telemetry_checks`: measured runs, a simulated run, a sensor card and a trial of sampling cost."""
 
 from typing import Any
 
@@ -27,26 +27,27 @@ SIZES = {
 
 
 def checks_of(runs: tuple[str, ...] = ("one", "two", "three")) -> pd.DataFrame:
-    """Return the table of some measured runs and a simulated one."""
-    chance = np.random.default_rng(1)
+    """Return the table of measured runs and a simulated run."""
+    random = np.random.default_rng(1)
     rows: list[dict[str, Any]] = []
     for run in runs:
         for check, size in SIZES.items():
-            values = chance.normal(0, size, 40) if CHECKS[check][0] == "1" else chance.lognormal(np.log(size), 0.4, 40)
+            values = random.normal(0, size, 40) if CHECKS[check][0] == "1" else random.lognormal(np.log(size), 0.4, 40)
             rows.append(row(run, "measured", check, values))
         rows.append(row(run, "measured", "gaps", np.array([0.001])) | {"num": 12, "of_total": 12000.0})
         rows.append(row(run, "measured", "stale", np.array([0.0])) | {"num": 0, "of_total": 12000.0})
         rows[-3] |= {"num": 3}
         next(r for r in rows if r["subject"] == run and r["check"] == "zeus").update(of_total=39.0)
-    rows.append(row("four", "simulated", "integral_10s", chance.normal(0.001, 0.003, 50)))
+    rows.append(row("four", "simulated", "integral_10s", random.normal(0.001, 0.003, 50)))
     rows += sensor_checks(Sensors({"h200": CARD}, {"trial": TRIAL}))
     return TELEMETRY_CHECKS.from_rows(rows).to_pandas()
 
 
 def row(run: str, origin: str, check: str, values: np.ndarray) -> dict[str, Any]:
+    """Return a row of the table from the values of a check."""
     p10, p50, p90 = np.percentile(values, [10, 50, 90])
-    found = {"value": p50, "low": p10, "high": p90, "p99": np.percentile(np.abs(values), 99)}
+    sizes = np.abs(values)
     return {
         "subject": run, "origin": origin, "check": check, "unit": CHECKS[check][0], "num": len(values),
-        "worst": np.abs(values).max(), **found,
+        "worst": sizes.max(), "value": p50, "low": p10, "high": p90, "p99": np.percentile(sizes, 99),
     }  # fmt: skip

@@ -19,7 +19,7 @@ FIGURE = {
 
 
 def point(run: str, origin: str = "simulated", **columns: Any) -> dict[str, Any]:
-    """Return a row of table `points`; what is not said is as usual, or null."""
+    """Return a row of table `points`. Columns that are not given have the default of the setting, otherwise null."""
     settings = {name: value for name, value in DEFAULTS.items() if name in {column.name for column in POINTS.columns}}
     lists = {column.name: [] for column in POINTS.columns if column.type == "names"}
     row: dict[str, Any] = dict.fromkeys((column.name for column in POINTS.columns), None) | settings | lists
@@ -34,12 +34,19 @@ def gpu(run: str, node: int, device: int, **columns: Any) -> dict[str, Any]:
 
 
 def kernel(run: str, kind: str, sum_s: float) -> dict[str, Any]:
-    """Return a row of table `kernels`: communication, but for kind `gemm`."""
+    """Return a row of table `kernels`, which is communication unless its kind is `gemm`."""
     return {"run": run, "class": "gemm" if kind == "gemm" else "comm", "kind": kind, "sum_s": sum_s}
 
 
 def configure(folder: Path, claims: list[dict[str, Any]], figure: str = "", **more: Any) -> Path:
-    """Return a folder of configuration with claims, and a figure as CSV."""
+    """Write a configuration with claims and a figure; return its folder.
+
+    Args:
+        folder: Folder to write into.
+        claims: Claims.
+        figure: Content of the figure's CSV file.
+        more: Other members of claims.yaml.
+    """
     content: dict[str, Any] = {"study": "a made-up study", "rear_slots": [0, 3], "front_slots": [1, 2]}
     content |= {"figures": {"one": FIGURE}, "claims": claims} | more
     published = folder / "published"

@@ -1,6 +1,6 @@
-"""Subcommands called in processes forked from one that has imported them, since importing takes a second or two.
+"""Runs subcommands in processes forked from a server that has imported them, which saves one or two seconds each.
 
-`python -m tests.commands SOCKET` is a server of `triplepoint.forks`; the package is that of this repository.
+`python -m tests.commands SOCKET` is such a server, of `triplepoint.forks`, with the package of this repository.
 """
 
 import atexit
@@ -33,13 +33,20 @@ sys.exit("no server" if status is None else status)
 def triplepoint(
     folder: Path, *words: str, stdin: str = "", environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Do what `triplepoint WORDS` does in `folder`."""
+    """Run `triplepoint WORDS` in a folder.
+
+    Args:
+        folder: Working folder.
+        words: Subcommand and its arguments.
+        stdin: Standard input.
+        environment: Environment variables; if None, those of this process.
+    """
     call = [sys.executable, "-SIE", "-c", CLIENT, address(), *words]
     return subprocess.run(call, cwd=folder, env=environment, input=stdin, capture_output=True, text=True)
 
 
 def shell_function() -> dict[str, str]:
-    """Return variables with which `triplepoint` in bash is forked too, but for gangs, which are to be its children."""
+    """Return variables with which bash also forks `triplepoint`. Launches are not forked: gangs are to be children."""
     call = f"{sys.executable} -SIE -c '{CLIENT}' {address()}"
     body = f'if [ "$1" = launch ]; then command triplepoint "$@"; else {call} "$@"; fi'
     return {"BASH_FUNC_triplepoint%%": f"() {{ {body}\n}}"}
@@ -47,9 +54,9 @@ def shell_function() -> dict[str, str]:
 
 @cache
 def address() -> str:
-    """Start the process that imports subcommands, and return its socket."""
+    """Start the server and return the path of its socket."""
     path = Path(tempfile.mkdtemp(), "socket")
-    # It ends with its standard input, however the tests end, and removes its folder.
+    # The server ends when its standard input closes, however the tests end, and removes the folder.
     server = subprocess.Popen([sys.executable, "-m", __name__, path], cwd=ROOT, stdin=subprocess.PIPE)
     atexit.register(server.communicate)
     while not path.exists():

@@ -1,4 +1,4 @@
-"""For all tests."""
+"""Settings of all tests."""
 
 import os
 import sys
@@ -7,17 +7,17 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-# Launches of tests that run side by side wait for those of their own pytest only, and for nobody's real measurement.
+# Launches wait for other launches of the same pytest only, not for other test runs or for real measurements.
 os.environ["TRIPLEPOINT_MACHINE"] = f"triplepoint-tests-{os.getpid()}"
 
-# The deadline of an example is of wall time: beside other tests a property would fail for that.
+# The deadline of an example is wall time, which other tests that run at the same time would exceed.
 settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
 
 
 @pytest.fixture(autouse=True)
-def _modules_are_found_as_before() -> Iterator[None]:
-    """Commands hide pandas from their process, which is that of the next test too."""
+def _restore_module_finders() -> Iterator[None]:
+    """Undo the hiding of pandas by commands, because the next test runs in the same process."""
     before = list(sys.meta_path)
     yield
     sys.meta_path[:] = before

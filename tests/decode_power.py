@@ -1,4 +1,4 @@
-"""Measured power of GPUs that decode beside what is predicted: `tests/data/node_power/decode_h100.csv`."""
+"""Measured and predicted power of GPUs during decoding: `tests/data/node_power/decode_h100.csv`."""
 
 import csv
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from triplepoint.published.rows import read_row
 
 FILE = Path(__file__).parent / "data" / "node_power" / "decode_h100.csv"
 _PROMPT_TOKENS = 512
-"""Assumed, as none is published."""
+"""Length of the prompt. Assumed, because none is published."""
 _NAMES = {
     "Llama-3.1-8B-Instruct": "Llama3-8B",
     "Llama-3.3-70B-Instruct": "Llama3-70B",
@@ -20,12 +20,21 @@ _NAMES = {
     "Qwen3-30B-A3B-Thinking-2507": "Qwen3-30B-A3B",
     "gemma-3-27b-it": "Gemma3-27B",
 }
-"""Of models, as `config/published/models.yaml` spells them; others are called the same."""
+"""Names of models in `config/published/models.yaml`, if they differ from those of the file."""
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """A row: mean power of a GPU, measured and predicted with its 90 % interval. Unit: W."""
+    """A row of the file.
+
+    Attributes:
+        model: Name of the model in the file.
+        batch_size: Number of sequences decoded together by all GPUs.
+        measured_w: Measured mean power of a GPU. Unit: W.
+        predicted_w: Predicted mean power of a GPU. Unit: W.
+        low_w: Lower end of the 90 % interval of the prediction. Unit: W.
+        high_w: Upper end of that interval. Unit: W.
+    """
 
     model: str
     batch_size: int

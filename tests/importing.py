@@ -1,4 +1,4 @@
-"""Recordings of other tools, read in tests."""
+"""Reads recordings of other tools in tests."""
 
 from pathlib import Path
 
@@ -18,11 +18,11 @@ def read(path: Path, wanted: Wanted | None = None, work: Span | None = None) -> 
 
 
 def part(telemetry: Telemetry, device: str = "gpu0", host: str | None = None) -> Part:
-    """Return the samples of a device, of the first host unless one is named."""
+    """Return the samples of a device of a host, by default of the first host."""
     samples = telemetry.hosts[host or next(iter(telemetry.hosts))]
     return next(part for part in samples.parts if part.device == device)
 
 
-def values(found: Part, column: str) -> np.ndarray:
-    """Return a column of a device's samples."""
-    return found.values[:, list(found.columns).index(column)]
+def values(samples: Part, column: str) -> np.ndarray:
+    """Return a column of the samples of a device."""
+    return samples.values[:, list(samples.columns).index(column)]

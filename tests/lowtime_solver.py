@@ -1,22 +1,24 @@
-"""The same pipeline and the same time-cost points solved by lowtime, the solver of Perseus."""
+"""Solves a pipeline with the same choices of time and energy with lowtime, the solver of Perseus."""
 
 import numpy as np
 
-from triplepoint.advise.frontier_solve import Choices, Float
+from triplepoint.advise.frontier.solve import Choices, Float
 from triplepoint.simulate.timeline.schedule import Order
 
 _UNIT_J = 1e-2
 
 
 def least_energy_j(order: Order, choices: Choices, waiting_w: float, most_s: float, unit_s: float) -> float:
-    """Return the energy beyond waiting that lowtime leaves when all passes are done in a time. Unit: J.
+    """Return the least energy, by lowtime, with which all passes finish in time. Unit: J.
+
+    The energy of waiting is not included.
 
     Args:
-        order: The pipeline; sends take no time.
-        choices: Time, in whole units, and energy of passes by clock; costs go in straight lines between them.
-        waiting_w: Power of a GPU that waits. Unit: W.
-        most_s: When all passes have to be done. Unit: s.
-        unit_s: Time lowtime counts in. Unit: s.
+        order: Order of the passes in the pipeline. Sends take no time.
+        choices: Time, in whole units, and energy of passes by clock. Costs between them are interpolated linearly.
+        waiting_w: Power of a waiting GPU. Unit: W.
+        most_s: Time until which all passes have to finish. Unit: s.
+        unit_s: Unit of time of lowtime. Unit: s.
     """
     import networkx
     from lowtime.operation import CandidateExecutionOptions, DummyOperation, ExecutionOption, Operation, OperationSpec
@@ -26,12 +28,12 @@ def least_energy_j(order: Order, choices: Choices, waiting_w: float, most_s: flo
     for stage, kind, chunk in np.ndindex(choices.seconds.shape[:3]):
         seconds = choices.seconds[stage, kind, chunk]
         cost_j = choices.active_j[stage, kind, chunk] + seconds * (choices.standing_w[stage] - waiting_w)
-        kept = slice(0, int(cost_j.argmin()) + 1)
+        useful = slice(0, int(cost_j.argmin()) + 1)  # slower choices cost more than the cheapest one
         options = CandidateExecutionOptions(options=[
             ExecutionOption(real_time=(round(s / unit_s) + 0.25) * unit_s, unit_time=unit_s, cost=float(j), knob=index)
-            for index, (s, j) in enumerate(zip(seconds[kept], cost_j[kept], strict=True))
+            for index, (s, j) in enumerate(zip(seconds[useful], cost_j[useful], strict=True))
         ])  # fmt: skip
-        model = _Line(np.rint(seconds[kept] / unit_s), cost_j[kept])
+        model = _PiecewiseLinearCost(np.rint(seconds[useful] / unit_s), cost_j[useful])
         specs[stage, kind, chunk] = OperationSpec(options=options, cost_model=model)
     graph = networkx.DiGraph()
     operations = []
@@ -57,11 +59,11 @@ def least_energy_j(order: Order, choices: Choices, waiting_w: float, most_s: flo
     raise AssertionError(f"lowtime is never as fast as {most_s} s")
 
 
-class _Line:
-    """Cost in straight lines between points, as a cost model of lowtime.
+class _PiecewiseLinearCost:
+    """Cost model of lowtime, linear between points.
 
-    Each unit of time costs a whole number of units of energy, so that a convex curve stays one: lowtime 0.3.0 stops in
-    its maximum flow ("no flow to cancel") where rounding makes another of it.
+    Each unit of time costs a whole number of units of energy, so that a convex curve remains convex. If rounding makes
+    it non-convex, lowtime 0.3.0 stops in its maximum flow ("no flow to cancel").
     """
 
     def __init__(self, times: Float, cost_j: Float) -> None:

@@ -1,9 +1,9 @@
 """Simulated clusters with one known fault each, as runs with all tables that `triplepoint why` reads.
 
-Heat, power and clocks are the simulator's: with bad contact, blocked air, a warm inlet, a lower power limit or a pulled
-brake its own closed loop says what sensors show and how much longer kernels last. Faults the simulator does not know
-(a slow adapter, a slow host, late data, a GPU that is slow at its full clock) are put into the operations of a sound
-run and replayed: what waits for them is moved by the same replay that `why` uses, their cause is not told.
+The simulator models heat, power and clocks. For bad contact, blocked air, a warm inlet, a lower power limit or a power
+brake, its closed loop gives the sensor readings and the longer kernel times. The simulator does not model a slow
+network adapter, a slow host, late data, or a GPU that is slow at its full clock. These faults are applied to the
+operations of a sound run, and the replay of `why` moves all operations that wait for them. `why` is not told the cause.
 """
 
 import shutil
@@ -40,22 +40,22 @@ from triplepoint.why.sensed import sense
 
 CONFIG = Path("config")
 PP, DP, PER_NODE = 2, 8, 2
-"""Eight nodes of two GPUs: four nodes are a stage, and every transfer of the pipeline leaves its node."""
+"""Two stages of four nodes with two GPUs each, so that every transfer of the pipeline leaves its node."""
 CLUSTER = "h200x32"
 
 
 @dataclass(frozen=True, eq=False)
 class Fault:
-    """What is wrong with a cluster.
+    """Fault of a cluster.
 
     Attributes:
-        cause: What `why` should say; None of a sound cluster.
-        gpu: Node and GPU.
-        conditions: Of the cluster, as its file has them.
-        limit_w: Power limit of that GPU alone. Unit: W.
-        inlet_c: Inlet of its node alone. Unit: degC.
-        late: Change of its operations; a key of `LATE`, and how much.
-        seed: Of the draw of parts and of noise.
+        cause: Cause that `why` should report; None for a sound cluster.
+        gpu: Node, and GPU in the node, with the fault.
+        conditions: Changed conditions of the cluster, as in its file.
+        limit_w: Power limit of that GPU only, None if unchanged. Unit: W.
+        inlet_c: Inlet temperature of its node only, None if unchanged. Unit: degC.
+        late: Change of its operations, None if there is none: a key of `LATE`, and the size of the change.
+        seed: Seed of manufacturing spread and noise.
     """
 
     cause: str | None
@@ -73,12 +73,12 @@ class Fault:
 
 
 def write_cluster(folder: Path, fault: Fault, run: PlannedRun | None = None) -> Path:
-    """Simulate a run on a cluster with a fault, and return the run's folder with its tables.
+    """Simulate a run on a cluster with a fault, and write its tables; return the folder of the run.
 
     Args:
-        folder: Where to.
+        folder: Folder to write into.
         fault: The fault.
-        run: What runs; two stages of eight replicas on nodes of two GPUs if not given.
+        run: The run. If None, two stages of eight replicas on nodes of two GPUs.
     """
     config = shutil.copytree(CONFIG, folder / "config")
     path = config / "clusters" / f"{CLUSTER}.yaml"
@@ -93,18 +93,18 @@ def write_cluster(folder: Path, fault: Fault, run: PlannedRun | None = None) -> 
     out = folder / "results" / "runs" / run.run
     out.mkdir(parents=True)
     (out / "point.json").write_text(run.model_dump_json())
-    usual = warm.machine_of
+    original_machine_of = warm.machine_of
 
     def machine_of(*arguments: Any) -> Machine:
-        made = usual(*arguments[:5], fault.seed)
-        if not arguments[0].bad_contact:  # the sound cluster, whose pace all others keep
-            return made
-        limits, inlet_c = made.limits_w.copy(), made.inlet_c.copy()
+        machine = original_machine_of(*arguments[:5], fault.seed)
+        if not arguments[0].bad_contact:  # the sound cluster, with whose pace all others are compared
+            return machine
+        limits_w, inlet_c = machine.limits_w.copy(), machine.inlet_c.copy()
         if fault.limit_w is not None:
-            limits[fault.gpu] = fault.limit_w
+            limits_w[fault.gpu] = fault.limit_w
         if fault.inlet_c is not None:
             inlet_c[fault.gpu[0]] = fault.inlet_c
-        return replace(made, power_limit_w=limits, inlet_c=inlet_c)
+        return replace(machine, power_limit_w=limits_w, inlet_c=inlet_c)
 
     with patch.object(warm, "machine_of", machine_of):
         manifest = simulate_run.simulate_run(run, out / "raw", config)
@@ -116,14 +116,18 @@ def write_cluster(folder: Path, fault: Fault, run: PlannedRun | None = None) -> 
 
 
 @cache
-def _selected() -> Plan:
+def _plan() -> Plan:
     return select(CONFIG, None, ["cpu-local"], [CLUSTER])
 
 
 def planned_run(seed: int, **changed: Any) -> PlannedRun:
-    """Return the run of two stages of eight replicas; settings of its point may be changed."""
-    found = _selected()
-    run = next(entry.planned for entry in found.valid if "llama3-30b_h200x32_tp4-pp4-dp2" in entry.run)
+    """Return the run of two stages of eight replicas.
+
+    Args:
+        seed: Seed of the point.
+        changed: Fields of the point to change.
+    """
+    run = next(entry.planned for entry in _plan().valid if "llama3-30b_h200x32_tp4-pp4-dp2" in entry.run)
     steps = run.point.steps.model_copy(update={"warmup": 2, "measured": 6, "profiled": 1})
     changes = {
         "model": Catalogue(CONFIG).model("llama2-7b"),
@@ -142,30 +146,30 @@ def planned_run(seed: int, **changed: Any) -> PlannedRun:
 
 
 LATE: Mapping[str, str] = {
-    "network": "its transfers last so many times as long",
-    "launch": "so many seconds pass before each of its operations",
-    "data": "its step begins so many seconds later",
-    "computation": "its passes last so many times as long, at the clock of its peers",
+    "network": "factor on the duration of its transfers",
+    "launch": "delay before each of its operations, in s",
+    "data": "delay of the start of its step, in s",
+    "computation": "factor on the duration of its passes, at the clock of its peers",
 }
-"""Changes of operations."""
+"""Changes of operations by name, and the meaning of their size."""
 NOISE = 0.01
-"""Standard deviation of every duration, relative."""
+"""Relative standard deviation of the noise of every duration."""
 
 
 def with_fault(operations: Operations, fault: Fault) -> Operations:
-    """Return operations of a sound run as they would be with a late worker, every duration with some noise."""
+    """Return the operations of a sound run as they would be with a late worker, with noise on every duration."""
     random = np.random.default_rng(fault.seed)
     order = find_order(operations)
     gap_s, is_first = find_gaps(operations, order)
     work_s = operations.work_s * (1 + NOISE * random.standard_normal(operations.work_s.shape))
-    is_own = operations.of_worker("rank") == fault.rank
+    is_of_rank = operations.of_worker("rank") == fault.rank
     name, size = fault.late or ("launch", 0.0)
     if name == "network":
-        work_s[np.isin(operations.group, operations.group[is_own & operations.is_comm])] *= size
+        work_s[np.isin(operations.group, operations.group[is_of_rank & operations.is_comm])] *= size
     elif name == "computation":
-        work_s[is_own & ~operations.is_comm] *= size
+        work_s[is_of_rank & ~operations.is_comm] *= size
     else:
-        gap_s = gap_s + np.where(is_own & (is_first == (name == "data")), size, 0.0)[:, None]
+        gap_s = gap_s + np.where(is_of_rank & (is_first == (name == "data")), size, 0.0)[:, None]
     times = replay(operations, order, work_s, gap_s)
     is_shared = np.bincount(operations.group)[operations.group] > 1
     start_s = times.start_s + np.where(is_shared[:, None], gap_s, 0.0)
@@ -189,7 +193,7 @@ CLUSTERS: tuple[Fault, ...] = (
     Fault("power limit", (0, 0), limit_w=550.0, seed=7),
     Fault("power limit", (3, 1), limit_w=350.0),
 )
-"""Clusters whose heat, power and clocks are simulated."""
+"""Clusters with simulated heat, power and clocks."""
 
 LATE_CLUSTERS: tuple[Fault, ...] = (
     *(Fault(None, seed=seed) for seed in range(10, 14)),
@@ -205,7 +209,7 @@ LATE_CLUSTERS: tuple[Fault, ...] = (
     Fault("computation", (3, 1), late=("computation", 1.1), seed=23),
     Fault("computation", (4, 0), late=("computation", 1.5), seed=24),
 )
-"""Clusters made of the first sound one: its operations with a fault and noise, its telemetry as it is."""
+"""Clusters made from the first sound cluster: its operations with a fault and noise, its telemetry unchanged."""
 
 
 def replica_and_stage(rank: int) -> tuple[int, int]:
@@ -214,55 +218,58 @@ def replica_and_stage(rank: int) -> tuple[int, int]:
 
 
 def why_late(run: Path, fault: Fault) -> Answer:
-    """Return why a sound run would be slow with a late worker."""
+    """Return the answer of `why` for a sound run with a late worker."""
     operations = with_fault(operations_of_traces(run, replica_and_stage, PER_NODE), fault)
     manifest = read_manifest(run / "raw" / "manifest.json")
-    sensed = {one.rank: one for one in sense(run, manifest, lambda rank: replica_and_stage(rank)[1])}
+    sensed = {gpu.rank: gpu for gpu in sense(run, manifest, lambda rank: replica_and_stage(rank)[1])}
     return answer_of("late", "traces", operations, sensed, PP * DP, lambda place: (place[1] * DP + place[0],), ())
 
 
-def confusion_table(found: Sequence[tuple[str | None, str | None]]) -> list[str]:
-    """Return a Markdown table of clusters by their true cause and the cause that comes first, '' for none."""
-    causes = [*CAUSES, None]
-    kept = [cause for cause in causes if any(cause in pair for pair in found)]
-    names = [cause or "none" for cause in kept]
-    lines = [f"| true cause | {' | '.join(names)} |", "|---" * (len(kept) + 1) + "|"]
-    counts = Counter(found)
-    for cause, name in zip(kept, names, strict=True):
-        lines.append(f"| {name} | {' | '.join(str(counts[cause, said] or '') for said in kept)} |")
+def confusion_table(causes: Sequence[tuple[str | None, str | None]]) -> list[str]:
+    """Return a Markdown table with the number of clusters by true cause and reported cause.
+
+    Args:
+        causes: True cause and first reported cause of each cluster; None for no cause.
+    """
+    shown = [cause for cause in (*CAUSES, None) if any(cause in pair for pair in causes)]
+    names = [cause or "none" for cause in shown]
+    lines = [f"| true cause | {' | '.join(names)} |", "|---" * (len(shown) + 1) + "|"]
+    counts = Counter(causes)
+    for cause, name in zip(shown, names, strict=True):
+        lines.append(f"| {name} | {' | '.join(str(counts[cause, reported] or '') for reported in shown)} |")
     return lines
 
 
 def draw_faults(number: int, seed: int) -> list[Fault]:
-    """Return faults of drawn kind, place and size: from hardly to be seen to plain."""
+    """Return faults of random kind, place and size. The smallest are barely detectable, the largest are obvious."""
     random = np.random.default_rng(seed)
-    made: list[Fault] = []
+    faults: list[Fault] = []
     for index in range(number):
         node, gpu = int(random.integers(PP * DP // PER_NODE)), int(random.integers(PER_NODE))
-        part, own = f"node{node}.gpu{gpu}", {"gpu": (node, gpu), "seed": 100 + index}
+        part, place = f"node{node}.gpu{gpu}", {"gpu": (node, gpu), "seed": 100 + index}
         kinds: list[Callable[[], Fault]] = [
-            lambda own=own: Fault(None, **own),
-            lambda own=own, part=part: Fault(
-                "contact", conditions={"bad_contact": {part: random.uniform(3, 8)}}, **own
+            lambda place=place: Fault(None, **place),
+            lambda place=place, part=part: Fault(
+                "contact", conditions={"bad_contact": {part: random.uniform(3, 8)}}, **place
             ),
-            lambda own=own, part=part: Fault(
-                "contact", conditions={"blocked_airflow": {part: random.uniform(0.3, 0.5)}}, **own
+            lambda place=place, part=part: Fault(
+                "contact", conditions={"blocked_airflow": {part: random.uniform(0.3, 0.5)}}, **place
             ),
-            lambda own=own: Fault("heat", inlet_c=random.uniform(50, 60), **own),
-            lambda own=own: Fault("power limit", limit_w=random.uniform(300, 600), **own),
-            lambda own=own: Fault("network", late=("network", random.uniform(1.2, 4)), **own),
-            lambda own=own: Fault("launch", late=("launch", 10 ** random.uniform(-2.5, -1.5)), **own),
-            lambda own=own: Fault("data", late=("data", random.uniform(0.03, 0.5)), **own),
-            lambda own=own: Fault("computation", late=("computation", random.uniform(1.03, 1.5)), **own),
+            lambda place=place: Fault("heat", inlet_c=random.uniform(50, 60), **place),
+            lambda place=place: Fault("power limit", limit_w=random.uniform(300, 600), **place),
+            lambda place=place: Fault("network", late=("network", random.uniform(1.2, 4)), **place),
+            lambda place=place: Fault("launch", late=("launch", 10 ** random.uniform(-2.5, -1.5)), **place),
+            lambda place=place: Fault("data", late=("data", random.uniform(0.03, 0.5)), **place),
+            lambda place=place: Fault("computation", late=("computation", random.uniform(1.03, 1.5)), **place),
         ]
-        made.append(kinds[index % len(kinds)]())
-    return made
+        faults.append(kinds[index % len(kinds)]())
+    return faults
 
 
 def main() -> None:
-    """Print the confusion table of drawn clusters: `python -m tests.made_up_clusters NUMBER SEED`."""
+    """Print the confusion table of random clusters: `python -m tests.made_up_clusters NUMBER SEED`."""
     number, seed = map(int, sys.argv[1:3])
-    found: list[tuple[str | None, str | None]] = []
+    causes: list[tuple[str | None, str | None]] = []
     with tempfile.TemporaryDirectory() as folder:
         sound = write_cluster(Path(folder) / "sound", CLUSTERS[0])
         for index, fault in enumerate(draw_faults(number, seed)):
@@ -271,11 +278,12 @@ def main() -> None:
             else:
                 answer = why_late(sound, fault)
             first = answer.findings[0] if answer.findings else None
-            found.append((fault.cause, first.cause if first else None))
-            if found[-1][0] != found[-1][1] or (first and first.rank // PER_NODE != fault.gpu[0]):
-                sizes = [fault.conditions, fault.limit_w, fault.inlet_c, fault.late]
-                print(f"{fault.cause} of rank {fault.rank}, {[one for one in sizes if one]}: said {first}")
-    print("\n".join(confusion_table(found)))
+            reported = first.cause if first else None
+            causes.append((fault.cause, reported))
+            if fault.cause != reported or (first and first.rank // PER_NODE != fault.gpu[0]):
+                sizes = [size for size in (fault.conditions, fault.limit_w, fault.inlet_c, fault.late) if size]
+                print(f"{fault.cause} of rank {fault.rank}, {sizes}: said {first}")
+    print("\n".join(confusion_table(causes)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tests that mount a small or read-only file system, in a mount namespace of their own."""
+"""Mark of tests that mount a small or read-only file system in a mount namespace."""
 
 import shutil
 import subprocess

@@ -1,6 +1,6 @@
-"""Executes the cells of a notebook in this process: `python -m tests.notebooks FILE` writes their outputs into it.
+"""Executes the cells of a notebook in this process. `python -m tests.notebooks FILE` writes their outputs into it.
 
-Cells are plain Python; the value of a last expression is the output, as text, HTML of a table, or PNG of a figure.
+Cells are plain Python. The output is the value of the last expression: text, HTML of a table, or PNG of a figure.
 """
 
 import ast
@@ -18,7 +18,7 @@ from nbformat.v4 import new_output
 
 
 def execute(notebook: NotebookNode) -> dict[str, Any]:
-    """Execute all code cells in order, put their outputs into them, and return the names they defined."""
+    """Execute all code cells in order and store their outputs in them; return the names that they define."""
     matplotlib.use("Agg")
     names: dict[str, Any] = {"__name__": "__notebook__"}
     for number, cell in enumerate((cell for cell in notebook.cells if cell.cell_type == "code"), 1):
@@ -32,7 +32,7 @@ def execute(notebook: NotebookNode) -> dict[str, Any]:
 
 
 def _run(source: str, where: str, names: dict[str, Any]) -> Any:
-    """Execute one cell and return the value of its last statement, None if that is no expression."""
+    """Execute one cell; return the value of its last statement, None if that is not an expression."""
     tree = ast.parse(source, where)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, where, "exec"), names)

@@ -26,7 +26,11 @@ TINY = ModelConfig(
 
 
 def tiny_point(**changes: Any) -> Point:
-    """Return a two-rank data parallel point that trains in well under a second a step."""
+    """Return a data-parallel point of two ranks with steps well below a second.
+
+    Args:
+        changes: Fields of the point to change.
+    """
     fields: dict[str, Any] = {
         "model": TINY,
         "cluster": PointCluster(name="cpu-local", device="cpu", gpu=None, gpus_per_node=8),
@@ -44,7 +48,13 @@ def tiny_point(**changes: Any) -> Point:
 
 
 def planned(point: Point, run: str = "tiny", **limits: Any) -> PlannedRun:
-    """Return `point` ready to launch on this machine."""
+    """Return a point as a run that can be launched on this machine.
+
+    Args:
+        point: The point.
+        run: Name of the run.
+        limits: Limits to change.
+    """
     settings = {"executor": "local", "time_limit_s": 120.0, "hang_timeout_s": 60.0} | limits
     return PlannedRun(run=run, digest=point.digest(), point=point, limits=Limits(**settings))
 
@@ -58,6 +68,6 @@ def write_run(results: Path, run: PlannedRun) -> Path:
 
 
 def refused(point: Point) -> str | None:
-    """Return why the engine of a point cannot run it, or None."""
+    """Return the reason why the engine of a point cannot run it, None if it can."""
     point = point.model_copy(update={"engine_revision": engine_revision(point)})
     return refusal(point, limits=get_engine(point.engine).LIMITS)

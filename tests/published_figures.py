@@ -1,4 +1,4 @@
-"""The published study's figures beside what is predicted for the same points."""
+"""Published figures of the reference study, and predictions for the same points."""
 
 import csv
 import math
@@ -18,7 +18,7 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Point
 from triplepoint.plan import select
 from triplepoint.simulate.artefacts.simulate_run import job_of
-from triplepoint.simulate.costs import slowest_of
+from triplepoint.simulate.costs import slowest_gpu_factor
 from triplepoint.simulate.heat import nodes
 from triplepoint.simulate.heat.devices import equal_devices
 from triplepoint.simulate.heat.known import mean_sigma_k
@@ -32,7 +32,7 @@ from triplepoint.simulate.step import simulate_step
 FIGURES = Path("config/published/figures")
 CLUSTER = "h200x32"
 SLOTS_LEARNED = (1, 2)
-"""Nodes of figure 17 that chassis parameters may be learned from; node 3 judges them."""
+"""Nodes of figure 17 to which chassis parameters may be fitted. Node 3 is for validation."""
 
 
 def read(name: str) -> list[dict[str, str]]:
@@ -42,13 +42,13 @@ def read(name: str) -> list[dict[str, str]]:
 
 
 def number(text: str) -> float:
-    """Return the number in a cell; NaN for an empty one."""
+    """Return the number in a cell, NaN if the cell is empty."""
     return float(text) if text else float("nan")
 
 
-def layout_of(words: str) -> dict[str, Any]:
-    """Return the settings a name such as `TP8-PP4` or `TP8-FSDP` states."""
-    tp, other = words.split("-")
+def layout_of(name: str) -> dict[str, Any]:
+    """Return the settings of a layout's name, such as `TP8-PP4` or `TP8-FSDP`."""
+    tp, other = name.split("-")
     is_fsdp = other == "FSDP"
     return {
         "tp": int(tp.removeprefix("TP")),
@@ -58,45 +58,52 @@ def layout_of(words: str) -> dict[str, Any]:
 
 @cache
 def points() -> tuple[Point, ...]:
-    """Return the points of the published grid that can run, on H200, simulated."""
+    """Return the simulated training points of the published grid on H200 that can run."""
     entries = select(CONFIG, None, ["cpu-local"], ["h200x32"]).valid
-    found = [entry.planned.point for entry in entries if entry.planned.point.engine == "simulated"]
-    return tuple(point for point in found if point.cluster.name == CLUSTER and point.task == "pretrain")
+    simulated = [entry.planned.point for entry in entries if entry.planned.point.engine == "simulated"]
+    return tuple(point for point in simulated if point.cluster.name == CLUSTER and point.task == "pretrain")
 
 
-def point_of(model: str, words: str, micro_batch_size: int, recompute: str) -> Point:
-    """Return the point of the grid with a layout, without overlap."""
-    wanted = layout_of(words)
+def point_of(model: str, layout: str, micro_batch_size: int, recompute: str) -> Point:
+    """Return the point of the grid with these settings, without overlap.
+
+    Args:
+        model: Name of the model.
+        layout: Name of the layout, such as `TP8-PP4`.
+        micro_batch_size: Micro-batch size.
+        recompute: Recomputation.
+    """
+    settings = layout_of(layout)
     for point in points():
         if (
             point.model.name == model
             and point.micro_batch_size == micro_batch_size
             and point.recompute == recompute
             and not point.overlap
-            and all(getattr(point.layout, key) == value for key, value in wanted.items())
+            and all(getattr(point.layout, key) == value for key, value in settings.items())
         ):
             return point
-    raise LookupError(f"{model} {words} micro-batch {micro_batch_size} {recompute}")
+    raise LookupError(f"{model} {layout} micro-batch {micro_batch_size} {recompute}")
 
 
 @cache
 def prediction_of(point: Point) -> Prediction:
-    """Return what is predicted of a point on the published cluster."""
+    """Return the prediction of a point on the published cluster."""
     catalogue = Catalogue(CONFIG)
     return predict_job(job_of(point, catalogue), None, CONFIG, catalogue.cluster(CLUSTER))
 
 
 @cache
 def warm_of(point: Point) -> Warm[Any]:
-    """Return the job of a point, warm."""
+    """Return the job of a point in thermal steady state."""
     catalogue = Catalogue(CONFIG)
     job, cluster = job_of(point, catalogue), catalogue.cluster(CLUSTER)
     constants = read_calibrations(CONFIG)[0].constants(job)
 
-    def once_more(factor: dict[int, float]) -> Training[Any]:
+    def simulate(factor: dict[int, float]) -> Training[Any]:
         return Training(simulate_step(job, constants, CONFIG, factor))
 
-    return warm_up(once_more({}), once_more, cluster, CONFIG)
+    return warm_up(simulate({}), simulate, cluster, CONFIG)
 
 
 @dataclass(frozen=True)
@@ -109,70 +116,69 @@ class Row:
 
 
 def kernel_rows() -> Iterator[Row]:
-    """Yield the points of figure 10 that ran: seconds of kernels of a step, mean over stages.
+    """Yield the points of figure 10 that ran: kernel time of a step in s, mean over stages.
 
-    A middling rank computes for less than the slowest, and waits for that one in collectives. Receives and all-reduces
-    have all time that is left. Of FSDP all is one, since how long a rank waits in all-reduces depends on how fast its
-    own gathers are. Which stage is published is not said: its all-reduces are about those of the last one in figure 3,
-    its receives those of a stage in the middle.
+    A median rank computes for less time than the slowest rank, and waits for it in collectives. Receives and
+    all-reduces take the rest of the step. For FSDP only the total is compared, because the wait of a rank in
+    all-reduces depends on the speed of its gathers. The study does not state the stage: its all-reduces are about
+    those of the last stage in figure 3, its receives about those of a middle stage.
     """
     for cells in read("kernel_time_h200_gpt3"):
         if cells["compute_s"] == "OOM":
             continue
-        words, recompute = cells["parallelism"], "full" if cells["recompute"] == "on" else "none"
-        spread = {name: number(cells[f"{name}_s"]) for name in ("allgather", "reducescatter", "sendrecv", "allreduce")}
-        computed = number(cells["compute_s"]) + number(cells["memelem_other_s"])
+        layout, recompute = cells["parallelism"], "full" if cells["recompute"] == "on" else "none"
+        comm_s = {name: number(cells[f"{name}_s"]) for name in ("allgather", "reducescatter", "sendrecv", "allreduce")}
         published = {
-            "computation": computed,
-            "tensor parallel": spread["allgather"] + spread["reducescatter"],
-            "sends and waiting": spread["sendrecv"] + spread["allreduce"],
+            "computation": number(cells["compute_s"]) + number(cells["memelem_other_s"]),
+            "tensor parallel": comm_s["allgather"] + comm_s["reducescatter"],
+            "sends and waiting": comm_s["sendrecv"] + comm_s["allreduce"],
             "all": number(cells["total_s"]),
         }
-        predicted = kernel_seconds(point_of("gpt3-175b", words, 1, recompute))
-        if words.endswith("FSDP"):
+        predicted = kernel_seconds(point_of("gpt3-175b", layout, 1, recompute))
+        if layout.endswith("FSDP"):
             published, predicted = ({"all": seconds["all"]} for seconds in (published, predicted))
-        yield Row(f"{words} {cells['recompute']}", published, predicted)
+        yield Row(f"{layout} {cells['recompute']}", published, predicted)
 
 
 def kernel_seconds(point: Point) -> dict[str, float]:
-    """Return predicted seconds of kernels of a step at the clocks of its GPUs, mean over stages."""
+    """Return the predicted kernel time of a step at the clocks of its GPUs, mean over stages. Unit: s."""
     step = warm_of(point).load.ran
-    job, made_of = step.job, step.timeline.durations
-    passes = [made_of.forward, made_of.backward_input, made_of.backward_weight]
-    host, whole, comm = (
-        job.num_microbatches * sum(float(times.mean(axis=0).sum()) for times in of_passes)
-        for of_passes in (
-            [one.compute * one.host_share for one in passes],
-            [one.compute for one in passes],
-            [one.comm for one in passes],
+    job, durations = step.job, step.timeline.durations
+    passes = [durations.forward, durations.backward_input, durations.backward_weight]
+    host_s, compute_s, comm_s = (
+        job.num_microbatches * sum(float(times.mean(axis=0).sum()) for times in pass_times)
+        for pass_times in (
+            [part.compute * part.host_share for part in passes],
+            [part.compute for part in passes],
+            [part.comm for part in passes],
         )
     )
-    computed = whole - host + float(made_of.optimizer.total.mean())
-    waits = computed * (1 - 1 / slowest_of(job.num_gpus))
-    total = step.time_s - host
+    kernel_s = compute_s - host_s + float(durations.optimizer.total.mean())
+    waits_s = kernel_s * (1 - 1 / slowest_gpu_factor(job.num_gpus))
+    total_s = step.time_s - host_s
     return {
-        "computation": computed - waits,
-        "tensor parallel": comm + waits * (job.layout.tp > 1),
-        "sends and waiting": total - computed - comm + waits * (job.layout.tp == 1),
-        "all": total,
+        "computation": kernel_s - waits_s,
+        "tensor parallel": comm_s + waits_s * (job.layout.tp > 1),
+        "sends and waiting": total_s - kernel_s - comm_s + waits_s * (job.layout.tp == 1),
+        "all": total_s,
     }
 
 
 def stage_rows() -> Iterator[Row]:
-    """Yield the pipelines of figure 3: seconds in SendRecv of the median stage, in AllReduce of the stage with most.
+    """Yield the pipelines of figure 3: time in SendRecv of the median stage, largest time in AllReduce. Unit: s.
 
-    A stage that waits for another does so in a receive until its last pass, then in the all-reduce of the norm.
+    A stage waits for other stages in receives until its last pass, then in the all-reduce of the gradient norm.
     """
     for cells in read("kernel_time_per_stage_h200_gpt3"):
-        words = cells["parallelism"]
-        if words.endswith("FSDP"):
+        layout = cells["parallelism"]
+        if layout.endswith("FSDP"):
             continue
-        timeline = warm_of(point_of("gpt3-175b", words, 1, "full")).load.ran.timeline
+        timeline = warm_of(point_of("gpt3-175b", layout, 1, "full")).load.ran.timeline
         start, end, arrival = (times[:, :, 0] for times in (timeline.start, timeline.end, timeline.arrival))
         received = (start[:, 1:] - end[:, :-1]).sum(axis=1) + start[:, 0] + arrival[:, -1] - end[:, -1]
         reduced = timeline.optimizer_start - timeline.final_sync[:, 1]
         yield Row(
-            words,
+            layout,
             {
                 "SendRecv, median stage": number(cells["sendrecv_s_median"]),
                 "AllReduce, last stage": number(cells["allreduce_s_range"].split("-")[1]),
@@ -185,18 +191,18 @@ def stage_rows() -> Iterator[Row]:
 
 
 def microbatch_rows() -> Iterator[Row]:
-    """Yield the points of figure 13 that ran; time of a step is relative to the first layout's."""
+    """Yield the points of figure 13 that ran. Published step times are relative to that of the first layout."""
     for cells in read("microbatch_h200_gpt3"):
-        words = cells["config"].removeprefix("GPT3-175B ")
+        layout = cells["config"].removeprefix("GPT3-175B ")
         if not cells["power_avg_w"]:
             continue
-        point = point_of("gpt3-175b", words, int(cells["mbs"]), "full")
-        found, trace = prediction_of(point), warm_of(point).trace
+        point = point_of("gpt3-175b", layout, int(cells["mbs"]), "full")
+        prediction, trace = prediction_of(point), warm_of(point).trace
         efficiency = statistics.fmean(number(cells[f"norm_eff_{panel}"]) for panel in "PF")
         power_w = number(cells["power_avg_w"])
         step = (efficiency * power_w) ** -0.5 if efficiency > 0.02 else float("nan")
         yield Row(
-            f"{words} mb{cells['mbs']}",
+            f"{layout} mb{cells['mbs']}",
             {
                 "mean power": power_w,
                 "peak power": number(cells["power_peak_w"]),
@@ -206,31 +212,45 @@ def microbatch_rows() -> Iterator[Row]:
                 "step": step,
             },
             {
-                "mean power": found.power.gpu_power_w,
-                "peak power": found.power.gpu_power_peak_w,
+                "mean power": prediction.power.gpu_power_w,
+                "peak power": prediction.power.gpu_power_peak_w,
                 "clock": float(trace.clock_mhz.mean()),
                 "mean temperature": float(trace.temp_c.mean()),
-                "highest temperature": found.power.gpu_temp_max_c,
-                "step": found.step_time_s,
+                "highest temperature": prediction.power.gpu_temp_max_c,
+                "step": prediction.step_time_s,
             },
         )
 
 
 def relative_steps(rows: Sequence[Row]) -> list[tuple[str, float, float]]:
-    """Return published and predicted step times of pipelined points over their own medians."""
-    kept = [row for row in rows if np.isfinite(row.published["step"])]
-    middle = [statistics.median(getattr(row, which)["step"] for row in kept) for which in ("published", "predicted")]
-    return [(row.name, row.published["step"] / middle[0], row.predicted["step"] / middle[1]) for row in kept]
+    """Return name, published and predicted step time of pipelined points, each time over its median."""
+    pipelined = [row for row in rows if np.isfinite(row.published["step"])]
+    published_median = statistics.median(row.published["step"] for row in pipelined)
+    predicted_median = statistics.median(row.predicted["step"] for row in pipelined)
+    return [
+        (row.name, row.published["step"] / published_median, row.predicted["step"] / predicted_median)
+        for row in pipelined
+    ]
 
 
-def order_agrees(steps: Sequence[tuple[str, float, float]]) -> float:
+def rank_correlation(steps: Sequence[tuple[str, float, float]]) -> float:
     """Return Spearman's rank correlation of published and predicted step times."""
-    return float(spearmanr([one for _, one, _ in steps], [one for _, _, one in steps]).statistic)
+    _, published, predicted = zip(*steps, strict=True)
+    return float(spearmanr(published, predicted).statistic)
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A GPU of figure 17: published and predicted mean temperature, and the deviation it is known to. Unit: degC, K."""
+    """A GPU of figure 17.
+
+    Attributes:
+        layout: Name of the layout.
+        node: Number of the node, from 1.
+        gpu: Number of the GPU in its node.
+        published_c: Published mean temperature. Unit: degC.
+        predicted_c: Predicted mean temperature. Unit: degC.
+        sigma_k: Standard deviation of the prediction. Unit: K.
+    """
 
     layout: str
     node: int
@@ -241,29 +261,36 @@ class Slot:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the published temperature is in the 90 % interval of the predicted one."""
+        """Whether the published temperature lies in the 90 % interval of the prediction."""
         return abs(self.published_c - self.predicted_c) <= 1.645 * self.sigma_k
 
 
 def floor_k(slots: Sequence[Slot], learned: Sequence[int]) -> float:
-    """Return the mean error on nodes not learned from, if each row of a node were as warm as on the nodes learned from.
+    """Return the mean error on validation nodes if each row of GPUs had its mean temperature on the nodes learned from.
 
-    So right in power, inlet and chassis; what is left are parts that touch their sinks differently, which no other
-    node tells. With `learned` empty rows are as warm as they are on the node itself. Unit: K.
+    Such a prediction is exact in power, inlet and chassis. Its error comes from differences between parts in the
+    contact to their heat sinks, which other nodes say nothing about. Unit: K.
+
+    Args:
+        slots: GPUs of all nodes.
+        learned: Nodes learned from. If empty, each row has its mean temperature on the validation node itself.
     """
     rows = read_airflow("hgx-8-fans", CONFIG).rows
 
-    def is_alike(one: Slot, other: Slot) -> bool:
-        row = next(row for row in rows if one.gpu in row)
-        return other.layout == one.layout and other.gpu in row and other.node in (learned or (one.node,))
+    def is_in_same_row(slot: Slot, other: Slot) -> bool:
+        row = next(row for row in rows if slot.gpu in row)
+        return other.layout == slot.layout and other.gpu in row and other.node in (learned or (slot.node,))
 
     judged = [slot for slot in slots if slot.node not in SLOTS_LEARNED]
-    means = [statistics.fmean(other.published_c for other in slots if is_alike(one, other)) for one in judged]
-    return statistics.fmean(abs(one.published_c - mean) for one, mean in zip(judged, means, strict=True))
+    means = [statistics.fmean(other.published_c for other in slots if is_in_same_row(slot, other)) for slot in judged]
+    return statistics.fmean(abs(slot.published_c - mean) for slot, mean in zip(judged, means, strict=True))
 
 
 def slot_rows() -> Iterator[Slot]:
-    """Yield the GPUs of nodes 1 to 3 of figure 17, which ran without recomputation; predicted ones have equal parts."""
+    """Yield the GPUs of nodes 1 to 3 of figure 17, which ran without recomputation.
+
+    Predictions have no manufacturing spread.
+    """
     with mock.patch.object(nodes, "draw_devices", lambda heat, power, shape, *_: equal_devices(*shape)):
         yield from _slot_rows()
 
@@ -281,12 +308,12 @@ def _slot_rows() -> Iterator[Slot]:
 
 
 def _sigma_k(warm: Warm[Any], node: int, gpu: int) -> float:
-    """Return the standard deviation of the temperature of a GPU: of inlet and chassis, of its part and of power."""
+    """Return the standard deviation of a GPU's temperature due to inlet, chassis, manufacturing and power. Unit: K."""
     machine, power_w = warm.machine, warm.trace.power_w.mean(axis=0)
     weight = np.zeros(machine.shape)
     weight[node, gpu] = 1.0
     part_k = machine.heat.resistance_spread.value * machine.cooled_by.die_resistance.value * power_w[node, gpu]
-    found = predict_power(warm, (warm.load.length_s, warm.load.length_s), CONFIG)
-    power = (found.gpu_power_w - found.gpu_power_lo_w) / 1.645 / found.gpu_power_w
+    power = predict_power(warm, (warm.load.length_s, warm.load.length_s), CONFIG)
+    relative_power_sigma = (power.gpu_power_w - power.gpu_power_lo_w) / 1.645 / power.gpu_power_w
     rise_k = float(warm.trace.temp_c.mean(axis=0)[node, gpu] - machine.inlet_c[node])
-    return math.hypot(mean_sigma_k(machine, power_w, weight), part_k, rise_k * power)
+    return math.hypot(mean_sigma_k(machine, power_w, weight), part_k, rise_k * relative_power_sigma)

@@ -1,9 +1,11 @@
-"""Published measurements of inference, each with what is predicted of it.
+"""Published measurements of inference.
 
-Measured with TensorRT-LLM 0.6.1 (first tokens: 0.5), static batches; fp8 with an fp8 cache on H100. Source:
-NVIDIA/TensorRT-LLM docs/source/performance.md at 138f96d. Batches of models with grouped queries are left out:
-their README of 2023/12/04, "2.4x faster on Llama-70B with recent improvements to TensorRT-LLM GQA", is of
-the release after: keys are read once for the heads that share them here.
+Measured with TensorRT-LLM 0.6.1 (time to the first token: 0.5) in static batches; fp8 with an fp8 cache on H100.
+Source: NVIDIA/TensorRT-LLM docs/source/performance.md at 138f96d.
+
+Batches of models with grouped queries are left out of comparisons. The prediction reads keys once for all heads that
+share them, as the release after the measured one does. Source: its README of 2023/12/04, "2.4x faster on Llama-70B
+with recent improvements to TensorRT-LLM GQA".
 """
 
 from functools import lru_cache
@@ -23,5 +25,5 @@ def read_cases() -> tuple[ServingCase, ...]:
 
 
 def is_shared(case: ServingCase) -> bool:
-    """Return whether heads of the model share keys."""
+    """Return whether query heads of the model share keys."""
     return case.job.model.num_query_groups < case.job.model.num_attention_heads

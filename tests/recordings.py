@@ -1,4 +1,4 @@
-"""Recordings written sample by sample."""
+"""Writer of recordings, sample by sample."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from triplepoint.tables.telemetry import METRICS
 
 
 class SampleRecorder(Recorder):
-    """Keeps samples until the next flush."""
+    """A recorder that keeps single samples until the next flush."""
 
     def __init__(self, *arguments: Any, columns: tuple[str, ...] = METRICS) -> None:
         super().__init__(*arguments, columns=columns)

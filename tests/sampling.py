@@ -1,4 +1,4 @@
-"""The real sampler on a fake node, in virtual time: an hour passes as fast as its reads can be made."""
+"""Runs the real sampler on a fake node in virtual time, so that an hour takes as long as its reads take to compute."""
 
 import ctypes
 import importlib
@@ -26,7 +26,7 @@ DEVICES = {Vendor.NVIDIA: "cuda", Vendor.AMD: "rocm"}
 
 
 class VirtualTime:
-    """Stands in for the `time` module of the sampler: sleeping moves the node's clock."""
+    """Replacement of the module `time` in the sampler. Sleeping advances the clock of the node."""
 
     def __init__(self, node: FakeNode) -> None:
         self._node = node
@@ -43,7 +43,13 @@ class VirtualTime:
 
 @dataclass
 class StopAfter:
-    """Asks the sampler to stop at a time; `events` are called at theirs."""
+    """Stop request of the sampler at a time; calls events at their times.
+
+    Attributes:
+        node: The node.
+        end_ns: Time of the request. Unit: ns.
+        events: Scenario time in s, and function to call then, in order of time.
+    """
 
     node: FakeNode
     end_ns: int
@@ -58,9 +64,9 @@ class StopAfter:
 
 @contextmanager
 def virtual_time(node: FakeNode) -> Iterator[None]:
-    """Give every module of the sampler the clock of the node."""
+    """Make every module of the sampler use the clock of the node."""
     clock = VirtualTime(node)
-    names = [found.name for found in pkgutil.iter_modules(triplepoint.telemetry.__path__)]
+    names = [module.name for module in pkgutil.iter_modules(triplepoint.telemetry.__path__)]
     modules = [importlib.import_module(f"triplepoint.telemetry.{name}") for name in names]
     with ExitStack() as patches:
         for module in modules:
@@ -73,24 +79,24 @@ def virtual_time(node: FakeNode) -> Iterator[None]:
 
 @dataclass
 class Sampled:
-    """What the sampler left, and the node it measured."""
+    """Recording of the sampler, and the node that it sampled."""
 
     node: FakeNode
     recording: Recording
 
     def rows(self, column: str, gpu: int = 0, device: str | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Return times in ns and values of a column, missing ones left out."""
+        """Return times in ns and values of a column of a device, by default of a GPU, without missing values."""
         table = self.recording.samples.select(["t_ns", "device", column]).drop_null()
-        mine = np.array(table["device"].to_pylist()) == (device or f"gpu{gpu}")
-        return table["t_ns"].to_numpy()[mine], table[column].to_numpy(zero_copy_only=False)[mine]
+        is_of_device = np.array(table["device"].to_pylist()) == (device or f"gpu{gpu}")
+        return table["t_ns"].to_numpy()[is_of_device], table[column].to_numpy(zero_copy_only=False)[is_of_device]
 
     def change(self, column: str, gpu: int = 0, device: str | None = None) -> tuple[float, int, int]:
-        """Return by how much a counter grew, and from when to when."""
+        """Return the increase of a counter between its first and last sample, and the times of both in ns."""
         t_ns, values = self.rows(column, gpu, device)
         return float(values[-1] - values[0]), int(t_ns[0]), int(t_ns[-1])
 
     def fact(self, gpu: int) -> dict[str, Any]:
-        """Return the account of one GPU."""
+        """Return the facts of a GPU in the recording."""
         return next(fact for fact in self.recording.facts["gpus"] if fact["device"] == f"gpu{gpu}")
 
 
@@ -102,15 +108,15 @@ def record(
     slow_hz: float = 10.0,
     events: list[tuple[float, Callable[[FakeNode], None]]] | None = None,
 ) -> Sampled:
-    """Sample a scenario from its beginning, in virtual time.
+    """Sample a scenario from its start in virtual time.
 
     Args:
         scenario: The node.
-        folder: Where the streams go.
-        seconds: How long. Unit: s.
+        folder: Folder for the recording.
+        seconds: Duration. Unit: s.
         fast_hz: Rate of the fast lane. Unit: Hz.
         slow_hz: Rate of the slow lane. Unit: Hz.
-        events: Scenario time in s and what happens then.
+        events: Scenario time in s, and function to call then, in order of time.
     """
     scenario.is_virtual = True
     with fake_node(scenario) as node, virtual_time(node):
@@ -125,5 +131,5 @@ def record(
 
 
 def aligned(wave: Wave) -> dict[str, Any]:
-    """Return changes that give a GPU this load and an energy counter of 1 ms: for truths free of the sensor's own."""
+    """Return fields of a GPU with this load, whose energy counter is updated every ms and thus is nearly exact."""
     return {"load": wave, "energy_period_s": 0.001, "energy_phase_s": 0.0}

@@ -1,4 +1,4 @@
-"""A complete results folder with made-up but plausible numbers: every outcome, CPU or 32-GPU, no training needed."""
+"""Writes a complete results folder with made-up but plausible numbers, without training, for all outcomes of runs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from triplepoint.units import NS_PER_S
 CONFIG = Path(__file__).parents[1] / "config"
 MS = 1_000_000
 PEAK_OF_MODEL_W = 540.0
-"""What made-up simulated runs have as their highest power; their samples reach 535 W."""
+"""Highest power that made-up simulated runs state. Their samples reach 535 W. Unit: W."""
 NO_RAPL = "no /sys/class/powercap/intel-rapl on this host"
 CPU = PointCluster(name="cpu-local", device="cpu", gpu=None, gpus_per_node=8)
 H200 = PointCluster(name="h200x32", device="cuda", gpu="h200", gpus_per_node=8)
@@ -29,7 +29,21 @@ H200 = PointCluster(name="h200x32", device="cuda", gpu="h200", gpus_per_node=8)
 
 @dataclass(frozen=True)
 class Spec:
-    """One point and what is to have come of it."""
+    """A point and the outcome of its run.
+
+    Attributes:
+        model: Name of the model.
+        layout: Fields of the layout.
+        micro_batch_size: Micro-batch size.
+        status: Status of the run.
+        recompute: Recomputation.
+        overlap: Overlapped communication.
+        repeat: Number of the repetition.
+        cluster: Cluster.
+        step_ms: Nominal step time. Unit: ms.
+        engine: Engine.
+        extra: Other fields of the point.
+    """
 
     model: str
     layout: dict[str, Any]
@@ -79,14 +93,14 @@ def model_of(name: str) -> ModelConfig:
 
 
 def build(folder: Path, specs: Iterable[Spec], studies: tuple[str, ...] = ("synthetic",)) -> Plan:
-    """Write `runs/` and `plan.json` into `folder` and return the plan."""
+    """Write `runs/` and `plan.json` into a folder; return the plan."""
     entries = []
     for spec in specs:
         point = spec.point()
         limits = Limits(executor="local", time_limit_s=600, hang_timeout_s=60)
         planned = PlannedRun(run=spec.run, digest=point.digest(), point=point, limits=limits)
-        because = "80 layers do not divide into 32 pipeline stages" if spec.status == "invalid" else None
-        entries.append(PlanEntry(run=spec.run, studies=studies, invalid_because=because, planned=planned))
+        reason = "80 layers do not divide into 32 pipeline stages" if spec.status == "invalid" else None
+        entries.append(PlanEntry(run=spec.run, studies=studies, invalid_because=reason, planned=planned))
         if spec.status != "invalid":
             write_run(folder / "runs" / spec.run, spec, planned)
     plan = Plan(entries=tuple(entries))
@@ -158,7 +172,7 @@ def node_of(spec: Spec, point: Point, node: int) -> Node:
 
 KINDS = ["warmup"] + ["measured"] * 5 + ["profiled"]
 JITTER = [1.6, 1.0, 1.04, 0.98, 1.1, 1.01, 1.3]
-"""Length of each step over the nominal one."""
+"""Duration of each step over the nominal step time."""
 
 
 def step_window_ns(spec: Spec, step: int) -> tuple[int, int]:
@@ -182,11 +196,11 @@ def telemetry_of(spec: Spec, point: Point) -> Iterable[dict[str, Any]]:
         names = ["host"] + [d.device for d in node_of(spec, point, node).devices if d.device != "cpu"]
         for step, kind in enumerate(KINDS):
             start, end = step_window_ns(spec, step)
-            for at in (0.3, 0.7):
+            for share in (0.3, 0.7):
                 for index, name in enumerate(names):
                     row = {
                         "node": node,
-                        "t_ns": int(start + at * (end - start)),
+                        "t_ns": int(start + share * (end - start)),
                         "read_latency_ns": 100,
                         "device": name,
                     }
@@ -197,10 +211,10 @@ def telemetry_of(spec: Spec, point: Point) -> Iterable[dict[str, Any]]:
                         busy = min(0.98, 0.6 + 0.1 * point.micro_batch_size)
                         row |= {"gpu_power_w": 700 * busy - 5 * index + 10 * step, "gpu_utilisation": busy}
                         row |= {"gpu_temp_c": 50.0 + 2 * index, "sm_clock_mhz": 1980.0 - 15 * index}
-                        # GPU 3 of node 0 is held by heat for a tenth of the time, all others by the power limit.
+                        # For a tenth of the time, heat throttles GPU 3 of node 0, and the power limit all others.
                         cause = "gpu_sw_thermal_s" if (node, name) == (0, "gpu3") else "gpu_power_cap_s"
-                        held = {"gpu_power_cap_s": 0.0, "gpu_sw_thermal_s": 0.0, "gpu_hw_thermal_s": 0.0}
-                        row |= held | {cause: 0.1 * row["t_ns"] / NS_PER_S}
+                        throttled_s = {"gpu_power_cap_s": 0.0, "gpu_sw_thermal_s": 0.0, "gpu_hw_thermal_s": 0.0}
+                        row |= throttled_s | {cause: 0.1 * row["t_ns"] / NS_PER_S}
                     yield row
 
 
@@ -214,16 +228,16 @@ def categories_of(spec: Spec, point: Point) -> Iterable[dict[str, Any]]:
             parts = {"comm": min(comm, 0.5), "memory": 0.02, "idle": min(idle, 0.3)}
             parts["compute"] = 1 - sum(parts.values())
             for category, part in parts.items():
-                exposed = int(total * share * part)
-                over = exposed // 4 if category == "comm" else 0
+                exposed_ns = int(total * share * part)
+                overlapped_ns = exposed_ns // 4 if category == "comm" else 0
                 yield {
-                    "rank": rank, "step": 6, "phase": phase, "category": category, "busy_ns": exposed + over,
-                    "exposed_ns": exposed, "overlapped_ns": over,
+                    "rank": rank, "step": 6, "phase": phase, "category": category,
+                    "busy_ns": exposed_ns + overlapped_ns, "exposed_ns": exposed_ns, "overlapped_ns": overlapped_ns,
                 }  # fmt: skip
 
 
 def intervals_of(spec: Spec, point: Point) -> Iterable[dict[str, Any]]:
-    """Yield the categories by kind: computation is two thirds GEMM, all else is of one kind."""
+    """Yield the categories by kind. Computation is two thirds GEMM and one third attention; others have one kind."""
     kinds = {"comm": ("all_gather", "tp"), "memory": ("dtod", None), "idle": ("other", None)}
     for row in categories_of(spec, point):
         if row["category"] != "compute":
@@ -254,7 +268,7 @@ def kernels_of(spec: Spec, point: Point) -> Iterable[dict[str, Any]]:
                     "rank": rank, "step": 6, "class": kernel_class, "kind": kind, "group": group, "name": name,
                     "count": 10, "sum_ns": time_ns // 2, "min_ns": 1, "max_ns": time_ns // 4,
                 }  # fmt: skip
-        # Started between steps, so in no figure.
+        # This kernel started between steps, so it is in no figure.
         yield {
             "rank": rank, "step": None, "class": "gemm", "kind": "dense", "group": None, "name": "first",
             "count": 1, "sum_ns": 7 * MS, "min_ns": 7 * MS, "max_ns": 7 * MS,
@@ -262,33 +276,33 @@ def kernels_of(spec: Spec, point: Point) -> Iterable[dict[str, Any]]:
 
 
 def timeline_of(spec: Spec, point: Point) -> Iterable[dict[str, Any]]:
-    """Yield a 1F1B-like pattern: enough to look like one, without claiming to be a schedule."""
+    """Yield a pattern that looks like a 1F1B schedule, but is not one."""
     layout, count = point.layout, min(point.num_microbatches, 16)
-    slot = int(spec.step_ms * MS / (3 * (count + layout.pp)))
+    slot_ns = int(spec.step_ms * MS / (3 * (count + layout.pp)))
     per_stage = point.num_gpus // layout.pp
     for rank in range(point.num_gpus):
         stage = rank // per_stage
         spans = [(stage + i, 1, "forward", i) for i in range(count)]
         spans += [(count + layout.pp + 2 * i + 2 * (layout.pp - 1 - stage), 2, "backward", i) for i in range(count)]
-        for at, length, label, microbatch in spans:
+        for start, length, label, microbatch in spans:
             yield {
                 "rank": rank, "lane": "phase", "label": label, "group": None, "stage": stage,
-                "microbatch": microbatch, "t_start_ns": at * slot, "duration_ns": int(length * slot * 0.95),
+                "microbatch": microbatch, "t_start_ns": start * slot_ns, "duration_ns": int(length * slot_ns * 0.95),
             }  # fmt: skip
             if layout.tp > 1 or layout.pp > 1:
                 kind, group = ("all_gather", "tp") if layout.tp > 1 else ("send_recv", "pp")
                 yield {
                     "rank": rank, "lane": "comm", "label": kind, "group": group,
-                    "t_start_ns": at * slot + slot // 2, "duration_ns": slot // 2,
+                    "t_start_ns": start * slot_ns + slot_ns // 2, "duration_ns": slot_ns // 2,
                 }  # fmt: skip
-        end = (3 * count + 3 * layout.pp) * slot
-        yield {"rank": rank, "lane": "phase", "label": "optimizer", "t_start_ns": end, "duration_ns": slot}
+        end_ns = (3 * count + 3 * layout.pp) * slot_ns
+        yield {"rank": rank, "lane": "phase", "label": "optimizer", "t_start_ns": end_ns, "duration_ns": slot_ns}
         if layout.dp > 1:
             row = {"rank": rank, "lane": "comm", "label": "all_reduce", "group": "dp"}
-            yield row | {"t_start_ns": end - 2 * slot, "duration_ns": 2 * slot}
+            yield row | {"t_start_ns": end_ns - 2 * slot_ns, "duration_ns": 2 * slot_ns}
 
 
 def read_tables(folder: Path, study: str = "synthetic") -> dict[str, pa.Table]:
-    """Return the tables of a study that was aggregated, by name."""
+    """Return the tables of an aggregated study, by name."""
     names = [name for name in RESULT_TABLES if name not in OVER_ALL]
     return {name: read_joined(folder, [study], name) for name in names}

@@ -1,4 +1,4 @@
-"""Selections of made-up points: a CPU smoke study, the 32-GPU study of the reference paper, and one single point."""
+"""Made-up studies: a smoke study on CPUs, the 32-GPU study of the reference paper, and a single point."""
 
 from tests.synthetic import CPU, H200, Spec
 
@@ -15,14 +15,13 @@ def cpu_smoke() -> list[Spec]:
         "tiny-mixtral": [{"dp": 2}, {"dp": 2, "ep": 2}],
     }
     specs = []
-    for model, found in layouts.items():
-        for index, layout in enumerate(found):
+    for model, model_layouts in layouts.items():
+        for index, layout in enumerate(model_layouts):
             for mbs in (1, 2, 4):
                 status = "oom" if (index, mbs) == (3, 4) else "ok"
                 step_ms = 150 + 60 * index + 90 / mbs
                 specs.append(Spec(model, layout, mbs, status, step_ms=step_ms))
-    first = {"dp": 2}
-    specs.append(Spec("tiny-llama", first, 1, repeat=2, step_ms=255))
+    specs.append(Spec("tiny-llama", {"dp": 2}, 1, repeat=2, step_ms=255))
     return specs
 
 

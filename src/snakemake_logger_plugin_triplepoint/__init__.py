@@ -1,6 +1,6 @@
-"""Snakemake's logger plugin `triplepoint`: a line for each stage in place of a paragraph for each job.
+"""Snakemake logger plugin `triplepoint`: progress with one line per stage instead of a paragraph per job.
 
-The name of the package is what Snakemake finds it by. `profiles/default` chooses it.
+Snakemake finds the plugin by the name of this package. `profiles/default` selects it.
 """
 
 from snakemake_logger_plugin_triplepoint.handler import LogHandler, LogHandlerSettings

@@ -1,4 +1,4 @@
-"""Progress of a workflow: jobs of each stage, what runs, what failed, and how much time is left."""
+"""Progress of a workflow: jobs of each stage that are done, running or failed, and the time left."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -8,30 +8,30 @@ from pathlib import Path
 STAGES = (
     "launch", "simulate", "telemetry", "parse", "trace", "aggregate", "claims", "whatif", "figure", "report",
 )  # fmt: skip
-"""Order of the stages on the screen, that of the pipeline; others follow."""
+"""Order of the stages on the screen, that of the pipeline; other rules follow."""
 TARGET = "all"
 """Rule without work of its own."""
 USUAL = Path(".snakemake/stage_seconds.json")
-"""Mean time of a job by stage in earlier runs of this folder. Unit: s."""
+"""File with the mean time of a job by stage, from earlier runs in this folder. Unit: s."""
 
 StepsOf = Callable[["Job"], tuple[int, int] | None]
-"""Returns how many steps of a running launch are done, and of how many; None where it says nothing yet."""
+"""Returns the steps of a running launch that are done, and all its steps; None if its log has none yet."""
 
 
 @dataclass
 class Job:
-    """One job that has started."""
+    """A job that has started."""
 
     stage: str
     name: str
-    """Values of its wildcards: run, study or figure."""
+    """Values of the job's wildcards: run, study or figure."""
     logs: tuple[str, ...]
     outputs: tuple[str, ...]
     started_s: float
-    """On the clock of the caller. Unit: s."""
+    """Start on the caller's clock. Unit: s."""
     threads: int = 1
     written_from: float = 0.0
-    """Time of the wall clock before which its log is that of an earlier one. Unit: s."""
+    """Wall-clock time; a log that was last written before is from an earlier job. Unit: s."""
 
 
 @dataclass
@@ -39,17 +39,17 @@ class Stage:
     """The jobs of one rule.
 
     Attributes:
-        name: Rule.
-        total: Jobs to run.
-        done: Jobs that finished well.
-        busy_s: Time those took, added up. Unit: s.
+        name: Name of the rule.
+        total: Number of jobs to run.
+        done: Number of successful jobs.
+        busy_s: Total time of the successful jobs. Unit: s.
         usual_s: Mean time of a job in earlier runs, None if unknown. Unit: s.
-        threads: Cores that one of its jobs takes.
-        most_at_once: Most of its jobs seen running at once.
-        begun_s: When its first job began, None before. Unit: s.
-        ended_s: When its last job finished, None before. Unit: s.
-        running: Jobs that run, by id.
-        failed: Ids of the jobs that ended without a result and were not tried again.
+        threads: Cores that one job uses.
+        most_at_once: Largest number of jobs seen running at once.
+        begun_s: Start of the first job, None before. Unit: s.
+        ended_s: End of the last job, None before. Unit: s.
+        running: Running jobs by id.
+        failed: Ids of failed jobs that were not tried again.
     """
 
     name: str
@@ -66,16 +66,19 @@ class Stage:
 
     @property
     def remaining(self) -> int:
-        """Jobs that have not ended."""
+        """Number of jobs that have not ended."""
         return max(0, self.total - self.done - len(self.failed))
 
     def left_s(self, now_s: float, cores: int | None, steps_of: StepsOf) -> float | None:
-        """Return the time that its remaining jobs need; None if none has finished, here or earlier.
+        """Return the time that the remaining jobs need, None if unknown. Unit: s.
+
+        It follows from the mean time of jobs that finished, now or in earlier runs. Before the first one has finished,
+        it follows from the steps of a running launch.
 
         Args:
-            now_s: On the clock that jobs are started by. Unit: s.
-            cores: Cores of this machine; None where jobs run elsewhere.
-            steps_of: How far a running launch is: the only measure of time before a first one has finished.
+            now_s: Time on the clock of `Job.started_s`. Unit: s.
+            cores: Cores of this machine; None if jobs run elsewhere.
+            steps_of: Returns the steps of a running launch.
         """
         if not self.remaining:
             return 0.0
@@ -97,15 +100,15 @@ class Stage:
 
 
 class Progress:
-    """The stages of a workflow in the order of the pipeline."""
+    """The stages of a workflow, in the order of the pipeline."""
 
     def __init__(self, counts: Mapping[str, int], usual_s: Mapping[str, float], cores: int | None) -> None:
-        """Begin with the jobs that Snakemake means to run.
+        """Start with the jobs that Snakemake is going to run.
 
         Args:
-            counts: Jobs by rule.
-            usual_s: Mean time of a job by rule in earlier runs. Unit: s.
-            cores: Cores of this machine; None where jobs run elsewhere.
+            counts: Number of jobs by rule.
+            usual_s: Mean time of a job by rule, from earlier runs. Unit: s.
+            cores: Cores of this machine; None if jobs run elsewhere.
         """
         names = [*(name for name in STAGES if name in counts), *(name for name in counts if name not in STAGES)]
         self.stages = {
@@ -123,21 +126,21 @@ class Progress:
 
     @property
     def done(self) -> int:
-        """Jobs that finished well."""
+        """Number of successful jobs."""
         return sum(stage.done for stage in self.stages.values())
 
     @property
     def total(self) -> int:
-        """All jobs."""
+        """Number of all jobs."""
         return sum(stage.total for stage in self.stages.values())
 
     @property
     def failed(self) -> dict[str, int]:
-        """Jobs that ended without a result, by stage."""
+        """Number of failed jobs by stage."""
         return {name: len(stage.failed) for name, stage in self.stages.items() if stage.failed}
 
     def start(self, job_id: int, job: Job) -> None:
-        """Note that a job starts, or starts again."""
+        """Record that a job starts, for the first time or again."""
         if job.stage == TARGET:
             return
         stage = self.stages.setdefault(job.stage, Stage(job.stage, 0))
@@ -151,7 +154,7 @@ class Progress:
             stage.begun_s = job.started_s
 
     def finish(self, job_id: int, now_s: float) -> tuple[Stage, Job] | None:
-        """Note that a job finished well; return it with its stage, None if it is not one that was started."""
+        """Record that a job succeeded, and return its stage and the job; None if it was not started."""
         job = self._jobs.get(job_id)
         if job is None or self.stages[job.stage].running.pop(job_id, None) is None:
             return None
@@ -163,7 +166,7 @@ class Progress:
         return stage, job
 
     def fail(self, job_id: int) -> Job | None:
-        """Note that a job ended without a result, and return it."""
+        """Record that a job failed, and return it; None if it was not started."""
         job = self._jobs.get(job_id)
         if job is not None:
             self.stages[job.stage].running.pop(job_id, None)
@@ -171,25 +174,25 @@ class Progress:
         return job
 
     def left_by_stage(self, now_s: float, steps_of: StepsOf) -> dict[str, float | None]:
-        """Return the time that each stage needs yet, None where nothing is known. Unit: s."""
+        """Return the time left of each stage, None if unknown. Unit: s."""
         return {name: stage.left_s(now_s, self._cores, steps_of) for name, stage in self.stages.items()}
 
     def mean_seconds(self) -> dict[str, float]:
-        """Return the mean time of a job by stage, of those that have finished here. Unit: s."""
+        """Return the mean time of the jobs that have finished, by stage. Unit: s."""
         return {name: stage.busy_s / stage.done for name, stage in self.stages.items() if stage.done}
 
 
 def read_usual(path: Path = USUAL) -> dict[str, float]:
-    """Return the mean times of earlier runs, empty where there are none that can be read. Unit: s."""
+    """Return the mean time of a job by stage in earlier runs; empty if there is no readable file. Unit: s."""
     try:
-        found = json.loads(path.read_bytes())
-        return {str(name): float(value) for name, value in found.items() if float(value) >= 0}
+        content = json.loads(path.read_bytes())
+        return {str(name): float(value) for name, value in content.items() if float(value) >= 0}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
 
 
 def write_usual(seconds: Mapping[str, float], path: Path = USUAL) -> None:
-    """Keep the mean times of this run beside those of other stages; a full disk or read-only folder is borne."""
+    """Add the mean times of this run to the file. A full disk or a read-only folder is no error."""
     if not seconds:
         return
     try:
@@ -201,6 +204,6 @@ def write_usual(seconds: Mapping[str, float], path: Path = USUAL) -> None:
 
 
 def sum_left(left_by_stage: Iterable[float | None]) -> tuple[float, bool]:
-    """Return the time that is known to be left, and whether it is that of all stages. Unit: s."""
+    """Return the sum of the known times left, and whether all are known. Unit: s."""
     values = list(left_by_stage)
     return sum(value for value in values if value is not None), None not in values

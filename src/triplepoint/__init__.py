@@ -7,7 +7,7 @@ from types import ModuleType
 __version__ = "0.1.0"
 
 MEASUREMENT_VERSION = 1
-"""Raised whenever the way of measuring changes; part of every point, so what was measured before is launched again."""
+"""Version of the measuring method. It is part of every point, so raising it launches all measurements again."""
 
 
 _LIBRARY = {
@@ -18,11 +18,11 @@ _LIBRARY = {
     "simulate": "triplepoint.simulate",
     "UserError": "triplepoint.errors",
 }
-"""What the library offers, by the module it is in; `trace` and `simulate` are packages that can be called."""
+"""Public names of the library, with the module of each; `trace` and `simulate` are packages that can be called."""
 
 
 def __getattr__(name: str) -> object:
-    """Return what the library offers, imported where it is first asked for: commands start without it."""
+    """Import a public name of the library at its first use, so that commands start without it."""
     if name not in _LIBRARY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(_LIBRARY[name])
@@ -30,19 +30,19 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return the names of the library, imported or not."""
-    return sorted({*globals(), *_LIBRARY})
+    """Return the public names, imported or not, without what this module itself imports."""
+    return sorted({"MEASUREMENT_VERSION", "__version__", *_LIBRARY})
 
 
 class _CallablePackage(ModuleType):
-    """A package whose name is also a function of the library: `triplepoint.trace(files)`."""
+    """A package that can be called like a function: `triplepoint.trace(files)`."""
 
     def __call__(self, *arguments: object, **options: object) -> object:
-        """Call the function of the library that has the name of the package."""
+        """Call the function of `triplepoint.library` with the name of the package."""
         function = getattr(import_module("triplepoint.library"), self.__name__.rpartition(".")[2])
         return function(*arguments, **options)
 
 
 def make_callable(package: str) -> None:
-    """Make a package of this one the function of the library of its name, too: importing it sets the name to it."""
+    """Make a subpackage callable. Importing it binds its name here, which hides the function of the same name."""
     sys.modules[package].__class__ = _CallablePackage

@@ -1,4 +1,4 @@
-"""`python -m triplepoint`."""
+"""Entry point of `python -m triplepoint`."""
 
 import sys
 

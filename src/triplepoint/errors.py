@@ -1,4 +1,4 @@
-"""User errors: each is a `UserError` and ends in one line and exit code 2."""
+"""User errors: each is a `UserError`, which commands print as one line with exit status 2."""
 
 import difflib
 import errno
@@ -24,47 +24,47 @@ _FILE_ERRORS = {
 
 
 MOST_ERRORS = 12
-"""Errors that a line names: more are counted."""
+"""Most errors that one line names; further ones are counted only."""
 USER_ERROR = 2
-"""Exit status for what a user can mend."""
+"""Exit status for a user error."""
 
 
 def refuse(why: object) -> NoReturn:
-    """End the process with one line, in one write, and the status for what a user can mend."""
+    """Print one line to standard error, in a single write, and exit with the status for a user error."""
     sys.stderr.write(f"triplepoint: {why}\n")
     sys.exit(USER_ERROR)
 
 
 class UserError(Exception):
-    """A problem the user can mend: what was found, where, what was expected, what to do, in one line."""
+    """A problem the user can fix: place, value, expected value and remedy, in one line."""
 
 
 class SeveralError(UserError):
-    """Errors of one place, in one line."""
+    """Several errors in the same file or row, in one line."""
 
     def __init__(self, where: object, parts: Sequence[str]) -> None:
-        """Say of `where` what `parts` say."""
+        """Join the errors `parts` of the place `where`."""
         super().__init__(f"{where}: {'; '.join(parts)}")
         self.where, self.parts = where, parts
 
 
 class Problems:
-    """What is wrong with a file, said in one line at once."""
+    """Collector of all errors in a file, raised together as one line."""
 
     def __init__(self, where: object) -> None:
-        """Begin with nothing wrong in `where`, the file, which begins the line."""
-        self._begin = f"{where}: "
-        self._found: dict[str, None] = {}
+        """Start without errors in the file `where`, whose name begins the line."""
+        self._prefix = f"{where}: "
+        self._lines: dict[str, None] = {}
 
     def add(self, error: UserError) -> None:
-        """Note an error; one that was noted before is the same."""
+        """Add an error; duplicates count once."""
         lines = [str(error)]
-        if isinstance(error, SeveralError) and f"{error.where}: " == self._begin:
-            lines = [f"{self._begin}{part}" for part in error.parts]
-        self._found |= dict.fromkeys(lines)
+        if isinstance(error, SeveralError) and f"{error.where}: " == self._prefix:
+            lines = [f"{self._prefix}{part}" for part in error.parts]
+        self._lines |= dict.fromkeys(lines)
 
     def call(self, function: Callable[..., Result], *arguments: Any) -> Result | None:
-        """Return what a function returns; None where it refuses, which is noted."""
+        """Call a function and return its result; if it raises a `UserError`, add that and return None."""
         try:
             return function(*arguments)
         except UserError as error:
@@ -72,23 +72,23 @@ class Problems:
             return None
 
     def refuse(self) -> None:
-        """Refuse the file if anything was noted.
+        """Raise the collected errors, if any.
 
         Raises:
-            UserError: With all errors, or the first ones and the number of the others; the file is named once.
+            UserError: With the first `MOST_ERRORS` errors and the number of the others; the file is named once.
         """
-        if self._found:
-            first, *others = list(self._found)[:MOST_ERRORS]
-            more = len(self._found) - MOST_ERRORS
-            told = "; ".join([first, *(line.removeprefix(self._begin) for line in others)])
-            raise UserError(f"{told}{f'; and {more} more' if more > 0 else ''}")
+        if self._lines:
+            first, *others = list(self._lines)[:MOST_ERRORS]
+            more = len(self._lines) - MOST_ERRORS
+            text = "; ".join([first, *(line.removeprefix(self._prefix) for line in others)])
+            raise UserError(f"{text}{f'; and {more} more' if more > 0 else ''}")
 
 
 class PointError(UserError):
-    """A point that cannot run or is not simulated, on a configuration with nothing wrong in it."""
+    """A point that cannot run or cannot be simulated although the configuration is valid."""
 
 
-_ELSEWHERE = {
+_FOREIGN_WORDS = {
     f"{degree}{name}": key
     for degree, key in (
         ("tensor_", "tp"), ("pipeline_", "pp"), ("data_", "dp"), ("context_", "cp"), ("expert_", "ep"),
@@ -101,14 +101,14 @@ _ELSEWHERE = {
     "zero1": "optim", "zero2": "optim_grads", "zero3": "optim_grads_params", "fsdp": "optim_grads_params",
     "recompute_granularity": "recompute", "dtype": "precision", "n_gpus": "num_gpus", "world_size": "num_gpus",
 }  # fmt: skip
-"""Words of Megatron-LM, DeepSpeed, torchtitan and published tables for settings and values, as they are called here."""
+"""Names of settings and values in Megatron-LM, DeepSpeed, torchtitan and published tables, with the name here."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return a hint such as ` (did you mean 'tp'?)` naming the nearest known word, or all if none is near."""
     known = sorted(known)
-    if (meant := _ELSEWHERE.get(word.replace("-", "_").lower())) in known:
-        return f" (did you mean {meant!r}?)"
+    if (translated := _FOREIGN_WORDS.get(word.replace("-", "_").lower())) in known:
+        return f" (did you mean {translated!r}?)"
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if close:
         return f" (did you mean {close[0]!r}?)"
@@ -116,15 +116,15 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def shown(text: str) -> str:
-    """Return a cell as messages quote it: short, one line."""
+    """Return text quoted for a message: on one line, at most 40 characters."""
     flat = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
     return repr(flat if len(flat) <= 40 else flat[:37] + "...")
 
 
 def explain_os_error(error: OSError) -> str | None:
-    """Return one line for a file problem a user can mend, or None for any other error of the operating system."""
+    """Return path and remedy of a file error that a user can fix, in one line; None for any other `OSError`."""
     advice = _FILE_ERRORS.get(error.errno or 0)
     if advice is None:
         return None
-    # Of two names, as where a finished file is moved to its place, the second is the one the user knows.
+    # A rename has two names: a scratch file and the file the user knows.
     return f"{error.filename2 or error.filename or 'writing'}: {advice}"

@@ -1,4 +1,4 @@
-"""Atomic file writes."""
+"""Atomic file writes, private folders, and CSV cells that are safe in spreadsheets."""
 
 import contextlib
 import json
@@ -15,15 +15,15 @@ from triplepoint.errors import UserError
 
 
 @contextlib.contextmanager
-def whole(path: Path, is_private: bool = False) -> Iterator[Path]:
+def atomic_file(path: Path, is_private: bool = False) -> Iterator[Path]:
     """Yield a scratch path next to `path`; move it there when the block succeeds, remove it when it raises.
 
     Args:
-        path: Where the finished file belongs. Its folder is made if needed.
-        is_private: Whether only its owner may read it.
+        path: Path of the finished file. Its folder is made if needed.
+        is_private: Whether only the owner may read it.
 
     Raises:
-        OSError: From the file system, with the folder left as it was.
+        OSError: From the file system; no file has changed then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=".partial-", suffix=path.suffix, dir=path.parent)
@@ -39,8 +39,8 @@ def whole(path: Path, is_private: bool = False) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder next to `path`: it takes the place of `path` if the block succeeds, else it goes.
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty scratch folder next to `path`; it replaces `path` if the block succeeds, else it is removed.
 
     Raises:
         OSError: From the file system.
@@ -57,10 +57,10 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def private_folder(path: Path) -> Path:
-    """Make a folder that only its owner may read and change, for files that are run, such as pickles; return it.
+    """Make and return a folder that only its owner can access, for files that are executed, such as pickles.
 
     Raises:
-        UserError: If everyone may change a folder above it: what is put in its place would be run.
+        UserError: If every user may change a folder above it and so could replace it with other code.
     """
     for above in path.absolute().parents:
         mode = above.stat().st_mode if above.exists() else 0
@@ -74,11 +74,11 @@ def private_folder(path: Path) -> Path:
 
 
 FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
-"""A spreadsheet takes a cell that begins with one of these for a formula."""
+"""First characters by which a spreadsheet recognises a formula."""
 
 
 def guarded(text: str) -> str:
-    """Return text for a cell of a CSV file, with a ' in front where a spreadsheet would take it for a formula.
+    """Return text for a CSV cell, with a ' in front if a spreadsheet would read it as a formula.
 
     Source:
         OWASP, CSV Injection, https://owasp.org/www-community/attacks/CSV_Injection
@@ -87,18 +87,18 @@ def guarded(text: str) -> str:
 
 
 def write_text(path: Path, text: str, is_private: bool = False) -> None:
-    """Write `text` to `path` in one piece."""
-    with whole(path, is_private) as scratch:
+    """Write text to a file atomically."""
+    with atomic_file(path, is_private) as scratch:
         scratch.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, content: Any, is_private: bool = False) -> None:
-    """Write `content` to `path` as indented JSON in one piece."""
+    """Write content to a file atomically as indented JSON."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n", is_private)
 
 
 def write_text_if_changed(path: Path, text: str) -> bool:
-    """Write `text` only where it differs from what stands in `path`, and return whether it did."""
+    """Write text to a file unless it has that text already; return whether it was written."""
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return False
     write_text(path, text)

@@ -59,7 +59,7 @@ def ask(address: str, family: str, words: Sequence[str]) -> int | None:
         status = to.recv(1)
     if status:
         return status[0]
-    print("triplepoint: the process of this job was killed (out of memory?)", file=sys.stderr)
+    print("triplepoint: the process of this job was killed, perhaps for lack of memory", file=sys.stderr)
     return KILLED
 
 
@@ -108,7 +108,7 @@ def _take(listening: socket.socket, prepare: Callable[[str], None], do: Callable
             (length,) = _LENGTH.unpack(head)
             words, folder, environment = json.loads(_receive(connection, length))
             if folder != str(Path.cwd()):
-                return  # what has been read is of this folder
+                return  # caches hold the configuration of the current folder
             prepare(words[0])
             gc.freeze()
             connection.sendall(b"+")

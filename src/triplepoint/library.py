@@ -131,14 +131,14 @@ class Run(Tables):
 
     def _table(self, name: str) -> "pa.Table":
         path = self._folder / _FILES[name]
+        if not path.exists() and self.status != Status.OK:
+            raise UserError(f"{self._folder.name}: no table {name}: the run ended {self.status}: {self.evidence}")
         if not path.exists() and not _FILES[name].startswith("raw/"):
             self._make(name)
         return _OF_RUN[name].read(path)
 
     def _make(self, name: str) -> None:
         """Run the stages that write a table, as the workflow does."""
-        if self.status != Status.OK:
-            raise UserError(f"{self._folder}: no table {name}: the run ended {self.status}: {self.evidence}")
         if not (self._folder / _TELEMETRY).exists():
             from triplepoint.telemetry.align import align_run
 
@@ -194,6 +194,8 @@ def load(results: str | Path = "results", studies: str | Iterable[str] | None = 
     known = sorted(path.parent.name for path in folder.glob("tables/*/points.parquet"))
     if not known:
         raise UserError(f"{folder}: no tables of any study; make them with 'snakemake', or name another folder")
+    if not isinstance(studies, str | Iterable | None):
+        raise UserError(f"load: studies: expected a name or a list of names, found one {type(studies).__name__}")
     chosen = tuple(known) if studies is None else (studies,) if isinstance(studies, str) else tuple(studies)
     for study in chosen:
         if study not in known:
@@ -271,11 +273,13 @@ def simulate(point: Mapping[str, object], config: str | Path = "config", out: st
     """
     from triplepoint.config.base import parse
     from triplepoint.config.catalogue import Catalogue
-    from triplepoint.files import whole_folder, write_text
+    from triplepoint.files import atomic_folder, write_text
     from triplepoint.plan import plan_point
     from triplepoint.predictions import Configuration, request_of
     from triplepoint.simulate.artefacts.simulate_run import simulate_run
 
+    if not isinstance(point, Mapping):
+        raise UserError(f"simulate: expected a mapping of settings, found one {type(point).__name__}")
     catalogue = Catalogue(Path(config))
     settings = parse(Configuration, dict(point), "point")
     if settings.stack or settings.engine != "simulated":
@@ -285,7 +289,7 @@ def simulate(point: Mapping[str, object], config: str | Path = "config", out: st
     keep = tempfile.TemporaryDirectory(prefix="triplepoint-") if out is None else None
     folder = Path(out if keep is None else keep.name) / "runs" / planned.run  # type: ignore[arg-type]
     write_text(folder / "point.json", planned.model_dump_json(indent=2) + "\n")
-    with whole_folder(folder / "raw") as raw:
+    with atomic_folder(folder / "raw") as raw:
         simulate_run(planned, raw, Path(config))
     return Run(folder, keep)
 

@@ -1,4 +1,4 @@
-"""Manifest of a run, `raw/manifest.json`: where it ran, how it ended, and what its telemetry lacks."""
+"""Manifest of a run, `raw/manifest.json`: nodes, outcome, interruptions, and gaps in the telemetry."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,109 +13,111 @@ from triplepoint.status import Status
 from triplepoint.units import NS_PER_S
 
 SLOW = 3.0
-"""Times the median from which a measured step is named. Our choice: steps of one run differ by a few percent."""
+"""Factor over the median step time from which a step is reported. Own choice: steps of a run differ by a few percent.
+"""
 NO_STEP = "no_measured_step"
-"""Fact of a recorded run without a measured step: its rows of steps hold the whole recording instead."""
-_LISTED = 8
-"""Most steps or interruptions that are named one by one."""
+"""Fact of a recorded run without measured steps; its rows of table `steps` describe the whole recording."""
+_MOST_LISTED = 8
+"""Most steps or interruptions that a note lists."""
 
 
 class Evidence(Strict):
-    """Why a run is not ok."""
+    """Evidence of a failure, or of another outcome than ok."""
 
     rank: int | None
-    """Rank it was seen on first; None when it concerns the whole gang."""
+    """First rank with the failure; None if it concerns the whole gang."""
     host: str
     """Host of that rank."""
     message: str
-    """What the rank, or the process that watched it, said."""
+    """Message of the rank, or of the process that watched it."""
     log_tail: tuple[str, ...]
     """Last lines of that rank's log."""
 
 
 class Suspect(Strict):
-    """A GPU that its telemetry shows to be broken, or far slower than its peers."""
+    """A GPU that is broken or far slower than its peers according to its telemetry."""
 
     rank: int
-    """Global rank it served."""
+    """Global rank of the GPU."""
     host: str
-    """Its host."""
+    """Host of the GPU."""
     device: str
     """gpu0, gpu1, ... in the driver's order on its host."""
     uuid: str | None
     """Identity of the device, where it has one."""
     message: str
-    """What was measured, of it and of its peers."""
+    """Measured values of the GPU and of its peers."""
     is_broken: bool
-    """Whether it reported an error of its hardware; else it is only slow or throttled."""
+    """Whether it reported a hardware error; if not, it is only slow or throttled."""
 
     def __str__(self) -> str:
-        """Return one line that names it."""
-        named = f"{self.device} ({self.uuid})" if self.uuid else self.device
-        return f"{named} of {self.host}: {self.message}"
+        """Return device, host and message in one line."""
+        name = f"{self.device} ({self.uuid})" if self.uuid else self.device
+        return f"{name} of {self.host}: {self.message}"
 
 
 class Interruption(Strict):
-    """Time in which ranks stood still: suspended, stopped, or with their whole host."""
+    """A period in which a rank stood still: suspended, stopped, or with its whole host."""
 
     host: str
-    """Their host."""
+    """Host of the rank."""
     rank: int | None
-    """The rank; None where everything on the host stood still."""
+    """The rank; None if everything on the host stood still."""
     duration_s: Annotated[float, Field(ge=0)]
-    """At least so long. Unit: s."""
+    """Duration, a lower bound. Unit: s."""
     steps: tuple[int, ...]
-    """Steps it fell into; none where it was before, between or after steps."""
+    """Steps it overlaps; none if it was before, between or after steps."""
     measured_steps: tuple[int, ...]
-    """Those of them that are measured steps: they are left out of times, power and energy."""
+    """The measured ones of these steps, which are omitted from times, power and energy."""
 
     def __str__(self) -> str:
-        """Return one line that names it."""
+        """Return host, rank, duration and steps in one line."""
         who = self.host if self.rank is None else f"rank {self.rank} on {self.host}"
         where = f"in {_steps(self.steps)}" if self.steps else "outside of steps"
-        left_out = f"; measured {_steps(self.measured_steps)} left out" if self.measured_steps else ""
-        return f"{who} stood still for {self.duration_s:.1f} s or more {where}{left_out}"
+        omitted = f"; measured {_steps(self.measured_steps)} left out" if self.measured_steps else ""
+        return f"{who} stood still for {self.duration_s:.1f} s or more {where}{omitted}"
 
 
 class SlowStep(Strict):
     """A measured step far longer than the others of its run."""
 
     step: int
-    """Its number."""
+    """Number of the step."""
     rank: int
-    """Rank that took longest."""
+    """Slowest rank."""
     time_s: float
-    """Of that rank. Unit: s."""
+    """Step time of that rank. Unit: s."""
 
 
 class SlowSteps(Strict):
-    """Measured steps of a run that took far longer than the others, with no reason seen; they count."""
+    """Measured steps that took far longer than the others for no known reason; they still count."""
 
     num: Annotated[int, Field(gt=0)]
-    """How many."""
+    """Number of slow steps."""
     num_measured: int
-    """Of how many that were not interrupted."""
+    """Number of measured steps without interruption."""
     median_s: float
-    """Of those. Unit: s."""
+    """Median time of the measured steps without interruption. Unit: s."""
     longest: tuple[SlowStep, ...]
-    """The longest few, the longest first."""
+    """The longest few, longest first."""
 
     def __str__(self) -> str:
-        """Return one line that names them."""
-        named = ", ".join(f"{found.step} ({found.time_s:.3g} s, rank {found.rank})" for found in self.longest)
+        """Return number, median and longest steps in one line."""
+        longest = ", ".join(f"{slow.step} ({slow.time_s:.3g} s, rank {slow.rank})" for slow in self.longest)
         return (
             f"{self.num} of {self.num_measured} measured steps took over {SLOW:g} times the median of "
-            f"{self.median_s:.3g} s, longest {named}; they count"
+            f"{self.median_s:.3g} s, longest {longest}; they count"
         )
 
 
 def _steps(numbers: tuple[int, ...]) -> str:
-    listed = ", ".join(map(str, numbers[:_LISTED])) + (", ..." if len(numbers) > _LISTED else "")
+    """Return step numbers as text, such as `steps 3, 4`."""
+    listed = ", ".join(map(str, numbers[:_MOST_LISTED])) + (", ..." if len(numbers) > _MOST_LISTED else "")
     return f"step {listed}" if len(numbers) == 1 else f"steps {listed}"
 
 
 class Telemetry(Strict):
-    """What a node's sampler measured, and what it could not."""
+    """Summary of a node's telemetry: measured and missing columns."""
 
     period_s: float
     """Time between samples. Unit: s."""
@@ -126,7 +128,7 @@ class Telemetry(Strict):
     absent: dict[str, str]
     """Columns without values, each with the reason."""
     stale: dict[str, int] = {}
-    """Samples of each energy counter that had stood still for over a second: such a counter is frozen."""
+    """Number of samples in which an energy counter had not changed for over a second, by counter: it was frozen."""
 
 
 class Device(Strict):
@@ -137,7 +139,7 @@ class Device(Strict):
     device: str
     """cpu, or gpu0, gpu1, ... in the driver's order on its host."""
     product: str | None
-    """Product name as the driver or the processor gives it; None for a GPU whose rank did not get to say."""
+    """Product name from the driver or the processor; None for a GPU whose rank ended before it reported it."""
     uuid: str | None = None
     """Identity of the device, where it has one."""
     slot: int | None = None
@@ -145,50 +147,50 @@ class Device(Strict):
 
 
 class Placement(Strict):
-    """What the scheduler gave to a node of the gang."""
+    """Resources that the scheduler granted on a node of the gang."""
 
     switches: str | None
-    """Switches above the node and its name, as Slurm's topology gives them: `spine.leaf1.h200-1`."""
+    """Switches above the node and its name, from Slurm's topology: `spine.leaf1.h200-1`."""
     devices: tuple[str, ...] | None
-    """Devices granted, by their numbers on the host; None where the scheduler named none."""
+    """Granted devices, by their numbers on the host; None if the scheduler named none."""
     cpus: str
-    """Logical processors the ranks may use: `0-3,8`."""
+    """Logical processors that the ranks may use: `0-3,8`."""
     adapters: dict[str, int | None]
-    """InfiniBand adapters of the host, each with its NUMA node, None where it has none."""
+    """InfiniBand adapters of the host, each with its NUMA node; None if it has none."""
 
 
 class Job(Strict):
-    """The scheduler's job a launch ran in."""
+    """The scheduler's job that a launch ran in."""
 
     job_id: str
-    """Its number."""
+    """Job id."""
     state: str
-    """What Slurm said it ended as; empty where it was not asked, as when every agent had reported success."""
+    """Final state from Slurm; empty if not queried, for example because every agent reported success."""
 
 
 class Clock(Strict):
-    """Where a node's monotonic clock stands against the first node's, from round trips between their agents."""
+    """Offset of a node's monotonic clock from the first node's, from round trips between their agents."""
 
     reference_ns: int
     """Time of this node's clock at which the offset holds. Unit: ns."""
     offset_ns: int
     """First node's clock minus this one's at that time. Unit: ns."""
     drift_ppm: float
-    """What the offset grows by. Unit: ppm."""
+    """Growth rate of the offset. Unit: ppm."""
     uncertainty_ns: Annotated[int, Field(ge=0)]
-    """Uncertainty of the offset, either way, from the first round trip to the last. Unit: ns."""
+    """Uncertainty of the offset, plus or minus, from the first round trip to the last. Unit: ns."""
     least_delay_ns: int
-    """Shortest round trip; half of it is what no round trip can tell. Unit: ns."""
+    """Shortest round trip; half of it is the limit of the accuracy. Unit: ns."""
     num_bursts: int
-    """Bursts of round trips: one at the start, one at the end, and those between."""
+    """Bursts of round trips: at the start, at the end, and between."""
     num_round_trips: int
-    """Round trips made."""
+    """Round trips in all bursts."""
     duration_s: float
     """From the first round trip to the last. Unit: s."""
 
 
 class ZeusWindow(Strict):
-    """Energy of one GPU while one kind of steps was made, by Zeus and by the sampler."""
+    """Energy of one GPU over all steps of one kind, by Zeus and by the sampler."""
 
     kind: str
     """measured or profiled."""
@@ -197,37 +199,39 @@ class ZeusWindow(Strict):
     duration_s: float
     """Length of the window. Unit: s."""
     zeus_j: float
-    """By Zeus. Unit: J."""
+    """Energy by Zeus. Unit: J."""
     sampler_j: float | None
-    """By the sampler, from the moves of the energy counter; None where it has none around the window. Unit: J."""
+    """Energy by the sampler, interpolated between updates of the energy counter; None without updates around the
+    window. Unit: J."""
     difference: float | None
-    """Zeus's over the sampler's, less 1."""
+    """Zeus's energy over the sampler's, less 1."""
     tolerance: float | None
-    """1 %, and what the largest update of the counter is of the whole: Zeus takes the counter as it stands."""
+    """Tolerance of the difference: 1 % plus the largest update of the counter over the energy, because Zeus does not
+    interpolate between updates."""
     agrees: bool | None
-    """Whether the difference is within that."""
+    """Whether the difference is within the tolerance."""
 
 
 class SamplerEnd(Strict):
-    """That a node's sampler ended while the ranks trained."""
+    """Unexpected end of a node's sampler while the ranks trained."""
 
     t_ns: int
-    """When that was seen, on the node's monotonic clock. Unit: ns."""
+    """Time at which the end was noticed, on the node's monotonic clock. Unit: ns."""
     message: str
-    """How it ended, and the last it said."""
+    """Exit status and last output of the sampler."""
     was_restarted: bool
     """Whether it was started again; the recording has a gap there."""
 
 
 class NodeCheck(Strict):
-    """What `triplepoint doctor` found of a node in one respect."""
+    """Result of one check of a node by `triplepoint doctor`."""
 
     name: str
-    """What was looked at."""
+    """Name of the check."""
     status: Literal["ok", "warn", "fail"]
-    """Whether it is as it should be; warn where a measurement may not be what it seems."""
+    """Result; warn if measurements may be misleading."""
     found: str
-    """What is there."""
+    """Value that the check found."""
 
 
 class Node(Strict):
@@ -248,38 +252,37 @@ class Node(Strict):
     devices: tuple[Device, ...]
     """Devices of the node's ranks."""
     telemetry: Telemetry | None
-    """The sampler's account; None if it left none."""
+    """Summary of the telemetry; None without telemetry."""
     telemetry_absent: str | None = None
-    """Why it left none; None where it did, and in manifests written before this was."""
+    """Reason that there is no telemetry; None if there is, and in older manifests."""
     sampler_ends: tuple[SamplerEnd, ...] = ()
-    """Each time the sampler ended by itself."""
+    """Unexpected ends of the sampler."""
     placement: Placement | None = None
-    """What it was given; None where nothing was launched."""
+    """Resources granted by the scheduler; None if nothing was launched."""
     checks: tuple[NodeCheck, ...] | None = None
-    """What the doctor read of it just before the ranks started; None where it did not."""
+    """Results of the doctor just before the ranks started; None if it did not check the node."""
     clock: Clock | None = None
-    """Its clock against the first node's; None on the first node and where the agents could not compare them."""
+    """Offset from the first node's clock; None on the first node, and if the agents could not compare the clocks."""
     clock_absent: str | None = None
-    """Why they could not, or not to the end; None where they could, and on the first node."""
+    """Reason that the agents did not complete the clock comparison; None if they did, and on the first node."""
     zeus: tuple[ZeusWindow, ...] = ()
-    """What Zeus measured in the same time, and how it compares."""
+    """Energies measured by Zeus, compared with the sampler's."""
     zeus_absent: str | None = None
-    """Why Zeus measured nothing, or not all; None where it did, and in simulated runs."""
+    """Reason that measurements of Zeus are missing; None if they are complete, and in simulated runs."""
     device_problems: tuple[str, ...] = ()
-    """What could not be told of its devices: one given to a rank that the sampler did not find, a slot named for none
-    or for two."""
+    """Problems with the devices: a rank's device that the sampler did not find, or a slot for no device or for two."""
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """What is missing of its telemetry, a line for each."""
-        found = []
+        """Gaps in the telemetry, a line for each."""
+        lines = []
         for end in self.sampler_ends:
             after_s = (end.t_ns - self.monotonic_ns) / NS_PER_S
-            then = "started again" if end.was_restarted else "not started again"
-            found.append(f"the sampler of {self.host} ended after {after_s:.1f} s: {end.message}; {then}")
+            restart = "started again" if end.was_restarted else "not started again"
+            lines.append(f"the sampler of {self.host} ended after {after_s:.1f} s: {end.message}; {restart}")
         if self.telemetry_absent is not None:
-            found.append(f"{self.host} has no telemetry: {self.telemetry_absent}")
-        return tuple(found)
+            lines.append(f"{self.host} has no telemetry: {self.telemetry_absent}")
+        return tuple(lines)
 
 
 class Manifest(Strict):
@@ -292,13 +295,13 @@ class Manifest(Strict):
     status: Status
     """Outcome."""
     evidence: Evidence | None
-    """Why not ok; None when ok."""
+    """Evidence of the outcome; None if ok."""
     origin: Literal["measured", "simulated"]
-    """Whether devices were measured or a model was run."""
+    """Whether the run was measured or simulated."""
     engine: str
-    """What trained."""
+    """Engine that ran the point."""
     versions: dict[str, str]
-    """Versions of everything that could change the result."""
+    """Versions of all software that could change the result."""
     git_commit: str | None
     """Commit of the project; None outside a repository."""
     git_dirty: bool | None
@@ -306,45 +309,46 @@ class Manifest(Strict):
     seed: int | None
     """Seed of weights and data; None where not known."""
     started_at: str
-    """UTC, ISO 8601."""
+    """Start, UTC, ISO 8601."""
     ended_at: str
-    """UTC, ISO 8601."""
+    """End, UTC, ISO 8601."""
     duration_s: Annotated[float, Field(ge=0)]
-    """From the first agent's start to its report, by its host's monotonic clock; the longest of all nodes. Unit: s."""
+    """Time from the start of an agent to its report, by its host's monotonic clock; the longest of all nodes. Unit: s.
+    """
     nodes: tuple[Node, ...]
-    """Nodes that took part."""
+    """Nodes of the gang."""
     suspects: tuple[Suspect, ...] = ()
-    """GPUs that its telemetry shows to be broken or slow, whatever the outcome."""
+    """GPUs that are broken or slow according to their telemetry, whatever the outcome."""
     interruptions: tuple[Interruption, ...] = ()
-    """What stood still meanwhile."""
+    """Periods in which ranks stood still."""
     slow_steps: SlowSteps | None = None
-    """Measured steps that took far longer than the others, with no reason seen; None where none did."""
+    """Measured steps that took far longer than the others for no known reason; None without any."""
     job: Job | None = None
-    """The job it ran in; None without a scheduler."""
+    """Job of the scheduler; None without a scheduler."""
     facts: dict[str, int | float | str | bool | None]
-    """What the engine says of itself: number of parameters, collective backend, and the like."""
+    """Facts that the engine reports: number of parameters, collective backend, and the like."""
 
     @property
     def is_result(self) -> bool:
-        """Whether the outcome is a result to keep, not a failure to try again."""
+        """Whether the outcome is a result to keep, not a failure to retry."""
         return self.status.is_result
 
     @property
     def interrupted_steps(self) -> frozenset[int]:
-        """Measured steps in which a rank stood still: no statistics are made of them."""
-        return frozenset(step for found in self.interruptions for step in found.measured_steps)
+        """Measured steps in which a rank stood still, which all statistics omit."""
+        return frozenset(step for interruption in self.interruptions for step in interruption.measured_steps)
 
     @property
     def step_notes(self) -> list[str]:
-        """What is to be said of single steps, a line each."""
-        lines = [str(found) for found in self.interruptions[:_LISTED]]
-        if len(self.interruptions) > _LISTED:
-            lines.append(f"{len(self.interruptions) - _LISTED} more interruptions")
+        """Notes about single steps, a line each."""
+        lines = [str(interruption) for interruption in self.interruptions[:_MOST_LISTED]]
+        if len(self.interruptions) > _MOST_LISTED:
+            lines.append(f"{len(self.interruptions) - _MOST_LISTED} more interruptions")
         lines += [str(self.facts[NO_STEP])] if NO_STEP in self.facts else []
         return lines + ([str(self.slow_steps)] if self.slow_steps else [])
 
     def on_first_clock(self, node: Node, t_ns: np.ndarray) -> np.ndarray:
-        """Return times of one node's monotonic clock as times of the first node's.
+        """Convert times of one node's monotonic clock to the first node's.
 
         Args:
             node: The node.
@@ -352,14 +356,14 @@ class Manifest(Strict):
         """
         first = self.nodes[0]
         if node.clock is None:
-            # Both clocks were read at one instant on each node: as good as the wall clocks agree.
+            # Each node read its monotonic and wall clock at one instant; this is as exact as the wall clocks agree.
             return np.asarray(t_ns + ((node.wall_ns - node.monotonic_ns) - (first.wall_ns - first.monotonic_ns)))
-        grown_ns = (t_ns - node.clock.reference_ns) * (node.clock.drift_ppm * 1e-6)
-        return np.asarray(t_ns + node.clock.offset_ns + np.rint(grown_ns).astype(np.int64))
+        drift_ns = (t_ns - node.clock.reference_ns) * (node.clock.drift_ppm * 1e-6)
+        return np.asarray(t_ns + node.clock.offset_ns + np.rint(drift_ns).astype(np.int64))
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return the manifest in `path`.
+    """Return the manifest in a file.
 
     Raises:
         UserError: If it is missing or damaged.
@@ -368,5 +372,5 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Write `manifest` to `path` in one piece, without secrets: it is shared, in reports and exports."""
+    """Write a manifest atomically, without secrets, because reports and exports share it."""
     write_json(path, Redactor().content(manifest.model_dump(mode="json")))

@@ -1,4 +1,4 @@
-"""Pure formulas: FLOPs, throughput, utilisation, bandwidth, energy and spread. No files, no tables."""
+"""Formulas for FLOPs, throughput, utilisation, bandwidth, energy and spread, without files or tables."""
 
 from __future__ import annotations
 
@@ -13,40 +13,41 @@ import numpy.typing as npt
 from triplepoint.units import MEGA
 
 if TYPE_CHECKING:
-    # Pydantic is slow to load, and who asks for a median has no model.
+    # Pydantic is slow to import, and most users of this module need no model.
     from triplepoint.config.model import LayerKind, ModelConfig
 
 Floats = npt.NDArray[np.float64]
 
 FLOPS_PER_MAC = 2
-"""A multiply and an add."""
+"""FLOPs of a multiply-add."""
 
 FORWARD_AND_BACKWARD = 3
-"""Forward FLOPs of a whole step: the backward pass of a GEMM is two GEMMs of the same size."""
+"""FLOPs of forward and backward pass over those of the forward pass: a GEMM has two of its size in the backward pass.
+"""
 
 Z90 = 1.645
-"""Standard deviations on either side that hold 90 % of a normal distribution."""
+"""Half width of the interval with 90 % of a normal distribution, in standard deviations."""
 
 MAD_TO_SIGMA = 1.4826
-"""1 / 0.6745, the third quartile of the normal distribution: scales a median absolute deviation to its sigma."""
+"""Standard deviation over median absolute deviation of a normal distribution: 1 / 0.6745, its third quartile."""
 
 MEAN_TO_SIGMA = 1.2533
-"""sqrt(pi / 2): scales the mean absolute deviation of a normal distribution to its sigma."""
+"""Standard deviation over mean absolute deviation of a normal distribution: sqrt(pi / 2)."""
 
 _BUS_FACTORS = (
     dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"), (1, -1))
     | dict.fromkeys(("broadcast", "reduce", "send", "recv", "send_recv"), (1, 0))
     | {"all_reduce": (2, -2)}
 )
-"""Bus bandwidth over algorithm bandwidth among n ranks is a + b / n, by kind (a, b)."""
+"""Bus bandwidth over algorithm bandwidth: a + b / n for n ranks, as (a, b) by kind of collective."""
 
 BUS_KINDS = frozenset(_BUS_FACTORS)
-"""Kinds of collectives that have a bus bandwidth."""
+"""Kinds of collectives with a bus bandwidth."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Median with the 10th and 90th percentile around it, in the unit of the values."""
+    """Median and 10th and 90th percentile, in the unit of the values."""
 
     p10: float
     median: float
@@ -54,7 +55,7 @@ class Spread:
 
 
 def spread(values: Sequence[float] | np.ndarray) -> Spread:
-    """Return median, 10th and 90th percentile, linearly interpolated between the nearest values.
+    """Return the median and the 10th and 90th percentile, linearly interpolated between the nearest values.
 
     Raises:
         ValueError: If there is no value, or one is not finite.
@@ -62,15 +63,15 @@ def spread(values: Sequence[float] | np.ndarray) -> Spread:
     Source:
         Hyndman and Fan 1996, definition 7; the default of NumPy and R.
     """
-    found = np.asarray(values, dtype=float)
-    if found.size == 0 or not np.isfinite(found).all():
-        raise ValueError(f"expected finite values, found {found.tolist()}")
-    p10, median, p90 = (float(value) for value in np.percentile(found, [10, 50, 90]))
+    array = np.asarray(values, dtype=float)
+    if array.size == 0 or not np.isfinite(array).all():
+        raise ValueError(f"expected finite values, found {array.tolist()}")
+    p10, median, p90 = (float(value) for value in np.percentile(array, [10, 50, 90]))
     return Spread(p10, median, p90)
 
 
 def robust_sigma(values: npt.ArrayLike) -> float:
-    """Return the standard deviation as the median absolute deviation has it: a few outliers do not move it.
+    """Return the standard deviation estimated from the median absolute deviation, which is robust to outliers.
 
     Raises:
         ValueError: If there is no value.
@@ -78,14 +79,14 @@ def robust_sigma(values: npt.ArrayLike) -> float:
     Source:
         Hampel 1974, doi:10.1080/01621459.1974.10482962.
     """
-    found = _some(values)
-    return MAD_TO_SIGMA * float(np.median(np.abs(found - np.median(found))))
+    array = _non_empty(values)
+    return MAD_TO_SIGMA * float(np.median(np.abs(array - np.median(array))))
 
 
 def modified_z_scores(values: npt.ArrayLike) -> Floats:
-    """Return how far each value is from the median, in robust standard deviations, signed.
+    """Return the signed distance of each value from the median, in robust standard deviations.
 
-    Where over half of the values are equal, so that their median deviation is 0, the mean deviation stands in for it.
+    If over half of the values are equal, the median deviation is 0, and the mean deviation replaces it.
 
     Raises:
         ValueError: If there is no value.
@@ -93,10 +94,10 @@ def modified_z_scores(values: npt.ArrayLike) -> Floats:
     Source:
         Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, chapter 3.
     """
-    found = _some(values)
-    deviations = found - np.median(found)
-    sigma = robust_sigma(found) or MEAN_TO_SIGMA * float(np.mean(np.abs(deviations)))
-    scores: Floats = deviations / sigma if sigma else np.zeros_like(found)
+    array = _non_empty(values)
+    deviations = array - np.median(array)
+    sigma = robust_sigma(array) or MEAN_TO_SIGMA * float(np.mean(np.abs(deviations)))
+    scores: Floats = deviations / sigma if sigma else np.zeros_like(array)
     return scores
 
 
@@ -104,8 +105,8 @@ def algorithm_bandwidth(num_bytes: npt.ArrayLike, time_s: npt.ArrayLike) -> Floa
     """Return the algorithm bandwidth of collectives: size over time.
 
     Args:
-        num_bytes: Size as `bus_factor` takes it. Unit: byte.
-        time_s: From the last rank's start to the end. Unit: s.
+        num_bytes: Size as defined in `bus_factor`. Unit: byte.
+        time_s: Time from the last rank's start to the end. Unit: s.
 
     Returns:
         Bandwidth, of the broadcast shape of both. Unit: byte/s.
@@ -126,9 +127,9 @@ def algorithm_bandwidth(num_bytes: npt.ArrayLike, time_s: npt.ArrayLike) -> Floa
 def bus_factor(kind: str, num_ranks: npt.ArrayLike) -> Floats:
     """Return bus bandwidth over algorithm bandwidth.
 
-    The size it goes with is that of the largest buffer of a rank: of all_reduce, broadcast, reduce, send and recv the
-    tensor; of all_gather and gather the output of all ranks together; of reduce_scatter and scatter the input for all
-    ranks together; of all_to_all all that a rank sends, its own part included. In-network reduction is not counted.
+    The size of a collective is that of the largest buffer of a rank: the tensor for all_reduce, broadcast, reduce, send
+    and recv; the output of all ranks for all_gather and gather; the input for all ranks for reduce_scatter and scatter;
+    everything a rank sends, its own part included, for all_to_all. In-network reduction is not considered.
 
     Returns:
         Factor, of the shape of `num_ranks`.
@@ -149,29 +150,29 @@ def bus_factor(kind: str, num_ranks: npt.ArrayLike) -> Floats:
 
 
 def flops_per_token(model: ModelConfig, sequence_length: int) -> float:
-    """Return model FLOPs per token, forward and backward, whatever is recomputed.
+    """Return model FLOPs per token, forward and backward, without recomputation.
 
-    Counted: the GEMMs of attention and feed-forward (top-k and shared experts, the router), scores and their
-    product with the values over the whole sequence or window, states of mixers without attention as Megatron-LM counts
-    them, the output projection. The causal mask gives no discount, as in PaLM and Megatron-LM 2021, so that MFU
-    compares with published numbers; a kernel that skips the masked half gains by it. Not counted: norms, activations,
-    softmax, biases, embedding look-up, optimizer.
+    Counted: the GEMMs of attention and feed-forward blocks (top-k and shared experts, router), scores and their product
+    with the values over the whole sequence or window, recurrences of mixers as in Megatron-LM, the output projection.
+    The causal mask gives no discount, as in PaLM and Megatron-LM 2021, so that MFU compares with published numbers; it
+    is therefore higher for kernels that skip the masked half. Not counted: norms, activations, softmax, biases,
+    embedding look-up, optimizer.
 
     Returns:
-        FLOPs of one token's share of a step. Unit: FLOP/token.
+        Model FLOPs of a step over its tokens. Unit: FLOP/token.
 
     Source:
         Chowdhery et al. 2022 (PaLM), appendix B, arXiv:2204.02311; Narayanan et al. 2021, appendix, arXiv:2104.04473.
     """
     kinds = (*model.layer_kinds, *[model.mtp_kind] * model.num_mtp_layers)
     layers = sum(_layer_macs(model, kind, sequence_length) * count for kind, count in Counter(kinds).items())
-    joins = 2 * model.num_mtp_layers * model.hidden_size**2
-    macs = layers + joins + (1 + model.num_mtp_layers) * model.hidden_size * model.vocab_size
+    mtp_projections = 2 * model.num_mtp_layers * model.hidden_size**2
+    macs = layers + mtp_projections + (1 + model.num_mtp_layers) * model.hidden_size * model.vocab_size
     return float(FORWARD_AND_BACKWARD * FLOPS_PER_MAC * macs)
 
 
 def tokens_per_s(num_tokens: int, step_time_s: float) -> float:
-    """Return throughput.
+    """Return the throughput. Unit: token/s.
 
     Args:
         num_tokens: Tokens of the global batch.
@@ -180,7 +181,7 @@ def tokens_per_s(num_tokens: int, step_time_s: float) -> float:
     Raises:
         ValueError: If the time is not positive.
     """
-    _positive(step_time_s=step_time_s)
+    _check_positive(step_time_s=step_time_s)
     return num_tokens / step_time_s
 
 
@@ -202,7 +203,7 @@ def mfu(tokens_per_s: float, flops_per_token: float, num_gpus: int, peak_flops_p
     Source:
         Chowdhery et al. 2022 (PaLM), appendix B, arXiv:2204.02311.
     """
-    _positive(
+    _check_positive(
         tokens_per_s=tokens_per_s,
         flops_per_token=flops_per_token,
         num_gpus=num_gpus,
@@ -212,10 +213,10 @@ def mfu(tokens_per_s: float, flops_per_token: float, num_gpus: int, peak_flops_p
 
 
 def energy_per_token_j(power_w: float, tokens_per_s: float) -> float:
-    """Return energy per token.
+    """Return the energy per token.
 
     Args:
-        power_w: Mean power of what is counted (all GPUs, or all nodes) over measured steps. Unit: W.
+        power_w: Mean power of all GPUs, or of all nodes, over measured steps. Unit: W.
         tokens_per_s: Tokens of the global batch over the step time. Unit: token/s.
 
     Returns:
@@ -224,15 +225,15 @@ def energy_per_token_j(power_w: float, tokens_per_s: float) -> float:
     Raises:
         ValueError: If the throughput is not positive.
     """
-    _positive(tokens_per_s=tokens_per_s)
+    _check_positive(tokens_per_s=tokens_per_s)
     return power_w / tokens_per_s
 
 
 def samples_per_s_mj(num_samples: int, step_time_s: float, power_w: float) -> float:
-    """Return the efficiency of the reference study: samples per second, over the energy of the step.
+    """Return the efficiency metric of the reference study: samples per second over the energy of the step.
 
-    It falls with the square of the step time, so it is an energy-delay product and no plain efficiency; it is kept for
-    comparison with the published figures only.
+    It falls with the square of the step time, so it is an inverse energy-delay product. It serves only for comparison
+    with the published figures.
 
     Args:
         num_samples: Sequences of the global batch.
@@ -248,15 +249,15 @@ def samples_per_s_mj(num_samples: int, step_time_s: float, power_w: float) -> fl
     Source:
         sitar-lab/CharLLM-PPT at dad5f27, plotting scripts of figures 4, 8 and 13; arXiv:2509.10371.
     """
-    _positive(num_samples=num_samples, step_time_s=step_time_s, power_w=power_w)
+    _check_positive(num_samples=num_samples, step_time_s=step_time_s, power_w=power_w)
     energy_mj = power_w * step_time_s / MEGA
     return num_samples / step_time_s / energy_mj
 
 
 def _layer_macs(model: ModelConfig, kind: LayerKind, sequence_length: int) -> float:
-    """Return multiply-adds per token of one layer: its matrices, scores and their product with the values, or states.
+    """Return multiply-adds per token of one layer: matrices, scores and their product with the values, or recurrence.
 
-    Writing to states and reading from them grows with the tokens, as matrices do, and counts with a sequence of none.
+    Those of a recurrence do not depend on the sequence length, so they count even for a length of 0.
     """
     feed_forward = _feed_forward_macs(model, kind.has_experts) if kind.has_feed_forward else 0
     if mixer := model.recurrent(kind):
@@ -275,7 +276,7 @@ def _scores(model: ModelConfig, keys: int) -> int:
 
 
 def _feed_forward_macs(model: ModelConfig, has_experts: bool) -> int:
-    """Return multiply-adds per token of one layer's feed-forward block: of top-k and shared experts, and the router."""
+    """Return multiply-adds per token of one layer's feed-forward block; with experts: top-k, shared and router."""
     matrices = 3 if model.activation == "swiglu" else 2
     if model.moe is None or not has_experts:
         return matrices * model.hidden_size * model.dense_ffn_hidden_size
@@ -285,14 +286,15 @@ def _feed_forward_macs(model: ModelConfig, has_experts: bool) -> int:
     return routed + shared + latent + model.hidden_size * model.moe.num_experts
 
 
-def _some(values: npt.ArrayLike) -> Floats:
-    found = np.asarray(values, dtype=float)
-    if found.size == 0:
+def _non_empty(values: npt.ArrayLike) -> Floats:
+    """Return values as an array. Raises `ValueError` if there are none."""
+    array = np.asarray(values, dtype=float)
+    if array.size == 0:
         raise ValueError("no values, expected at least one")
-    return found
+    return array
 
 
-def _positive(**arguments: float) -> None:
+def _check_positive(**arguments: float) -> None:
     for name, value in arguments.items():
         if not value > 0:
             raise ValueError(f"{name} is {value}, expected a positive number")
@@ -305,6 +307,6 @@ def t_quantile(freedom: float, probability: float) -> float:
         freedom: Degrees of freedom, above 0.
         probability: From 0 to 1, both excluded.
     """
-    from scipy.special import stdtrit  # 0.3 s of CPU, which a figure without intervals need not pay
+    from scipy.special import stdtrit  # importing it takes 0.3 s of CPU, and few figures need it
 
     return float(stdtrit(freedom, probability))

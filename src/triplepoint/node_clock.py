@@ -1,7 +1,7 @@
-"""Clock of another node: timestamps exchanged over TCP, as NTP does.
+"""Clock offset between two nodes, from timestamps exchanged over TCP as in NTP.
 
-A reply that took `round_trip` from question to answer was stamped at some time within it, so the offset of the quickest
-exchange is uncertain by half its round trip, whatever the way there and back took.
+The other side takes its timestamps at an unknown time within the round trip. So the offset from the fastest exchange
+has an uncertainty of half its round trip, however the delay splits into the two directions.
 
 Source: RFC 5905 (NTP version 4), section 8, offset and delay; section 10, the filter that takes the least delay.
 """
@@ -20,36 +20,36 @@ Clock = Callable[[], int]
 
 TOKEN_BYTES = 32
 HELLO_S = 5.0
-"""How long a connection may take to present the token."""
+"""Time limit for a connection to present the token."""
 _QUESTION, _END = b"?", b"."
 _STAMPS = struct.Struct("!qq")
 
 
 class Exchange(NamedTuple):
-    """One question and its answer. Unit: ns, each on the clock of its side."""
+    """The four timestamps of a request and its reply, in the order they are taken. Unit: ns."""
 
     asked: int
-    """When the question left here."""
+    """Time on this clock when the request was sent."""
     came: int
-    """When it came there."""
+    """Time on the other clock when the request arrived."""
     left: int
-    """When the answer left there."""
+    """Time on the other clock when the reply was sent."""
     answered: int
-    """When it came here."""
+    """Time on this clock when the reply arrived."""
 
     @property
     def delay_ns(self) -> int:
-        """Return the round trip without the time the other side took. Unit: ns."""
+        """Round trip without the processing time of the other side. Unit: ns."""
         return self.answered - self.asked - (self.left - self.came)
 
 
 class ClockOffset(NamedTuple):
-    """Another node's clock against this one's.
+    """Offset of another node's clock from this one's.
 
     Attributes:
-        offset_s: How far the other is ahead. Unit: s.
-        uncertainty_s: How far off that may be at most. Unit: s.
-        round_trip_s: Of the quickest exchange. Unit: s.
+        offset_s: Other clock minus this one. Unit: s.
+        uncertainty_s: Largest error of the offset. Unit: s.
+        round_trip_s: Round trip of the fastest exchange. Unit: s.
     """
 
     offset_s: float
@@ -58,27 +58,27 @@ class ClockOffset(NamedTuple):
 
 
 def admits(connection: socket.socket, token: bytes) -> bool:
-    """Return whether a connection presents the token, all of it in time; strangers do not."""
-    deadline, said = time.monotonic() + HELLO_S, b""
-    while len(said) < len(token) and (left_s := deadline - time.monotonic()) > 0:
+    """Return whether a connection presents the token within `HELLO_S`, so that no other program can join."""
+    deadline, received = time.monotonic() + HELLO_S, b""
+    while len(received) < len(token) and (left_s := deadline - time.monotonic()) > 0:
         connection.settimeout(left_s)
-        part = connection.recv(len(token) - len(said))
+        part = connection.recv(len(token) - len(received))
         if not part:
             return False
-        said += part
+        received += part
     connection.settimeout(None)
-    return secrets.compare_digest(said, token)
+    return secrets.compare_digest(received, token)
 
 
 def answer_clock(peer: socket.socket, clock: Clock) -> None:
-    """Answer the other side's questions for the time until it has no more, or has gone."""
+    """Answer time requests of the other side until it ends the exchange or closes the connection."""
     while peer.recv(1) == _QUESTION:
         came = clock()
         peer.sendall(_STAMPS.pack(came, clock()))
 
 
 def ask_clock(peer: socket.socket, clock: Clock) -> Exchange:
-    """Ask the other side for its time once.
+    """Request the time of the other side once.
 
     Raises:
         OSError: If the connection breaks or is silent for long.
@@ -90,26 +90,26 @@ def ask_clock(peer: socket.socket, clock: Clock) -> Exchange:
 
 
 def measure_offset(peer: socket.socket, clock: Clock, num_exchanges: int) -> ClockOffset:
-    """Return how far the clock of the other side is ahead of ours, and let the other side go on.
+    """Measure the clock offset of the other side, then end the exchange.
 
     Args:
         peer: Connection to `answer_clock`.
         clock: The clock of this side.
-        num_exchanges: How often to ask.
+        num_exchanges: Number of requests.
 
     Raises:
         OSError: If the connection breaks or is silent for long.
     """
     exchanges = [ask_clock(peer, clock) for _ in range(num_exchanges)]
     peer.sendall(_END)
-    quickest = min(exchanges, key=lambda exchange: exchange.delay_ns)
-    offset_ns = ((quickest.came - quickest.asked) + (quickest.left - quickest.answered)) / 2
-    round_trip_s = quickest.delay_ns / NS_PER_S
+    fastest = min(exchanges, key=lambda exchange: exchange.delay_ns)
+    offset_ns = ((fastest.came - fastest.asked) + (fastest.left - fastest.answered)) / 2
+    round_trip_s = fastest.delay_ns / NS_PER_S
     return ClockOffset(offset_ns / NS_PER_S, round_trip_s / 2, round_trip_s)
 
 
 def receive_exactly(peer: socket.socket, size: int) -> bytes:
-    """Return the next `size` bytes. Raises `OSError` if the other side has gone."""
+    """Return the next `size` bytes. Raises `OSError` if the other side has closed the connection."""
     content = b""
     while len(content) < size:
         part = peer.recv(size - len(content))

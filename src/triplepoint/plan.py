@@ -1,4 +1,4 @@
-"""The plan: which points the selected studies come to, which of them can run, and why the others cannot."""
+"""The plan: points of the selected studies, their validity, and their table in `triplepoint plan`."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.contents import with_contents
-from triplepoint.config.mesh import Place, RankMesh, beside_border
+from triplepoint.config.mesh import Place, RankMesh, ranks_at_boundary
 from triplepoint.config.plan import Limits, Plan, PlanEntry, PlannedRun, layout_label, run_id, run_label
 from triplepoint.config.point import Engine, Point
 from triplepoint.config.rules import Rule, fold, refusal, without_effect
@@ -23,13 +23,15 @@ from triplepoint.recorded.studies import RECORDED, read_recorded
 
 _HEADINGS = ("layout", "mbs", "gbs", "micro-batches", "recompute", "overlap", "state", "run")
 MOST_TRACED_STAGES = 32
-"""Of a simulated pipeline, first and last among them: seconds of kernels by stage are published for up to 32."""
+"""Most traced stages of a simulated pipeline, first and last included: published kernel times by stage have up to 32.
+"""
 
 MOST_TRACED_PEERS = 8
-"""Of a slow GPU: the odd one is found among five or more (a modified z-score beyond 3.5)."""
+"""Most traced data parallel peers of a slow GPU; an outlier is detectable among five or more (modified z-score > 3.5).
+"""
 
-_NUMBERS = (1, 2, 3)
-"""Columns of the table that are aligned to the right."""
+_RIGHT_ALIGNED = (1, 2, 3)
+"""Indices of the right-aligned columns of the table."""
 
 
 def select(
@@ -39,18 +41,17 @@ def select(
     simulated: Sequence[str] = (),
     results: Path | None = None,
 ) -> Plan:
-    """Return the points of some studies, checked, without duplicates, and recorded runs in their own studies.
+    """Return the plan of the selected studies and clusters, with the studies of recorded runs.
 
     Args:
         config_dir: Folder of the configuration, with `studies/`, `models/`, `clusters/` and `gpus/`.
         studies: Names of studies. None: all.
-        clusters: Names of clusters; points on others are left out. None: all.
-        simulated: Names of clusters whose points are simulated, but for those named in `clusters`.
-        results: Folder of results, whose recorded runs are taken along, whatever studies and clusters are named. None:
-            none of them.
+        clusters: Names of clusters; points on others are omitted. None: all.
+        simulated: Names of clusters to simulate, except those in `clusters`.
+        results: Folder of results; the plan includes all its recorded runs. None: no recorded runs.
 
     Raises:
-        UserError: If a name is unknown, a file is wrong, or a study has no point or none that can run.
+        UserError: If a name is unknown, a file is invalid, or a study has no point or no valid one.
     """
     catalogue = Catalogue(Path(config_dir))
     for name in (*(clusters or ()), *simulated):
@@ -62,13 +63,13 @@ def select(
     for name in dict.fromkeys(catalogue.studies if studies is None else studies):
         if name in recorded.studies:
             continue
-        found = _expand_study(catalogue, name, None if clusters is None else set(clusters), set(simulated))
-        if studies is not None and not found.entries:
+        expanded = _expand_study(catalogue, name, None if clusters is None else set(clusters), set(simulated))
+        if studies is not None and not expanded.entries:
             raise UserError(
-                f"{catalogue.path_of_study(name)}: no point on {_names(clusters)}, but on {_names(found.elsewhere)}; "
-                "name that with --cluster, or in config.yaml"
+                f"{catalogue.path_of_study(name)}: no point on {_names(clusters)}, but on "
+                f"{_names(expanded.other_clusters)}; name that with --cluster, or in config.yaml"
             )
-        collected.add(name, found)
+        collected.add(name, expanded)
     if not (collected.entries or recorded.entries):
         raise UserError(f"{Path(config_dir) / 'studies'}: no study has a point on {_names(clusters)}")
     if both := set(collected.order) & set(recorded.order):
@@ -87,7 +88,7 @@ def select(
 
 
 def write_plan(plan: Plan, results: Path) -> None:
-    """Write `point.json` of each valid run and `plan.json`, each only where its content changes.
+    """Write `plan.json` and the `point.json` of each valid run, each only if its content changes.
 
     Raises:
         OSError: From the file system.
@@ -100,25 +101,25 @@ def write_plan(plan: Plan, results: Path) -> None:
 
 
 def _move_unnamed(entry: PlanEntry, folder: Path) -> None:
-    """Move a measurement of this very point here from the folder that version 0.1.0 named by the label alone."""
+    """Move a measurement of this point here from a folder named without digest, as version 0.1.0 did."""
     if entry.planned.point.engine == "simulated" or (folder / "raw").exists():
         return
     raw = folder.with_name(run_label(entry.planned.point)) / "raw"
     if not raw.is_dir():
         return
-    with contextlib.suppress(UserError):  # damaged: stays where it is
+    with contextlib.suppress(UserError):  # a damaged one stays in its folder
         if read_manifest(raw / "manifest.json").digest == entry.planned.digest:
             raw.rename(folder / "raw")
 
 
 @dataclass(frozen=True)
 class Columns:
-    """More columns of the table of a plan, before the run id.
+    """Additional columns of the table of a plan, inserted before the run id.
 
     Attributes:
-        headings: One per column.
-        cells: One per heading, by run; runs that are not there have none.
-        notes: What stands below the row of a run.
+        headings: Heading of each column.
+        cells: Cells by run, one per heading; missing runs get dashes.
+        notes: Lines to print below the row of a run.
     """
 
     headings: tuple[str, ...] = ()
@@ -127,9 +128,9 @@ class Columns:
 
 
 def render(plan: Plan, more: Columns | None = None) -> str:
-    """Return the plan as text: a block per model, cluster and engine, a row per point, a summary at the end.
+    """Return the plan as text: a block per model, cluster and engine, a row per point, and a summary.
 
-    A point that cannot run is followed by its reason, on a line of its own since reasons are longer than columns.
+    The reason of an invalid point is on the line below its row.
     """
     more = more or Columns()
     empty = ("-",) * len(more.headings)
@@ -153,27 +154,39 @@ def render(plan: Plan, more: Columns | None = None) -> str:
 
 @dataclass
 class _Expanded:
-    """One study: its points by digest, and what was left out."""
+    """The points of one study.
+
+    Attributes:
+        entries: Points by digest.
+        num_folded: Points that became equal to another one by folding.
+        other_clusters: Clusters of the points that were omitted because their cluster is not selected.
+    """
 
     entries: dict[str, PlanEntry] = field(default_factory=dict)
     num_folded: int = 0
-    elsewhere: set[str] = field(default_factory=set)
+    other_clusters: set[str] = field(default_factory=set)
 
 
 @dataclass
 class _Collected:
-    """All studies so far: their points by digest."""
+    """The points of all studies so far.
+
+    Attributes:
+        entries: Points by digest.
+        num_folded: Points that became equal to another one of their study by folding.
+        order: Run ids by study.
+    """
 
     entries: dict[str, PlanEntry] = field(default_factory=dict)
     num_folded: int = 0
     order: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def add(self, study: str, found: _Expanded) -> None:
-        """Add the points of a study, joining those that are there already."""
-        self.num_folded += found.num_folded
-        if found.entries:
-            self.order[study] = tuple(entry.run for entry in found.entries.values())
-        for digest, entry in found.entries.items():
+    def add(self, study: str, expanded: _Expanded) -> None:
+        """Add the points of a study; a point of an earlier study gets this study's name too."""
+        self.num_folded += expanded.num_folded
+        if expanded.entries:
+            self.order[study] = tuple(entry.run for entry in expanded.entries.values())
+        for digest, entry in expanded.entries.items():
             if digest in self.entries:
                 joined = self.entries[digest].studies + (study,)
                 entry = entry.model_copy(update={"studies": joined})
@@ -181,50 +194,55 @@ class _Collected:
 
 
 def _expand_study(catalogue: Catalogue, name: str, clusters: set[str] | None, simulated: set[str]) -> _Expanded:
-    where, found = catalogue.path_of_study(name), _Expanded()
-    idle: dict[str, str] = {}
-    useful: set[str] = set()
+    """Return the checked points of a study on the selected clusters.
+
+    Raises:
+        UserError: If a setting is invalid, no point can run, or a setting has no effect in any point that has it.
+    """
+    where, expanded = catalogue.path_of_study(name), _Expanded()
+    without_effect_so_far: dict[str, str] = {}
+    with_effect: set[str] = set()
     problems = Problems(where)
     for settings in expand(catalogue.study(name), where):
         cluster = problems.call(catalogue.cluster, settings.cluster, where)
         if cluster and clusters is not None and cluster.name not in clusters:
-            found.elsewhere.add(cluster.name)
+            expanded.other_clusters.add(cluster.name)
             continue
         if not problems.call(catalogue.model, settings.model, where) or not cluster:
             continue
         chosen = settings.chosen()
         for point in points_of(settings, catalogue, where, cluster.name in simulated):
-            reasons_by_name = without_effect(point, chosen)
-            idle |= reasons_by_name
-            useful |= chosen.keys() - reasons_by_name.keys()
+            messages = without_effect(point, chosen)
+            without_effect_so_far |= messages
+            with_effect |= chosen.keys() - messages.keys()
             entry = _make_entry(point, cluster, catalogue, name)
-            if entry.planned.digest in found.entries:
-                found.num_folded += 1
+            if entry.planned.digest in expanded.entries:
+                expanded.num_folded += 1
             else:
-                found.entries[entry.planned.digest] = entry
+                expanded.entries[entry.planned.digest] = entry
     problems.refuse()
-    reasons = [f"{entry.run}: {entry.invalid_because}" for entry in found.entries.values()]
-    if reasons and all(entry.invalid_because for entry in found.entries.values()):
+    reasons = [f"{entry.run}: {entry.invalid_because}" for entry in expanded.entries.values()]
+    if reasons and all(entry.invalid_because for entry in expanded.entries.values()):
         raise UserError(f"{where}: none of its {len(reasons)} points can run; {reasons[0]}")
-    # On an axis beside points that it is of, a setting is folded where it has no effect.
-    if never := next((reason for name, reason in idle.items() if name not in useful), None):
+    # A setting may lack an effect in some points of a study, where it is folded, but not in all.
+    if never := next((reason for name, reason in without_effect_so_far.items() if name not in with_effect), None):
         raise UserError(f"{where}: {never}")
-    return found
+    return expanded
 
 
 def points_of(
     settings: Settings, catalogue: Catalogue, where: str | Path, is_simulated: bool = False
 ) -> Iterator[Point]:
-    """Yield the point of each repeat of some settings, folded but not checked.
+    """Yield the folded but unchecked point of each repeat of settings.
 
     Args:
-        settings: What a study says.
+        settings: Settings of a study.
         catalogue: The configuration.
-        where: Place the settings stand at, named in errors.
-        is_simulated: Whether the simulator takes the place of the engine, where that is another one.
+        where: File or row of the settings, for errors.
+        is_simulated: Whether to simulate the point instead of launching its engine.
 
     Raises:
-        UserError: If the model or the cluster is unknown or its file is wrong.
+        UserError: If the model or the cluster is unknown or its file is invalid.
     """
     cluster = catalogue.cluster(settings.cluster, where)
     model = settings.apply(catalogue.model(settings.model, where))
@@ -243,7 +261,7 @@ def refusal_of(point: Point, catalogue: Catalogue) -> str | None:
 
 @lru_cache(maxsize=64)
 def _airflow_rows(name: str, catalogue: Catalogue) -> list[list[int]] | None:
-    """Return the devices of a cluster's nodes by row of their airflow; None where it is not known, as on cpu."""
+    """Return the devices of a cluster's nodes by row of their airflow; None if it is not known, as on cpu."""
     from triplepoint.simulate.heat.nodes import airflow_of, is_known
 
     cluster = catalogue.cluster(name)
@@ -254,10 +272,10 @@ def _airflow_rows(name: str, catalogue: Catalogue) -> list[list[int]] | None:
 
 
 def as_simulated(point: Point, cluster: ClusterConfig) -> Point:
-    """Return a point as it is simulated: one rank of a pipeline stage traced, since the others do the same.
+    """Return a point with engine `simulated` that traces only the ranks that differ.
 
-    Of a stage on several nodes also the ranks next to a border between them; of one with a slow GPU also that rank and
-    its peers in the other replicas, since they do not.
+    These are one rank of each pipeline stage, the two ranks at the first node boundary of a stage on several nodes, and
+    each slow GPU of the cluster with its data parallel peers.
     """
     layout = point.layout
     last = layout.pp - 1
@@ -265,20 +283,20 @@ def as_simulated(point: Point, cluster: ClusterConfig) -> Point:
     stages = [round(index * last / max(num_traced - 1, 1)) for index in range(num_traced)]
     mesh = RankMesh(layout)
     ranks = {mesh.rank(Place(pp=stage)) for stage in stages}
-    ranks.update(rank for stage in stages for rank in beside_border(mesh.stage(stage), cluster.gpus_per_node))
+    ranks.update(rank for stage in stages for rank in ranks_at_boundary(mesh.stage(stage), cluster.gpus_per_node))
     for node, gpu in cluster.speeds:
         slow = node * cluster.gpus_per_node + gpu
         if slow < point.num_gpus:
             ranks |= {slow, *mesh.group("dp").ranks(slow)[:MOST_TRACED_PEERS]}
-    changed: dict[str, Any] = {"engine": "simulated", "trace_ranks": tuple(sorted(ranks))}
+    changes: dict[str, Any] = {"engine": "simulated", "trace_ranks": tuple(sorted(ranks))}
     if point.task == "inference":
-        # Nothing is traced of it.
-        changed["steps"] = point.steps.model_copy(update={"profiled": 0})
-    return point.model_copy(update=changed)
+        # Simulated inference writes no trace.
+        changes["steps"] = point.steps.model_copy(update={"profiled": 0})
+    return point.model_copy(update=changes)
 
 
 def plan_point(point: Point, cluster: ClusterConfig) -> PlannedRun:
-    """Return the run of a point, with the limits of its cluster."""
+    """Return the run of a point with the launch parameters of its cluster."""
     limits = Limits(
         executor=cluster.executor,
         time_limit_s=cluster.time_limit_s,
@@ -296,6 +314,7 @@ def _make_entry(point: Point, cluster: ClusterConfig, catalogue: Catalogue, stud
 
 
 def _limits(engine: Engine) -> tuple[Rule, ...]:
+    """Return the validity rules of an engine."""
     if engine == "simulated":
         from triplepoint.simulate.limits import LIMITS
 
@@ -313,13 +332,14 @@ def _title(entry: PlanEntry) -> str:
 
 
 def _cells(entry: PlanEntry) -> tuple[str, ...]:
+    """Return the cells of a point below `_HEADINGS`."""
     point = entry.planned.point
-    whole = point.global_batch_size % (point.micro_batch_size * point.layout.dp) == 0
+    is_divisible = point.global_batch_size % (point.micro_batch_size * point.layout.dp) == 0
     return (
         layout_label(point),
         str(point.micro_batch_size),
         str(point.global_batch_size),
-        str(point.num_microbatches) if whole else "-",
+        str(point.num_microbatches) if is_divisible else "-",
         f"{point.recompute} {point.recompute_layers or ''}".rstrip(),
         ",".join(point.overlap) or "none",
         "valid" if entry.invalid_because is None else "invalid",
@@ -328,14 +348,16 @@ def _cells(entry: PlanEntry) -> tuple[str, ...]:
 
 
 def _insert(cells: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
+    """Insert additional cells before the last one, the run id."""
     return (*cells[:-1], *more, cells[-1])
 
 
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:
+    """Return the aligned text of a row; the additional columns are right-aligned."""
     first_more, last = len(_HEADINGS) - 1, len(cells) - 1
     padded = [
-        cell.rjust(width) if number in _NUMBERS or first_more <= number < last else cell.ljust(width)
-        for number, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        cell.rjust(width) if index in _RIGHT_ALIGNED or first_more <= index < last else cell.ljust(width)
+        for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
     ]
     return "  ".join(padded).rstrip()
 

@@ -1,4 +1,4 @@
-"""Predicted cost of a plan before it is launched: what exists, and time, GPU hours and energy of every run."""
+"""Predicted cost of a plan before its launch: existing results, time, GPU hours, energy and the budget."""
 
 import json
 import math
@@ -20,7 +20,7 @@ from triplepoint.processes import on_all_cores
 from triplepoint.simulate.predict.point import MANY_POINTS, predict_if_configured
 from triplepoint.simulate.predict.prediction import Prediction
 from triplepoint.status import RESULTS, PredictionStatus, Status
-from triplepoint.units import KILO, S_PER_HOUR
+from triplepoint.units import KILO, S_PER_HOUR, counted
 
 HEADINGS = ("have", "step s", "GiB", "GPU h", "kWh")
 
@@ -28,7 +28,7 @@ State = Literal["done", "failed", "missing"]
 
 STATES: tuple[State, ...] = ("done", "failed", "missing")
 START_S = 120.0
-"""Wall time of a launch besides its steps: processes, communicators, weights, traces. Assumed, not measured."""
+"""Wall time of a launch outside its steps: processes, communicators, weights, traces. Assumed, not measured."""
 
 LEGEND = f"""\
 expected: step time and memory are simulated, of each engine's software, in brackets with every run at
@@ -36,20 +36,20 @@ expected: step time and memory are simulated, of each engine's software, in brac
     constants were fitted at; `triplepoint predict` has them at those that power and heat leave
 kWh: GPU boards at their power limit for the expected time, an upper bound of theirs; hosts and cooling are not in it"""
 
-_UNPRICED = frozenset(
+_WITHOUT_COST = frozenset(
     {"steps", "trace_ranks", "telemetry_period_s", "repeat", "seed", "corpus", "tokenizer", "contents"}
 )
-"""Fields of a point that the simulated time of a step does not depend on."""
+"""Keys of a point that do not affect the simulated step time."""
 
 
 @dataclass(frozen=True)
 class Existing:
-    """What is there of one run.
+    """Existing result of one run.
 
     Attributes:
-        state: done (a result), failed (attempts that left no result) or missing. All but done are launched.
-        status: Outcome of what is there: ok, oom, invalid, or how the last attempt failed; empty if missing.
-        duration_s: Wall time of the launch that is there, None without one. Unit: s.
+        state: done (a result), failed (attempts without a result) or missing. All but done will be launched.
+        status: Outcome: ok, oom, invalid, or how the last attempt failed; empty if missing.
+        duration_s: Wall time of the finished launch; None without one. Unit: s.
     """
 
     state: State
@@ -58,9 +58,9 @@ class Existing:
 
 
 def find_existing(planned: PlannedRun, results: Path) -> Existing:
-    """Return what `results` has of a run.
+    """Return the existing result of a run in a results folder.
 
-    A manifest that is damaged, or of another point, counts as a failed attempt: the run is launched again.
+    A manifest that is damaged or belongs to another point counts as a failed attempt: the run is launched again.
     """
     folder = results / "runs" / planned.run
     manifest = _read(folder / "raw" / "manifest.json")
@@ -75,16 +75,16 @@ def find_existing(planned: PlannedRun, results: Path) -> Existing:
     return Existing("missing")
 
 
-def typical_duration_s(found: Iterable[Existing]) -> float | None:
-    """Return the median wall time of launches that ended well, None if there is none. Unit: s."""
-    durations = [one.duration_s for one in found if one.status == Status.OK and one.duration_s is not None]
+def typical_duration_s(runs: Iterable[Existing]) -> float | None:
+    """Return the median wall time of launches with status ok; None if there is none. Unit: s."""
+    durations = [run.duration_s for run in runs if run.status == Status.OK and run.duration_s is not None]
     return statistics.median(durations) if durations else None
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Return the content of a manifest, empty if it is damaged, None if it is not there.
+    """Return the unvalidated content of a manifest; empty if it is damaged, None if there is none.
 
-    Only three keys are needed of it, and a study has thousands: checking all of it takes ten times as long.
+    A study has thousands of manifests and only three keys are needed; validation would take ten times as long.
     """
     try:
         content = json.loads(path.read_bytes())
@@ -97,18 +97,18 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class RunCost:
-    """One run of the plan with what it is expected to take.
+    """One run of the plan with its expected cost.
 
     Attributes:
         entry: The run.
-        existing: What is there of it.
-        prediction: Of one step and of memory.
-        wall_s: Of the launch: the steps and `START_S`; a run predicted out of memory takes the start alone. No more
-            than the time limit. NaN if not predicted. Unit: s.
-        wall_hi_s: The same at the upper end of the step time's 90 % interval. Unit: s.
-        num_gpus: GPUs of the nodes it takes; whole nodes are allocated.
-        num_at_once: Runs like it that the cluster has room for.
-        board_power_w: Power limit of those GPUs together, 0 on cpu. Unit: W.
+        existing: Existing result of the run.
+        prediction: Predicted step time and memory.
+        wall_s: Expected wall time of the launch: `START_S` plus the steps, or `START_S` alone if it is predicted to run
+            out of memory; at most the time limit. NaN if not predicted. Unit: s.
+        wall_hi_s: Expected wall time at the upper end of the step time's 90 % interval. Unit: s.
+        num_gpus: GPUs of the allocated nodes; whole nodes are allocated.
+        num_at_once: Number of such runs that fit on the cluster at the same time.
+        board_power_w: Sum of the power limits of these GPUs; 0 on cpu. Unit: W.
     """
 
     entry: PlanEntry
@@ -122,12 +122,12 @@ class RunCost:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether it is still to be launched, or simulated."""
+        """Whether the run has no result yet."""
         return self.existing.state != "done"
 
     @property
     def is_simulated(self) -> bool:
-        """Whether a simulation takes the place of the launch: it costs no GPU hours."""
+        """Whether the run is simulated and so costs no GPU hours."""
         return self.entry.planned.point.engine == "simulated"
 
     @property
@@ -137,9 +137,9 @@ class RunCost:
 
     @property
     def board_energy_kwh(self) -> float:
-        """Energy of the GPU boards if they drew their power limit throughout; NaN if not predicted. Unit: kWh.
+        """Energy of the GPU boards at their power limit for the expected time; NaN if not predicted. Unit: kWh.
 
-        An upper bound of the boards for the expected time; hosts, network and cooling come on top.
+        It is an upper bound for the boards; hosts, network and cooling are not included.
         """
         return self.board_power_w * self.wall_s / S_PER_HOUR / KILO
 
@@ -153,26 +153,26 @@ def plan_cost(plan: Plan, results: Path, config: Path) -> list[RunCost]:
     """Return the cost of every valid run of a plan, in its order.
 
     Raises:
-        UserError: If the description of a cluster is missing or wrong.
+        UserError: If the file of a cluster is missing or invalid.
     """
     catalogue = Catalogue(config)
-    points = {_price_key(entry.planned.point): entry.planned.point for entry in plan.valid}
+    points = {_cost_key(entry.planned.point): entry.planned.point for entry in plan.valid}
     predictions = dict(zip(points, _predict_all(list(points.values()), config), strict=True))
     costs = []
     for entry in plan.valid:
         cluster = catalogue.cluster(entry.planned.point.cluster.name)
-        found, prediction = find_existing(entry.planned, results), predictions[_price_key(entry.planned.point)]
-        costs.append(_run_cost(entry, found, prediction, cluster, catalogue.gpu_of(cluster)))
+        existing, prediction = find_existing(entry.planned, results), predictions[_cost_key(entry.planned.point)]
+        costs.append(_run_cost(entry, existing, prediction, cluster, catalogue.gpu_of(cluster)))
     return costs
 
 
-def _price_key(point: Point) -> str:
-    """Return what is the same for all points whose steps take the same time."""
-    return canonical(point.model_dump(mode="json", exclude=set(_UNPRICED)))
+def _cost_key(point: Point) -> str:
+    """Return a key that is equal for all points with the same simulated step time."""
+    return canonical(point.model_dump(mode="json", exclude=set(_WITHOUT_COST)))
 
 
 def _predict_all(points: Sequence[Point], config: Path) -> list[Prediction]:
-    """Return a prediction for each point, on all cores where there are many."""
+    """Return a prediction for each point, computed on all cores if there are many."""
     return on_all_cores(partial(predict_if_configured, config=config, with_power=False), points, MANY_POINTS)
 
 
@@ -191,11 +191,12 @@ def _run_cost(
 
 
 def _highest_s(prediction: Prediction) -> float:
-    """Return the upper end of the interval, the time itself where there is none, as of inference."""
+    """Return the upper end of the step time's interval; the step time itself without interval, as for inference."""
     return prediction.step_time_s if math.isnan(prediction.step_time_hi_s) else prediction.step_time_hi_s
 
 
 def _wall_s(prediction: Prediction, num_steps: int, step_s: float, limit_s: float) -> float:
+    """Return the expected wall time of a launch, see `RunCost.wall_s`."""
     if prediction.status == PredictionStatus.OOM:
         return min(START_S, limit_s)
     if math.isnan(step_s):
@@ -204,16 +205,16 @@ def _wall_s(prediction: Prediction, num_steps: int, step_s: float, limit_s: floa
 
 
 def cells(cost: RunCost) -> tuple[str, ...]:
-    """Return what stands under `HEADINGS` for one run."""
+    """Return the cells of one run below `HEADINGS`."""
     prediction, state = cost.prediction, cost.existing.state
-    have = cost.existing.status if state == "done" else state
+    have = f"{cost.existing.status} (done)" if state == "done" else state
     numbers = (prediction.step_time_s, prediction.memory_gib, cost.gpu_hours, cost.board_energy_kwh)
-    shown = ["-" if isnan(number) else f"{number:.3g}" if number < 100 else f"{number:.0f}" for number in numbers]
-    return (f"{have} (done)" if state == "done" else have, *shown)
+    texts = ["-" if isnan(number) else f"{number:.3g}" if number < 100 else f"{number:.0f}" for number in numbers]
+    return (have, *texts)
 
 
 def note(cost: RunCost) -> str | None:
-    """Return what is to be said of one run: that it will not fit, or not end; None if nothing."""
+    """Return a warning about one run: predicted out of memory, or longer than its time limit; None for none."""
     if cost.prediction.status == PredictionStatus.OOM:
         return f"predicted out of memory: {cost.prediction.reason}"
     if cost.prediction.status == PredictionStatus.UNDECIDED:
@@ -229,7 +230,7 @@ def note(cost: RunCost) -> str | None:
 
 
 def summarise(costs: Sequence[RunCost]) -> str:
-    """Return what exists and what lies ahead, a block for each cluster and engine, and in all."""
+    """Return existing results and expected cost as text, a block for each cluster and engine, and the total."""
     blocks: dict[str, list[RunCost]] = {}
     for cost in costs:
         point = cost.entry.planned.point
@@ -237,87 +238,86 @@ def summarise(costs: Sequence[RunCost]) -> str:
     lines = [line for title, block in blocks.items() for line in _block(title, block)]
     launches = [cost for cost in costs if cost.is_ahead and not cost.is_simulated]
     if any(not isnan(cost.wall_s) for cost in launches):
-        lines.append(f"in all: {_num(launches, 'launch', 'launches')} ahead, {_amounts(launches)}")
+        lines.append(f"in all: {counted(len(launches), 'launch', 'launches')} ahead, {_amounts(launches)}")
     if any(not isnan(cost.wall_s) for cost in costs if cost.is_ahead):
         lines.append(LEGEND)
     return "\n".join(lines)
 
 
 def _block(title: str, costs: Sequence[RunCost]) -> list[str]:
+    """Return the lines about the runs of one cluster and engine."""
     states = Counter(cost.existing.state for cost in costs)
     have = ", ".join(f"{states[state]} {state}" for state in STATES if states[state])
-    lines = [f"{title}: {_num(costs, 'run')}: {have}"]
+    lines = [f"{title}: {counted(len(costs), 'run')}: {have}"]
     ahead = [cost for cost in costs if cost.is_ahead]
-    priced = [cost for cost in ahead if not isnan(cost.wall_s)]
+    predicted = [cost for cost in ahead if not isnan(cost.wall_s)]
     if ahead and costs[0].is_simulated:
-        lines.append(f"  ahead: {_num(ahead, 'simulation')}, no GPU hours")
-        if priced:
-            lines.append(f"  launched they would take {_wall(priced)}, {_amounts(priced)}")
+        lines.append(f"  ahead: {counted(len(ahead), 'simulation')}, no GPU hours")
+        if predicted:
+            lines.append(f"  launched they would take {_wall(predicted)}, {_amounts(predicted)}")
     elif ahead:
-        lines.append(f"  ahead: {_num(ahead, 'launch', 'launches')}, {_job_sizes(ahead)}")
-        if priced:
-            lines.append(f"  expected: {_wall(priced)}, {_amounts(priced)}")
-        lines += _unpriced([cost for cost in ahead if isnan(cost.wall_s)], costs)
-    for word, chosen in _warnings(ahead):
-        lines.append(f"  {word}: {len(chosen)}: {', '.join(cost.entry.run for cost in chosen[:3])}{_more(chosen)}")
+        lines.append(f"  ahead: {counted(len(ahead), 'launch', 'launches')}, {_job_sizes(ahead)}")
+        if predicted:
+            lines.append(f"  expected: {_wall(predicted)}, {_amounts(predicted)}")
+        lines += _without_prediction([cost for cost in ahead if isnan(cost.wall_s)], costs)
+    for problem, affected in _warnings(ahead):
+        more = f" and {len(affected) - 3} more" if len(affected) > 3 else ""
+        lines.append(f"  {problem}: {len(affected)}: {', '.join(cost.entry.run for cost in affected[:3])}{more}")
     return lines
 
 
 def _warnings(ahead: Sequence[RunCost]) -> list[tuple[str, list[RunCost]]]:
-    found = [
-        ("predicted out of memory", [cost for cost in ahead if cost.prediction.status == PredictionStatus.OOM]),
-        (
-            "predicted to time out",
-            [it for it in ahead if it.is_cut_short and it.prediction.status != PredictionStatus.OOM],
-        ),
+    """Return each predicted problem with the runs that have it."""
+    oom = [cost for cost in ahead if cost.prediction.status == PredictionStatus.OOM]
+    warnings = [
+        ("predicted out of memory", oom),
+        ("predicted to time out", [cost for cost in ahead if cost.is_cut_short and cost not in oom]),
         ("may run out of memory", [cost for cost in ahead if cost.prediction.status == PredictionStatus.UNDECIDED]),
     ]
-    return [(word, chosen) for word, chosen in found if chosen]
-
-
-def _more(chosen: Sequence[RunCost]) -> str:
-    return f" and {len(chosen) - 3} more" if len(chosen) > 3 else ""
+    return [(problem, affected) for problem, affected in warnings if affected]
 
 
 def _job_sizes(costs: Sequence[RunCost]) -> str:
-    """Return how many jobs of how many nodes they are, such as `40 jobs of 4 nodes, 2 of 1`."""
+    """Return the number of jobs by number of nodes, such as `jobs of 1 node: 2, 4 nodes: 40`."""
     sizes = Counter(cost.entry.planned.point.num_nodes for cost in costs)
     return "jobs of " + ", ".join(
         f"{size} {'node' if size == 1 else 'nodes'}: {number}" for size, number in sorted(sizes.items())
     )
 
 
-def _unpriced(costs: Sequence[RunCost], others: Sequence[RunCost]) -> list[str]:
-    """Return a line on runs without a prediction: what they took here before, or at most."""
+def _without_prediction(costs: Sequence[RunCost], others: Sequence[RunCost]) -> list[str]:
+    """Return a line about the runs without a prediction: earlier wall times of the others, or the time limits."""
     if not costs:
         return []
-    why = costs[0].prediction.reason
     typical_s = typical_duration_s(cost.existing for cost in others)
     if typical_s is not None:
-        each = f"about {_time(typical_s * len(costs))} if each takes {_time(typical_s)} as those launched before"
+        estimate = f"about {_time(typical_s * len(costs))} if each takes {_time(typical_s)} as those launched before"
     else:
-        each = f"at most {_time(sum(cost.entry.planned.limits.time_limit_s for cost in costs))} by their time limits"
-    return [f"  not predicted: {len(costs)} ({why}); {each}"]
+        estimate = (
+            f"at most {_time(sum(cost.entry.planned.limits.time_limit_s for cost in costs))} by their time limits"
+        )
+    return [f"  not predicted: {len(costs)} ({costs[0].prediction.reason}); {estimate}"]
 
 
 def _wall(costs: Sequence[RunCost]) -> str:
-    """Return the wall time of some runs when they have the cluster to themselves, as many at once as it holds."""
-    expected = [max(_shared(costs, "wall_s"), max(cost.wall_s for cost in costs))]
-    expected.append(max(_shared(costs, "wall_hi_s"), max(cost.wall_hi_s for cost in costs)))
-    return f"{_time(expected[0])} wall with the cluster to itself (to {_time(expected[1])})"
+    """Return the wall time of runs that have the cluster to themselves, as many at once as it holds, as text."""
+    expected_s = max(_shared(costs, "wall_s"), max(cost.wall_s for cost in costs))
+    highest_s = max(_shared(costs, "wall_hi_s"), max(cost.wall_hi_s for cost in costs))
+    return f"{_time(expected_s)} wall with the cluster to itself (to {_time(highest_s)})"
 
 
 def _shared(costs: Sequence[RunCost], name: str) -> float:
+    """Return the sum of a wall time of runs, each divided by the number that run at once. Unit: s."""
     return sum(float(getattr(cost, name)) / cost.num_at_once for cost in costs)
 
 
 def _amounts(costs: Sequence[RunCost]) -> str:
-    """Return GPU hours and energy of those runs that are predicted and have GPUs."""
-    priced = [cost for cost in costs if not isnan(cost.wall_s)]
-    hours = sum(cost.gpu_hours for cost in priced)
-    most = sum(cost.wall_hi_s * cost.num_gpus for cost in priced) / S_PER_HOUR
-    energy_kwh = sum(cost.board_energy_kwh for cost in priced)
-    return f"{hours:.1f} GPU h (to {most:.1f}), at most {energy_kwh:.1f} kWh of GPU boards"
+    """Return GPU hours and energy of the runs with a prediction, as text."""
+    predicted = [cost for cost in costs if not isnan(cost.wall_s)]
+    hours = sum(cost.gpu_hours for cost in predicted)
+    hours_hi = sum(cost.wall_hi_s * cost.num_gpus for cost in predicted) / S_PER_HOUR
+    energy_kwh = sum(cost.board_energy_kwh for cost in predicted)
+    return f"{hours:.1f} GPU h (to {hours_hi:.1f}), at most {energy_kwh:.1f} kWh of GPU boards"
 
 
 def _time(seconds: float) -> str:
@@ -326,5 +326,31 @@ def _time(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < S_PER_HOUR else f"{seconds / S_PER_HOUR:.1f} h"
 
 
-def _num(items: Sequence[object], one: str, many: str | None = None) -> str:
-    return f"{len(items)} {one if len(items) == 1 else many or one + 's'}"
+def over_budget(costs: Sequence[RunCost], max_gpu_hours: float) -> str | None:
+    """Return one line about launches that exceed the budget: sum, share of each study, remedy; None within it.
+
+    Args:
+        costs: Costs of runs; those that are done, simulated or on cpu do not count.
+        max_gpu_hours: The budget. Unit: h.
+    """
+    costs = [cost for cost in costs if cost.is_ahead and not cost.is_simulated and cost.entry.planned.point.cluster.gpu]
+    total_h = _budgeted_hours(costs)
+    if total_h <= max_gpu_hours:
+        return None
+    studies = dict.fromkeys(study for cost in costs for study in cost.entry.studies)
+    by_study = {study: [cost for cost in costs if study in cost.entry.studies] for study in studies}
+    parts = [f"{study} {_budgeted_hours(part):,.1f} h in {len(part)}" for study, part in by_study.items()]
+    shared = " (some are of several studies)" if any(len(cost.entry.studies) > 1 for cost in costs) else ""
+    return (
+        f"{counted(len(costs), 'launch is', 'launches are')} expected to take {total_h:,.1f} GPU h, max_gpu_hours is "
+        f"{max_gpu_hours:g}: {', '.join(parts)}{shared}; name what is meant, such as --config "
+        f"studies=[{next(iter(studies))}], or the budget, --config max_gpu_hours={math.ceil(total_h)}"
+    )
+
+
+def _budgeted_hours(costs: Sequence[RunCost]) -> float:
+    """Return the GPU hours of launches; one without a prediction counts with its time limit. Unit: h."""
+    limits_h = [cost.entry.planned.limits.time_limit_s * cost.num_gpus / S_PER_HOUR for cost in costs]
+    return sum(
+        limit_h if isnan(cost.gpu_hours) else cost.gpu_hours for cost, limit_h in zip(costs, limits_h, strict=True)
+    )

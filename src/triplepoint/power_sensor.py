@@ -1,9 +1,9 @@
-"""Models of power sensors: energy counters, updates, response to a known load, and energy from their readings.
+"""Models of power sensors: update times, response to a known load, and energy from readings and counters.
 
-Pure functions on arrays of times and readings. A sensor publishes at `phase + n * period` the mean of the true power
-over `[t - lag - window, t - lag]`. A load is a set of busy intervals; the true power is taken as one level when busy
-and another when not. The energy counter is the reference: it moves in steps, so energy is read between the instants at
-which it moved, not between samples.
+Pure functions on arrays of times and readings. A sensor publishes, at times `t = phase + n * period`, the mean of the
+true power over `[t - lag - window, t - lag]`. A load is a set of busy intervals; its true power is modelled as one
+level while busy and another while idle. The energy counter is the reference. It is updated in steps, so energies are
+differences between update times, not between sample times.
 
 Source: Yang et al., SC'24 (arXiv:2312.02741), for the model; arXiv:2604.06056 for energy-counter differences.
 """
@@ -14,48 +14,55 @@ from typing import NamedTuple
 import numpy as np
 
 _FEWEST_UPDATES = 8
-_WINDOWS = 40
-_LAGS = 160
+"""Fewest changes of a reading from which an update period is determined."""
+_WINDOWS, _LAGS = 40, 160
+"""Size of the first search grid of `fit_response`."""
 _ROUNDS = 6
+"""Refinements of an iterative search."""
 _FASTEST = 0.45
-"""Updates per read that can still be told apart."""
+"""Highest update rate that can be determined, in updates per read."""
 _IN_PHASE = 0.85
-"""Of 1, how nearly the changes must share a phase."""
+"""Least alignment of the changes at a period: length of their mean phase vector, 0 to 1."""
 _FEWEST_MOVES = 8
-_MOVES_AT_ONCE = 300
-"""Moves of a counter put on one grid: over longer times the two clocks drift apart."""
+"""Fewest updates of a counter for which a grid is fitted."""
+_MOVES_PER_GRID = 300
+"""Most updates of a counter on one grid: over longer times the clocks of counter and host drift apart."""
 _LONGEST_PERIOD_S = 0.1
-"""Between updates of an energy counter: H100, as Zeus's authors measured (ml.energy blog); AMD's is far shorter."""
-_SLACK = 0.02
-"""How far off the reads around it a move may be put, as a share of the counter's period."""
-_MOSTLY = 0.98
-_PERIODS, _LOOKS = 31, 2
+"""Longest update period of an energy counter: that of H100, measured by Zeus's authors (ml.energy blog). Those of AMD
+are far shorter."""
+_TOLERANCE = 0.02
+"""How far the grid may put an update outside the two reads around it, as a share of the counter's period."""
+_LEAST_CONSISTENT = 0.98
+"""Least share of updates that must be within that tolerance for the grid to be used."""
+_PERIODS_TRIED, _GRID_ROUNDS = 31, 2
+"""Periods per round, and rounds, of the search in `on_grid`."""
 
 
 class EnergyCounter:
-    """An energy counter between the instants at which it moved.
+    """An energy counter with the times of its updates.
 
-    It publishes at regular times, which are found to milliseconds although it is read much less often: its moves lie on
-    a grid, and each was seen to lie between two reads. Where it is read at a whole multiple of its own rate, that never
-    moves against the grid, so it says no more than the time between two reads; hence the slack.
+    The counter is updated at regular times. Each update is known to lie between two reads, so fitting a regular grid
+    determines the times to milliseconds, although the reads are much further apart. If the read period is a multiple of
+    the update period, reads keep the same phase, and the times are only known to the read period; `slack_s` is then
+    large.
     """
 
     def __init__(self, times_s: np.ndarray, counter_j: np.ndarray) -> None:
-        """Find its moves.
+        """Determine the times of the updates.
 
         Args:
-            times_s: When it was read. Shape (num_reads,). Unit: s.
-            counter_j: What it said. Shape (num_reads,). Unit: J.
+            times_s: Times of the reads. Shape (num_reads,). Unit: s.
+            counter_j: Values read. Shape (num_reads,). Unit: J.
         """
         before, after, self.values_j = changes(times_s, counter_j)
-        self.moved_s, self.slack_s = _move_times(before, after)
-        """Times of its moves, shape (num_moves,), and by how much all of them may be off together. Unit: s."""
+        self.moved_s, self.slack_s = _update_times(before, after)
+        """Times of the updates, shape (num_moves,), and their common uncertainty. Unit: s."""
 
     def at(self, at_s: np.ndarray) -> np.ndarray:
-        """Return the counter at given times, interpolated between its moves. Unit: J.
+        """Return the counter at given times, interpolated between its updates. Unit: J.
 
         Raises:
-            ValueError: If it did not move before the first and after the last.
+            ValueError: If it has no update before the first and after the last time.
         """
         if len(self.moved_s) < 2 or at_s.min() < self.moved_s[0] or at_s.max() > self.moved_s[-1]:
             raise ValueError(
@@ -64,56 +71,63 @@ class EnergyCounter:
         return np.asarray(np.interp(at_s, self.moved_s, self.values_j))
 
 
-def _move_times(before: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, float]:
+def _update_times(before: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the times of a counter's updates and their common uncertainty.
+
+    Args:
+        before: Times of the last reads before the updates. Shape (num_moves,). Unit: s.
+        after: Times of the first reads after them. Shape (num_moves,). Unit: s.
+    """
     if len(after) < _FEWEST_MOVES:
         return (before + after) / 2, float(np.median(after - before)) / 2 if len(after) else 0.0
     period_s = float(np.median(np.diff(after)))
-    # After a gap in the samples: what is read was published within the last period, however long the gap.
+    # The first value read after a gap in the samples was published within the last period, however long the gap.
     is_gap = (after - before > period_s)[1:]
-    # Read less often than it is published, a value is no older than it can be either.
+    # The same holds for a counter that is read less often than it is updated.
     before = np.maximum(before, after - min(period_s, _LONGEST_PERIOD_S))
     numbers = np.concatenate([[0.0], np.cumsum(np.where(is_gap, np.rint(np.diff(after) / period_s), 1.0))])
-    starts = range(0, max(1, len(after) - len(after) % _MOVES_AT_ONCE), _MOVES_AT_ONCE)
-    parts = [slice(at, at + _MOVES_AT_ONCE if at != starts[-1] else None) for at in starts]
+    starts = range(0, max(1, len(after) - len(after) % _MOVES_PER_GRID), _MOVES_PER_GRID)
+    parts = [slice(start, start + _MOVES_PER_GRID if start != starts[-1] else None) for start in starts]
     grids = [
-        on_grid(numbers[part] - numbers[at], before[part], after[part]) for at, part in zip(starts, parts, strict=True)
+        on_grid(numbers[part] - numbers[start], before[part], after[part])
+        for start, part in zip(starts, parts, strict=True)
     ]
-    moved_s = np.concatenate([grid.times_s for grid in grids])
-    # A grid that contradicts what was seen is none.
-    late_s = _SLACK * period_s
-    is_seen = (moved_s > before - late_s) & (moved_s < after + late_s)
-    if is_seen.mean() <= _MOSTLY:
+    times_s = np.concatenate([grid.times_s for grid in grids])
+    # If the grid contradicts too many reads, the updates are not regular.
+    tolerance_s = _TOLERANCE * period_s
+    is_consistent = (times_s > before - tolerance_s) & (times_s < after + tolerance_s)
+    if is_consistent.mean() <= _LEAST_CONSISTENT:
         return (before + after) / 2, float(np.median(after - before)) / 2
-    return moved_s, float(np.median([grid.slack_s for grid in grids]))
+    return times_s, float(np.median([grid.slack_s for grid in grids]))
 
 
 def integral_j(times_s: np.ndarray, power_w: np.ndarray, start_s: float, end_s: float) -> float:
-    """Return the integral of sampled power over a window, by trapezes, ends interpolated. Unit: J.
+    """Return the integral of sampled power over a window by the trapezoidal rule, with interpolated ends. Unit: J.
 
     Args:
         times_s: Times of samples, ascending. Shape (num_samples,). Unit: s.
-        power_w: Power of each. Shape (num_samples,). Unit: W.
-        start_s: Start. Unit: s.
-        end_s: End. Unit: s.
+        power_w: Power of the samples. Shape (num_samples,). Unit: W.
+        start_s: Start of the window. Unit: s.
+        end_s: End of the window. Unit: s.
     """
     inside = (times_s > start_s) & (times_s < end_s)
-    at = np.concatenate([[start_s], times_s[inside], [end_s]])
-    return float(np.trapezoid(np.interp(at, times_s, power_w), at))
+    at_s = np.concatenate([[start_s], times_s[inside], [end_s]])
+    return float(np.trapezoid(np.interp(at_s, times_s, power_w), at_s))
 
 
 def changes(times_s: np.ndarray, readings: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return, for every reading that differs from the one before, the time before it, its own time, and its value."""
-    at = np.flatnonzero(np.diff(readings) != 0) + 1
-    return times_s[at - 1], times_s[at], readings[at]
+    """Return for every changed reading the time of the read before it, the time of its own read, and its value."""
+    indices = np.flatnonzero(np.diff(readings) != 0) + 1
+    return times_s[indices - 1], times_s[indices], readings[indices]
 
 
 class Grid(NamedTuple):
-    """Regular times that fit what was seen.
+    """Regular times fitted to the reads around updates.
 
     Attributes:
-        period_s: Time between two. Unit: s.
+        period_s: Period of the times. Unit: s.
         times_s: The times. Unit: s.
-        slack_s: All of them could be this much earlier or later and still fit. Unit: s.
+        slack_s: Shift, earlier or later, of all times that still fits the reads. Unit: s.
     """
 
     period_s: float
@@ -122,87 +136,87 @@ class Grid(NamedTuple):
 
 
 def on_grid(numbers: np.ndarray, before: np.ndarray, after: np.ndarray) -> Grid:
-    """Return the grid of numbered changes that were seen between two reads each.
+    """Fit a regular grid to changes that lie between two reads each.
 
     Args:
-        numbers: How many periods after the first each change came. Shape (num_changes,).
-        before: Times of the reads before the changes. Shape (num_changes,). Unit: s.
-        after: Times of the reads after them. Shape (num_changes,). Unit: s.
+        numbers: Number of periods from the first change to each. Shape (num_changes,).
+        before: Times of the last reads before the changes. Shape (num_changes,). Unit: s.
+        after: Times of the first reads after them. Shape (num_changes,). Unit: s.
     """
     period_s = float(np.polyfit(numbers, (before + after) / 2, 1)[0])
     reach_s = float(np.median(after - before)) / max(numbers[-1], 1)
     phase_s = slack_s = 0.0
-    # The room for all of them is concave in the period: around the best of a few lies the best of all.
-    for _ in range(_LOOKS):
-        tried_s = period_s + np.linspace(-reach_s, reach_s, _PERIODS)
-        latest_start = (before[:, None] - numbers[:, None] * tried_s).max(axis=0)
-        earliest_end = (after[:, None] - numbers[:, None] * tried_s).min(axis=0)
-        best = int(np.argmax(earliest_end - latest_start))
-        period_s, phase_s = float(tried_s[best]), float(latest_start[best] + earliest_end[best]) / 2
-        slack_s = max(0.0, float(earliest_end[best] - latest_start[best]) / 2)
-        reach_s *= 2 / (_PERIODS - 1)
+    # The range of phases that fit all reads is concave in the period, so the optimum is next to the best period tried.
+    for _ in range(_GRID_ROUNDS):
+        periods_s = period_s + np.linspace(-reach_s, reach_s, _PERIODS_TRIED)
+        earliest_phase = (before[:, None] - numbers[:, None] * periods_s).max(axis=0)
+        latest_phase = (after[:, None] - numbers[:, None] * periods_s).min(axis=0)
+        best = int(np.argmax(latest_phase - earliest_phase))
+        period_s, phase_s = float(periods_s[best]), float(earliest_phase[best] + latest_phase[best]) / 2
+        slack_s = max(0.0, float(latest_phase[best] - earliest_phase[best]) / 2)
+        reach_s *= 2 / (_PERIODS_TRIED - 1)
     return Grid(period_s, phase_s + period_s * numbers, slack_s)
 
 
 @dataclass(frozen=True)
 class Updates:
-    """When a sensor published."""
+    """Update times of a sensor."""
 
     period_s: float
     """Time between updates. Unit: s."""
     times_s: np.ndarray
-    """Times of the updates that were seen, on the fitted grid. Shape (num_updates,). Unit: s."""
+    """Times of the updates with a changed value, on the fitted grid. Shape (num_updates,). Unit: s."""
     values: np.ndarray
-    """What was published at each. Shape (num_updates,)."""
+    """Published values. Shape (num_updates,)."""
 
 
 @dataclass(frozen=True)
 class Response:
-    """What a sensor makes of the true power."""
+    """Response of a sensor to the true power."""
 
     window_s: float
-    """Length of the mean it publishes. Unit: s."""
+    """Length of the averaging window. Unit: s."""
     lag_s: float
-    """From the end of that window to the update. Unit: s."""
+    """Time from the end of that window to the update. Unit: s."""
     idle_w: float
-    """Fitted power of the load's idle level. Unit: W."""
+    """Fitted power of the idle level of the load. Unit: W."""
     busy_w: float
-    """Fitted power of its busy level. Unit: W."""
+    """Fitted power of the busy level of the load. Unit: W."""
 
 
 def find_updates(times_s: np.ndarray, readings: np.ndarray) -> Updates:
     """Return period and times of a sensor's updates.
 
-    Changes of the reading lie on a grid; its period is the longest for which they all have nearly the same phase. Read
-    at a rate that is no multiple of the sensor's: otherwise the phase is uncertain by half the time between reads.
+    The period is the longest at which all changes of the reading have nearly the same phase. The read rate should not
+    be a multiple of the update rate; otherwise the phase is uncertain by half the read period.
 
     Args:
-        times_s: When it was read, at least twice as often as it publishes. Shape (num_reads,). Unit: s.
-        readings: What it said. Shape (num_reads,).
+        times_s: Times of the reads, at least two per update. Shape (num_reads,). Unit: s.
+        readings: Values read. Shape (num_reads,).
 
     Raises:
-        ValueError: If it changed too seldom to tell, or not on a grid.
+        ValueError: If there are too few changes, or they are not regular.
     """
     before, after, values = changes(times_s, readings)
     if len(after) < _FEWEST_UPDATES:
         raise ValueError(f"the reading changed {len(after)} times; at least {_FEWEST_UPDATES} are needed")
     middle, width = (before + after) / 2, float(np.median(after - before))
-    seen_s = middle[-1] - middle[0]
-    frequencies = np.arange(3 / seen_s, _FASTEST / width, 0.1 / seen_s)
-    phases = np.array([np.abs(np.exp(2j * np.pi * f * middle).mean()) for f in frequencies])
-    # A change happened anywhere between two reads, which blurs the phases of a fast sensor by a known amount.
-    good = np.flatnonzero(phases >= _IN_PHASE * np.sinc(frequencies * width))
-    if not good.size:
+    duration_s = middle[-1] - middle[0]
+    frequencies = np.arange(3 / duration_s, _FASTEST / width, 0.1 / duration_s)
+    alignment = np.array([np.abs(np.exp(2j * np.pi * frequency * middle).mean()) for frequency in frequencies])
+    # A change is anywhere between two reads, which reduces the alignment of a fast sensor by a known factor.
+    aligned = np.flatnonzero(alignment >= _IN_PHASE * np.sinc(frequencies * width))
+    if not aligned.size:
         raise ValueError(
             "the reading changes at no regular times; it is not a sensor with a period, or is read too seldom"
         )
-    last = good[0]
-    while last + 1 < len(phases) and phases[last + 1] >= phases[last]:
-        last += 1
-    period = 1 / float(frequencies[last])
+    peak = aligned[0]
+    while peak + 1 < len(alignment) and alignment[peak + 1] >= alignment[peak]:
+        peak += 1
+    period = 1 / float(frequencies[peak])
     numbers = np.zeros(len(middle))
     for _ in range(_ROUNDS):
-        # Numbered from one change to the next, so that a small error of the period does not add up.
+        # Counting from one change to the next keeps a small error of the period from adding up.
         numbers = np.concatenate([[0], np.cumsum(np.rint(np.diff(middle) / period))])
         period = float(np.polyfit(numbers, middle, 1)[0])
     grid = on_grid(numbers, before, after)
@@ -210,12 +224,12 @@ def find_updates(times_s: np.ndarray, readings: np.ndarray) -> Updates:
 
 
 def busy_time(at_s: np.ndarray, starts_s: np.ndarray, ends_s: np.ndarray) -> np.ndarray:
-    """Return the time a load was busy up to each instant. Unit: s.
+    """Return the cumulative busy time of a load at given times. Unit: s.
 
     Args:
-        at_s: Instants, any shape. Unit: s.
-        starts_s: Starts of its busy intervals, ascending. Shape (num_intervals,). Unit: s.
-        ends_s: Ends, each before the next start. Shape (num_intervals,). Unit: s.
+        at_s: Times, any shape. Unit: s.
+        starts_s: Starts of the busy intervals, ascending. Shape (num_intervals,). Unit: s.
+        ends_s: Ends of the intervals, each before the next start. Shape (num_intervals,). Unit: s.
     """
     corners = np.column_stack([starts_s, ends_s]).ravel()
     total = np.cumsum(np.column_stack([np.zeros_like(starts_s), ends_s - starts_s]).ravel())
@@ -225,40 +239,40 @@ def busy_time(at_s: np.ndarray, starts_s: np.ndarray, ends_s: np.ndarray) -> np.
 def share_seen(
     update_s: np.ndarray, window_s: float, lag_s: float, starts_s: np.ndarray, ends_s: np.ndarray
 ) -> np.ndarray:
-    """Return the share of a sensor's window in which a load was busy, at each update."""
+    """Return the busy share of a sensor's averaging window, at each update."""
     end = update_s - lag_s
     busy = busy_time(end, starts_s, ends_s) - busy_time(end - window_s, starts_s, ends_s)
     return np.asarray(busy / window_s)
 
 
 def mean_before(ends_s: np.ndarray, power_w: np.ndarray, at_s: np.ndarray, window_s: float) -> np.ndarray:
-    """Return the running mean that a sensor shows of power that changes in steps. Unit: W.
+    """Return the running mean of piecewise constant power over a sensor's window. Unit: W.
 
     Args:
-        ends_s: Ends of the steps, ascending; the first begins at 0, its power held before too. Shape (num_steps,).
-            Unit: s.
-        power_w: Power of each. Shape (num_steps,). Unit: W.
+        ends_s: Ends of the constant pieces, ascending. The first starts at 0, and its power also holds before. Shape
+            (num_pieces,). Unit: s.
+        power_w: Power of the pieces. Shape (num_pieces,). Unit: W.
         at_s: Ends of the window. Unit: s.
-        window_s: Its length. Unit: s.
+        window_s: Length of the window. Unit: s.
     """
-    lasts_s = np.diff(ends_s, prepend=0.0)
+    durations_s = np.diff(ends_s, prepend=0.0)
     corners_s = np.concatenate([[-window_s, 0.0], ends_s])
-    energy_j = np.concatenate([[-window_s * power_w[0], 0.0], np.cumsum(lasts_s * power_w)])
-    gone = np.interp(at_s, corners_s, energy_j) - np.interp(at_s - window_s, corners_s, energy_j)
-    return np.asarray(gone / window_s)
+    energy_j = np.concatenate([[-window_s * power_w[0], 0.0], np.cumsum(durations_s * power_w)])
+    window_j = np.interp(at_s, corners_s, energy_j) - np.interp(at_s - window_s, corners_s, energy_j)
+    return np.asarray(window_j / window_s)
 
 
 def fit_response(updates: Updates, starts_s: np.ndarray, ends_s: np.ndarray, longest_window_s: float = 2.0) -> Response:
-    """Return window and lag that explain the readings best, by a search on a grid that narrows.
+    """Fit window, lag and power levels to a sensor's readings, by a grid search with successive refinement.
 
     Args:
-        updates: The sensor's updates.
-        starts_s: Starts of the load's busy intervals, which vary in length. Shape (num_intervals,). Unit: s.
-        ends_s: Their ends. Shape (num_intervals,). Unit: s.
-        longest_window_s: Longest window looked for. Unit: s.
+        updates: Updates of the sensor.
+        starts_s: Starts of the load's busy intervals, which differ in length. Shape (num_intervals,). Unit: s.
+        ends_s: Ends of the intervals. Shape (num_intervals,). Unit: s.
+        longest_window_s: Longest window to try. Unit: s.
 
     Raises:
-        ValueError: If the load, as any window sees it, does not vary.
+        ValueError: If the busy share does not vary for any window.
     """
     windows = np.geomspace(0.002, longest_window_s, _WINDOWS)
     lags = np.linspace(-updates.period_s, max(3 * updates.period_s, 0.3), _LAGS)
@@ -293,22 +307,22 @@ def straight_line(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
 
 
 def resolution(readings: np.ndarray, unit: float = 1e-3) -> float:
-    """Return the greatest step of which all readings are multiples, relative to the first.
+    """Return the resolution of a sensor: the greatest common divisor of the differences of its readings.
 
     Args:
-        readings: What the sensor said. Shape (num_reads,).
-        unit: Finest step looked for, the driver's unit.
+        readings: Values read. Shape (num_reads,).
+        unit: Finest possible resolution, the unit of the driver.
     """
     steps = np.unique(np.rint((readings - readings[0]) / unit).astype(int))
     return float(np.gcd.reduce(steps)) * unit
 
 
 def settling_time_s(times_s: np.ndarray, power_w: np.ndarray, start_s: float, tolerance: float = 0.02) -> float:
-    """Return the time from the start of a load to when its power stays within a tolerance of its last fifth.
+    """Return the settling time of power: until it stays within a tolerance of the mean of its last fifth. Unit: s.
 
     Args:
         times_s: Times of samples under the load, ascending. Shape (num_samples,). Unit: s.
-        power_w: Power of each. Shape (num_samples,). Unit: W.
+        power_w: Power of the samples. Shape (num_samples,). Unit: W.
         start_s: Start of the load. Unit: s.
         tolerance: Share of the steady power.
     """
@@ -320,16 +334,16 @@ def settling_time_s(times_s: np.ndarray, power_w: np.ndarray, start_s: float, to
 
 
 def counter_energy_j(times_s: np.ndarray, counter_j: np.ndarray, start_s: float, end_s: float) -> float:
-    """Return the energy between two instants, interpolated between the moves of a counter. Unit: J.
+    """Return the energy between two times, interpolated between the updates of a counter. Unit: J.
 
     Args:
-        times_s: When the counter was read. Shape (num_reads,). Unit: s.
-        counter_j: What it said. Shape (num_reads,). Unit: J.
+        times_s: Times of the reads. Shape (num_reads,). Unit: s.
+        counter_j: Values read. Shape (num_reads,). Unit: J.
         start_s: Start. Unit: s.
         end_s: End. Unit: s.
 
     Raises:
-        ValueError: If the counter did not move before the start and after the end.
+        ValueError: If the counter has no update before the start and after the end.
     """
     counter = EnergyCounter(times_s, counter_j)
     first, last = counter.at(np.array([start_s, end_s]))
@@ -339,32 +353,32 @@ def counter_energy_j(times_s: np.ndarray, counter_j: np.ndarray, start_s: float,
 def undo_average(
     times_s: np.ndarray, readings_w: np.ndarray, updates: Updates, window_s: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean power of each update period from a running mean over a longer window.
+    """Recover the mean power of each update period from a running mean over a longer window.
 
-    What enters the window in one period is what the mean rose by plus what left it, one window before. The first window
-    is taken as constant.
+    The power of a period follows from the rise of the running mean and the power that left the window, one window
+    before. Power is assumed constant over the first window.
 
     Args:
-        times_s: When the averaging sensor was read. Shape (num_reads,). Unit: s.
-        readings_w: What it said. Shape (num_reads,). Unit: W.
-        updates: Its updates.
-        window_s: Its window. Unit: s.
+        times_s: Times of the reads of the averaging sensor. Shape (num_reads,). Unit: s.
+        readings_w: Values read. Shape (num_reads,). Unit: W.
+        updates: Updates of the sensor.
+        window_s: Length of its averaging window. Unit: s.
 
     Returns:
         Ends of the periods in s and mean power of each in W, both of shape (num_periods,).
 
     Raises:
-        ValueError: If the window is no longer than a period: then nothing is to be undone.
+        ValueError: If the window is not longer than an update period.
     """
     num = round(window_s / updates.period_s)
     if num < 2:
         raise ValueError(f"window {window_s} s is not longer than the update period {updates.period_s} s")
     phase_s = (updates.times_s[0] - times_s[0]) % updates.period_s
     ends_s = np.arange(times_s[0] + phase_s, times_s[-1] - updates.period_s / 2, updates.period_s)
-    # Half a period after an update its value stands without doubt.
+    # Half a period after an update the reading certainly has its value.
     mean_w = readings_w[np.searchsorted(times_s, ends_s + updates.period_s / 2, side="right") - 1]
     power_w = np.full(len(ends_s), mean_w[0])
     for n in range(1, len(ends_s)):
-        left_w = power_w[n - num] if n >= num else mean_w[0]
-        power_w[n] = num * (mean_w[n] - mean_w[n - 1]) + left_w
+        leaving_w = power_w[n - num] if n >= num else mean_w[0]
+        power_w[n] = num * (mean_w[n] - mean_w[n - 1]) + leaving_w
     return ends_s, power_w

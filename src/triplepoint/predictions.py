@@ -1,4 +1,4 @@
-"""Predictions of configurations written in a study's words: CSV, YAML or JSON, or a study."""
+"""Predictions of configurations given with the settings of a study: as CSV, YAML, JSON, Python mappings or a study."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 _TABLES = (".csv", ".tsv", ".txt")
 _TREES = (".yaml", ".yml", ".json")
 _MOST_BYTES = 64 << 20
-"""Largest YAML or JSON that is read: 10,000 configurations have some 3 MB."""
-_TEXTS = ("id", "stack")
-"""Columns whose cells are text as they stand: an id may be 007, yes or 2024-01-02."""
+"""Largest YAML or JSON file that is read: 10,000 configurations have about 3 MB."""
+_TEXT_COLUMNS = ("id", "stack")
+"""Columns whose cells are not parsed as YAML: an id may be 007, yes or 2024-01-02."""
 
 
 class Configuration(Settings):
-    """One configuration to predict: the settings of a study, and what only a prediction has."""
+    """One configuration to predict: the settings of a study, an id and a software stack."""
 
     engine: Engine = "simulated"
-    """What trains; `simulated` is predicted as the software of the published study."""
+    """Engine; `simulated` is predicted with the software of the published study."""
     id: str | int | None = None
     """Key of the row in the output. None: its number."""
     stack: str | None = None
-    """Software stack and version, such as `NeMo dgxc v25.04`. None: that of the engine. Where a row names one and no
-    `context_exchange` or `lora_targets`, these are as the stack has them."""
+    """Software stack and version, such as `NeMo dgxc v25.04`. None: that of the engine. A stack also gives defaults for
+    `context_exchange` and `lora_targets`."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Request:
     """One point to predict.
 
     Attributes:
-        id: Key of its row in the output.
-        where: Place it stands at in the file.
-        point: The point, folded.
-        stack: Software stack and version; None for that of its engine.
-        invalid_because: Why it cannot run; None if it can.
+        id: Key of the row in the output.
+        where: File and line of the configuration, for errors.
+        point: The folded point.
+        stack: Software stack and version; None for that of the engine.
+        invalid_because: Reason why the point cannot run; None if it can.
     """
 
     id: str
@@ -65,7 +65,7 @@ class Request:
     invalid_because: str | None
 
     def predict(self, config: Path, with_power: bool = True) -> Prediction:
-        """Return its prediction, power and heat on request: see `predict_point`."""
+        """Return the prediction of the point, with or without power and heat, see `predict_point`."""
         if self.invalid_because:
             return Prediction(PredictionStatus.INVALID, self.invalid_because)
         return predict_point(self.point, config, self.stack, with_power)
@@ -73,29 +73,30 @@ class Request:
 
 def predict(
     points: "Iterable[Mapping[str, object]] | pd.DataFrame",
-    config: Path = Path("config"),
+    config: str | Path = "config",
     *,
     with_power: bool = True,
     with_rank: bool = False,
 ) -> "pd.DataFrame":
-    """Return predictions of configurations, in their order; of many, in as many processes as there are cores.
+    """Return predictions of configurations, in their order; many are computed on all cores.
 
     Args:
-        points: Settings of a study by name (docs/config.md), and `id` and `stack` as `triplepoint predict` has them; or
-            a table of them, whose blank cells leave their key out.
+        points: Mappings of settings of a study (docs/config.md) and of `id` and `stack` as in `triplepoint predict`; or
+            a table with them as columns, where blank cells mean the default.
         config: Folder of the configuration.
-        with_power: Whether power and heat are wanted, which take most of the time.
-        with_rank: Whether layouts of one training are ranked.
+        with_power: Whether to predict power and heat, which takes most of the time.
+        with_rank: Whether to rank the layouts of each training.
 
     Returns:
-        Columns as `triplepoint predict --help` names them, NaN where there is nothing; `attrs["units"]` has the unit of
-        each, '1' for ratios and '' for text.
+        Table with the columns of `triplepoint predict --help` and NaN for missing numbers. `attrs["units"]` has the
+        unit of each column, '1' for ratios and '' for text.
 
     Raises:
-        UserError: If a setting is not known or wrong, or the configuration is.
+        UserError: If a setting is unknown or invalid, or the configuration is.
     """
     import pandas as pd
 
+    config = Path(config)
     catalogue, rows, requests = Catalogue(config), [], []
     if isinstance(points, pd.DataFrame):
         points = [
@@ -110,11 +111,16 @@ def predict(
         rows.append({"id": request.id, "run": run_id(request.point)})
         requests.append(request)
     read_calibrations(config)
-    found = on_all_cores(partial(Request.predict, config=config, with_power=with_power), requests, MANY_POINTS)
-    ranked = rank(found, config) if with_rank else [{} for _ in found]
-    columns = [*rows[0], *ranked[0], *COLUMNS] if rows else ["id", "run", *COLUMNS]
-    table = [keys | more | one.cells() for keys, more, one in zip(rows, ranked, found, strict=True)]
+    predictions = on_all_cores(partial(Request.predict, config=config, with_power=with_power), requests, MANY_POINTS)
+    ranks = rank(predictions, config) if with_rank else [{} for _ in predictions]
+    columns = [*rows[0], *ranks[0], *COLUMNS] if rows else ["id", "run", *COLUMNS]
+    table = [
+        row | rank_of_row | prediction.cells()
+        for row, rank_of_row, prediction in zip(rows, ranks, predictions, strict=True)
+    ]
     predicted = pd.DataFrame(table, columns=columns).apply(_numbers)
+    if with_rank and rows:
+        predicted["tied_with_first"] = predicted["tied_with_first"].map({"yes": True, "no": False})
     predicted.attrs["units"] = {name: _unit_of(name) for name in columns}
     return predicted
 
@@ -123,16 +129,17 @@ _UNITS = {
     "tokens_per_s_per_gpu": "token/s", "_per_token_j": "J/token", "_s": "s", "_w": "W", "_c": "degC", "_mhz": "MHz",
     "_gib": "GiB", "_fraction": "1", "mfu": "1", "rank": "1", "num_ranked": "1",
 }  # fmt: skip
-"""Unit of a column of predictions, by the end of its name without that of an interval."""
+"""Unit of a column of predictions, by the suffix of its name."""
 
 
 def _unit_of(name: str) -> str:
-    bare = name.replace("_lo_", "_").replace("_hi_", "_")
-    return next((unit for end, unit in _UNITS.items() if bare.endswith(end)), "")
+    """Return the unit of a column, which is also that of its interval ends; empty for text."""
+    quantity = name.replace("_lo_", "_").replace("_hi_", "_")
+    return next((unit for suffix, unit in _UNITS.items() if quantity.endswith(suffix)), "")
 
 
 def _numbers(column: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Return a column as numbers, NaN where nothing stands, where all that stands in it are numbers."""
+    """Return a column as numbers with NaN for blanks; unchanged if it has text."""
     import pandas as pd
 
     try:
@@ -142,36 +149,40 @@ def _numbers(column: "pd.Series[Any]") -> "pd.Series[Any]":
 
 
 def predict_file(
-    source: Path, config: Path, say: Callable[[str], None], simulated: Collection[str] = (), with_power: bool = True
+    source: Path,
+    config: Path,
+    progress: Callable[[str], None],
+    simulated: Collection[str] = (),
+    with_power: bool = True,
 ) -> list[tuple[str, str, Prediction]]:
-    """Return the prediction of each point of a file by its id and run id, repeats once.
+    """Return id, run id and prediction of each point of a file.
 
     Args:
-        source: As `read_points`.
+        source: File, see `read_points`.
         config: Folder of the configuration.
-        say: Called with a line on progress.
-        simulated: As `read_points`.
-        with_power: Whether power and heat are wanted.
+        progress: Called with a line on how many rows are done.
+        simulated: Clusters to simulate, see `read_points`.
+        with_power: Whether to predict power and heat.
 
     Raises:
         UserError: As `read_points`.
     """
     read_calibrations(config)
-    requests = with_progress(read_points(source, config, simulated), say)
+    requests = with_progress(read_points(source, config, simulated), progress)
     return [(request.id, run_id(request.point), request.predict(config, with_power)) for request in requests]
 
 
 def read_points(source: Path, config: Path, simulated: Collection[str] = ()) -> list[Request]:
-    """Return the points of a file, checked as a plan checks them; those that are equal in a study are one.
+    """Return the checked points of a file; equal points of a study, and repeats, appear once.
 
     Args:
-        source: CSV with a setting in each column, YAML or JSON with one configuration or a list of them, or a study.
+        source: CSV with a setting per column, YAML or JSON with one configuration or a list of them, or a study.
         config: Folder of the configuration.
-        simulated: Names of clusters whose points are those that `plan --simulated` simulates, whatever their engine.
+        simulated: Names of clusters to simulate whatever the engine, as with `plan --simulated`.
 
     Raises:
-        UserError: If the file cannot be read, a key or a value in it is no setting, two rows have one id, or the
-            configuration is wrong.
+        UserError: If the file cannot be read, a key or value is invalid, two rows have the same id, or the
+            configuration is invalid.
     """
     catalogue = Catalogue(config)
     for name in simulated:
@@ -179,79 +190,84 @@ def read_points(source: Path, config: Path, simulated: Collection[str] = ()) -> 
     requests: dict[str, Request] = {}
     problems = Problems(source)
     for where, settings in _read_settings(source, problems):
-        request = noted_request(problems, settings, where, len(requests) + 1, catalogue, simulated)
+        request = try_request(problems, settings, where, len(requests) + 1, catalogue, simulated)
         if request is None:
             continue
         is_row = isinstance(settings, Configuration)
         key = request.id if is_row else request.point.digest()
         if is_row and key in requests:
-            problems.add(UserError(f"{where}: id {key!r} is also that of {requests[key].where}; change one"))
+            problems.add(UserError(f"{where}: id {key!r} is also the id of {requests[key].where}; change one"))
         requests.setdefault(key, request)
     problems.refuse()
     if not requests:
-        raise UserError(f"{source}: no configuration in it; give at least model, cluster and global_batch_size of one")
+        raise UserError(f"{source}: has no configuration; give at least model, cluster and global_batch_size of one")
     return list(requests.values())
 
 
-def noted_request(
-    problems: Problems, settings: Settings, where: str | Path, number: int, catalogue: Catalogue, *others: Any
+def try_request(
+    problems: Problems,
+    settings: Settings,
+    where: str | Path,
+    number: int,
+    catalogue: Catalogue,
+    simulated: Collection[str] = (),
 ) -> Request | None:
-    """Return what `request_of` does; None where model, cluster or both are refused, which is noted."""
+    """Return the result of `request_of`; if it raises a `UserError`, add that to `problems` and return None."""
     cluster = problems.call(catalogue.cluster, settings.cluster, where)
     model = problems.call(catalogue.model, settings.model, where)
-    return problems.call(request_of, settings, where, number, catalogue, *others) if cluster and model else None
+    return problems.call(request_of, settings, where, number, catalogue, simulated) if cluster and model else None
 
 
 def request_of(
     settings: Settings, where: str | Path, number: int, catalogue: Catalogue, simulated: Collection[str] = ()
 ) -> Request:
-    """Return the point that one configuration means; repeats are one.
+    """Return the request for one configuration; repeats count once.
 
     Args:
-        settings: The configuration, or a point of a study.
-        where: Place it stands at, for errors.
-        number: Its number, which is its id where it has none.
-        catalogue: The configuration.
-        simulated: As `read_points`.
+        settings: The configuration, or settings of a study.
+        where: File and line of the configuration, for errors.
+        number: Number of the configuration, the default of its id.
+        catalogue: The configuration folder.
+        simulated: Clusters to simulate, see `read_points`.
 
     Raises:
-        UserError: If what it names is not known.
+        UserError: If model, cluster or stack is unknown.
     """
-    name, stack = str(number), None
+    key, stack = str(number), None
     chosen = settings.chosen() if isinstance(settings, Configuration) else {}
     if isinstance(settings, Configuration):
-        name, stack = name if settings.id in (None, "") else str(settings.id), settings.stack
+        key, stack = key if settings.id in (None, "") else str(settings.id), settings.stack
     if stack:
         check_stack(stack, where, catalogue.folder)
-        settings = _as_usual(settings, find_stack(stack, catalogue.folder))
+        settings = _with_stack_defaults(settings, find_stack(stack, catalogue.folder))
     once = settings.model_copy(update={"repeats": 1})
     (point,) = points_of(once, catalogue, where, settings.cluster in simulated)
     reason = refusal_of(point, catalogue) or next(iter(without_effect(point, chosen).values()), None)
-    return Request(name, where, point, stack, reason)
+    return Request(key, where, point, stack, reason)
 
 
-def _as_usual(settings: Settings, stack: Stack) -> Settings:
-    """Return settings with what a stack does where they say nothing."""
-    usual = {name: getattr(stack, name) for name in OF_STACK if name not in settings.model_fields_set}
-    return settings.model_copy(update=usual)
+def _with_stack_defaults(settings: Settings, stack: Stack) -> Settings:
+    """Return settings with the defaults of a stack for the settings that were not given."""
+    defaults = {name: getattr(stack, name) for name in OF_STACK if name not in settings.model_fields_set}
+    return settings.model_copy(update=defaults)
 
 
 def _read_settings(source: Path, problems: Problems) -> Iterator[tuple[str | Path, Settings]]:
-    """Yield the settings of each configuration with the place they stand at, for errors; what is wrong is noted."""
+    """Yield place and settings of each configuration of a file; errors are added to `problems`."""
     suffix = source.suffix.lower()
     if source == STANDARD_INPUT:
-        yield from _of_standard_input(problems)
+        yield from _settings_of_standard_input(problems)
     elif suffix in _TABLES:
-        yield from _of_cells(source, read_cells(source), problems)
+        yield from _settings_of_rows(source, read_cells(source), problems)
     elif suffix in _TREES:
-        yield from _of_tree(source, read_any(source, _MOST_BYTES), problems)
+        yield from _settings_of_tree(source, read_any(source, _MOST_BYTES), problems)
     else:
         known = ", ".join((*_TABLES, *_TREES))
         raise UserError(f"{source}: unknown kind of file {suffix!r}; expected a name that ends in one of {known}")
 
 
-def _of_standard_input(problems: Problems) -> Iterator[tuple[str | Path, Settings]]:
-    """Yield the settings in standard input: YAML or JSON if that is what it holds, else a table."""
+def _settings_of_standard_input(problems: Problems) -> Iterator[tuple[str | Path, Settings]]:
+    """Return place and settings of each configuration in standard input, which is YAML, JSON or CSV."""
     try:
         text = read_text(STANDARD_INPUT)
     except UnicodeDecodeError as error:
@@ -263,57 +279,64 @@ def _of_standard_input(problems: Problems) -> Iterator[tuple[str | Path, Setting
             raise
         content = None
     if isinstance(content, dict | list):
-        return _of_tree(STANDARD_INPUT, content, problems)
+        return _settings_of_tree(STANDARD_INPUT, content, problems)
     rows = cells_of(STANDARD_INPUT, *parse_csv(text, STANDARD_INPUT, Configuration.model_fields))
-    return _of_cells(STANDARD_INPUT, rows, problems)
+    return _settings_of_rows(STANDARD_INPUT, rows, problems)
 
 
-def _of_cells(
+def _settings_of_rows(
     source: Path, rows: Iterable[tuple[int, dict[str, Any]]], problems: Problems
 ) -> Iterator[tuple[str | Path, Settings]]:
+    """Yield place and settings of the rows of a CSV file."""
     for line, row in rows:
         where = f"{source}: line {line}"
         if settings := problems.call(parse, Configuration, row, where):
             yield where, settings
 
 
-def _of_tree(source: Path, content: Any, problems: Problems) -> Iterator[tuple[str | Path, Settings]]:
-    """Yield the settings of what YAML or JSON holds: one configuration, a list of them, or a study."""
+def _settings_of_tree(source: Path, content: Any, problems: Problems) -> Iterator[tuple[str | Path, Settings]]:
+    """Yield place and settings of the content of YAML or JSON: one configuration, a list of them, or a study."""
     if isinstance(content, dict) and "sweeps" in content:
         for settings in expand(parse(Study, content, source), source):
             yield source, settings
         return
-    for number, one in enumerate(content if isinstance(content, list) else [content], 1):
+    for number, row in enumerate(content if isinstance(content, list) else [content], 1):
         place = f"{source}: row {number}" if isinstance(content, list) else source
-        if not isinstance(one, dict):
-            problems.add(UserError(f"{place}: expected a mapping of keys to values, found {type(one).__name__}"))
-        elif configuration := problems.call(parse, Configuration, one, place):
+        if not isinstance(row, dict):
+            problems.add(UserError(f"{place}: expected a mapping of keys to values, found {type(row).__name__}"))
+        elif configuration := problems.call(parse, Configuration, row, place):
             yield place, configuration
 
 
 def read_cells(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a CSV with their lines, each cell read as YAML but for ids; a blank one leaves its key out.
+    """Yield line number and values of the rows of a CSV file; blank cells give no value.
+
+    Cells are parsed as YAML, except those of `_TEXT_COLUMNS`.
 
     Raises:
-        UserError: If the file cannot be read, a column stands twice, or a row has more or fewer cells than the header.
+        UserError: If the file cannot be read, has a column twice, or a row has more or fewer cells than the header.
     """
     yield from cells_of(source, *read_csv(source, Configuration.model_fields))
 
 
 def cells_of(source: Path, header: Sequence[str], rows: Rows) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a CSV that was read, as `read_cells`."""
+    """Yield line number and values of the rows of a CSV file that is already read, as `read_cells`."""
     values: dict[str, Any] = {}
     if twice := next((name for name in header if header.count(name) > 1), None):
-        raise UserError(f"{source}: column {twice!r} stands {header.count(twice)} times; keep one")
+        raise UserError(f"{source}: column {twice!r} is there {header.count(twice)} times; keep one")
     if "gpu" in header and "cluster" not in header:
-        raise UserError(f"{source}: column 'gpu' and no 'cluster': a table in others' words needs --published")
+        raise UserError(
+            f"{source}: has column 'gpu' and no 'cluster'; give --published to read a table of published results"
+        )
     for line, row in rows:
         where = f"{source}: line {line}"
         if len(row) != len(header):
             raise UserError(f"{where}: {len(row)} cells, the header has {len(header)}; write [3, 5] within quotes")
         cells = dict(zip(header, row, strict=True))
         for name, text in cells.items():
-            if name not in _TEXTS and text not in values:
+            if name not in _TEXT_COLUMNS and text not in values:
                 values[text] = load(text, f"{where}: {name}", "a value")
-        read = {name: text.strip() or None if name in _TEXTS else values[text] for name, text in cells.items()}
-        yield line, {name: value for name, value in read.items() if value is not None}
+        row_values = {
+            name: text.strip() or None if name in _TEXT_COLUMNS else values[text] for name, text in cells.items()
+        }
+        yield line, {name: value for name, value in row_values.items() if value is not None}

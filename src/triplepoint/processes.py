@@ -1,8 +1,9 @@
-"""Processes: children end with their parent or by a signal; tasks run in worker processes; a port to meet at."""
+"""Processes: lifetime tied to the parent, signals, worker pools, process ends, and free ports."""
 
 import contextlib
 import ctypes
 import errno
+import gc
 import os
 import random
 import signal
@@ -20,30 +21,31 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 _PR_SET_PDEATHSIG = 1
 """Source: Linux prctl(2)."""
-_GIVEN_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_FIRST_PORT, _FIRST_GIVEN = 10_000, 32_768
-"""Ports where ranks may meet: above those of most services, below the first that Linux gives by default."""
+_EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_FIRST_PORT, _FIRST_EPHEMERAL = 10_000, 32_768
+"""Range of ports for ranks to meet at: above those of most services, below Linux's default ephemeral ports."""
 _TRIES = 100
 _PARENT = "TRIPLEPOINT_PARENT"
 """Environment variable with the id of the process that started this one."""
 
 
 def free_port() -> int:
-    """Return a port that is free, and stays so while ranks import what they need before they listen on it.
+    """Return a free port that most likely stays free until the ranks listen on it.
 
-    It is below those that the kernel gives to anyone who connects (Linux ip(7), `ip_local_port_range`).
+    It is below the ephemeral ports, which the kernel assigns to outgoing connections (Linux ip(7),
+    `ip_local_port_range`).
 
     Raises:
-        OSError: If none of a hundred is free.
+        OSError: If none of 100 random ports is free.
     """
     try:
-        end = int(_GIVEN_PORTS.read_text().split()[0])
+        end = int(_EPHEMERAL_PORTS.read_text().split()[0])
     except (OSError, ValueError, IndexError):
-        end = _FIRST_GIVEN
-    ports = range(_FIRST_PORT, end) or range(_FIRST_PORT, _FIRST_GIVEN)
-    drawn = random.SystemRandom()  # gangs of one seed must not meet at one port
+        end = _FIRST_EPHEMERAL
+    ports = range(_FIRST_PORT, end) or range(_FIRST_PORT, _FIRST_EPHEMERAL)
+    generator = random.SystemRandom()  # not the seeded one: gangs with one seed must not choose one port
     for _ in range(_TRIES):
-        port = drawn.choice(ports)
+        port = generator.choice(ports)
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("", port))
             return port
@@ -51,16 +53,16 @@ def free_port() -> int:
 
 
 def in_processes(do: Callable[[Task], Result], tasks: Sequence[Task], num_jobs: int, doing: str) -> Iterator[Result]:
-    """Yield the result of every task, in their order.
+    """Yield the result of every task, in order, computed in worker processes.
 
     Args:
-        do: What is done with a task: a function of a module, since other processes have to find it.
+        do: Function to call with each task; it must be importable, so a function of a module.
         tasks: The tasks.
-        num_jobs: Processes to use; with 1 it is done in this one.
-        doing: What `do` does, for the error.
+        num_jobs: Number of processes; with 1 the tasks run in this process.
+        doing: Activity of the processes, for the error.
 
     Raises:
-        UserError: If one of the processes was killed; and what `do` raises.
+        UserError: If one of the processes was killed. Errors of `do` are raised too.
     """
     num_jobs = min(num_jobs, len(tasks))
     if num_jobs <= 1:
@@ -70,7 +72,8 @@ def in_processes(do: Callable[[Task], Result], tasks: Sequence[Task], num_jobs: 
         try:
             yield from pool.map(do, tasks)
         except BrokenProcessPool:
-            raise UserError(f"a process {doing} was killed (out of memory?); run again with --jobs 1") from None
+            why = "perhaps for lack of memory; run again with --jobs 1"
+            raise UserError(f"a process {doing} was killed, {why}") from None
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -79,39 +82,45 @@ def in_processes(do: Callable[[Task], Result], tasks: Sequence[Task], num_jobs: 
 def on_all_cores(
     do: Callable[[Task], Result], tasks: Sequence[Task], many: int, count: Callable[[int], None] = lambda done: None
 ) -> list[Result]:
-    """Return the result of every task, in their order: where they are many, from as many processes as there are cores.
+    """Return the result of every task, in order; many tasks run in as many processes as there are cores.
 
     Args:
-        do: What is done with a task: a function of a module, or a part of one, since other processes have to find it.
+        do: Function to call with each task; it must be importable, so a function of a module or a `partial` of one.
         tasks: The tasks.
-        many: Tasks from which on starting processes pays.
-        count: Called with the number of tasks that are done, as it grows.
+        many: Number of tasks from which on starting processes pays.
+        count: Called with the number of finished tasks after each.
 
     Raises:
-        UserError: If one of the processes was killed; and what `do` raises.
+        UserError: If one of the processes was killed. Errors of `do` are raised too.
     """
     if len(tasks) < many:
         return _counted(map(do, tasks), count)
-    with ProcessPoolExecutor() as pool:
-        try:
+    # Processes would go through all objects of this one, time and again, to look for garbage: 7 % of a search.
+    gc.freeze()
+    try:
+        with ProcessPoolExecutor() as pool:
             return _counted(pool.map(do, tasks, chunksize=max(1, many // 4)), count)
-        except BrokenProcessPool:
-            raise UserError(f"one of the processes for {len(tasks)} tasks was killed (out of memory?)") from None
+    except BrokenProcessPool:
+        why = "perhaps for lack of memory; give fewer points at once"
+        raise UserError(f"one of the processes for {len(tasks)} points was killed, {why}") from None
+    finally:
+        gc.unfreeze()
 
 
 def _counted(results: Iterator[Result], count: Callable[[int], None]) -> list[Result]:
-    """Return all results; `count` is called with how many there are after each."""
-    found: list[Result] = []
+    """Return all results as a list; call `count` with its length after each."""
+    finished: list[Result] = []
     for result in results:
-        found.append(result)
-        count(len(found))
-    return found
+        finished.append(result)
+        count(len(finished))
+    return finished
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Ask the kernel to send this process `number` when its parent goes, so that nothing outlives its gang.
+    """Make the kernel send a signal to this process when its parent ends, so that no process outlives its gang.
 
-    A parent that went before it was asked is noticed where it called this too: its children are told its id.
+    If the parent ended before this call, the signal is sent at once, provided that the parent has called this too: it
+    then put its id into the environment.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
     if os.environ.get(_PARENT, str(os.getppid())) != str(os.getppid()):
@@ -120,7 +129,7 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
 
 
 class Stop:
-    """Whether this process was asked to stop, by one of some signals; a loop looks at it before every wait."""
+    """Flag that is set by given signals; loops check `asked` before every wait."""
 
     def __init__(self, *numbers: int) -> None:
         self.asked = False
@@ -132,9 +141,9 @@ class Stop:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot, which no change of the wall clock moves.
+    """Return the start of a process in clock ticks since boot, which is independent of the wall clock.
 
-    None if there is none, if it has ended and only waits for its parent to ask how, or if it may not be looked at.
+    None if there is no such process, if it is a zombie, or if /proc hides it.
 
     Source: Linux proc_pid_stat(5), fields 3 and 22.
     """
@@ -146,9 +155,9 @@ def start_ticks(pid: int) -> int | None:
 
 
 def exit_status(pid: int) -> int | None:
-    """Return how a process ended that still waits for its parent to ask, a signal as a negative number; else None.
+    """Return the exit status of a zombie process, a signal as a negative number; None for any other process.
 
-    Any process of the same user may be asked about, not only one's own children.
+    This also works for processes that are not children of this one.
 
     Source: Linux proc_pid_stat(5), fields 3 and 52.
     """
@@ -160,13 +169,13 @@ def exit_status(pid: int) -> int | None:
 
 
 def has_ended(pid: int, ticks: int) -> bool | None:
-    """Return whether the process of this number that started at `ticks` has gone; None where /proc hides it."""
-    if (found := start_ticks(pid)) is not None:
-        return found != ticks
+    """Return whether the process with this id and start has ended; None if /proc hides it."""
+    if (start := start_ticks(pid)) is not None:
+        return start != ticks
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except PermissionError:
-        return None  # another user's, with /proc mounted with hidepid; or one that ended and was not yet waited for
+        return None  # a process of another user: hidden by the mount option hidepid of /proc, or a zombie
     return True

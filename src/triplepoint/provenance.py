@@ -1,5 +1,6 @@
-"""Provenance of a result: commit, versions, processor."""
+"""Provenance of a result: git commit, versions of software, processor."""
 
+import contextlib
 import importlib.metadata
 import platform
 import subprocess
@@ -9,22 +10,22 @@ PACKAGES = (
     *("triplepoint", "torch", "megatron-core", "deepspeed", "transformer-engine", "flash-attn", "triton"),
     *("tokenizers", "numpy", "submitit", "psutil", "nvidia-ml-py", "amdsmi", "zeus"),
 )
-"""Packages whose versions may change what is measured; those that are not installed are left out."""
+"""Packages whose versions may change a measurement; missing ones are omitted."""
 
 COLLECTIVE_SETTINGS = (
     *("NCCL_", "RCCL_", "TORCH_NCCL_", "GLOO_", "HSA_", "UCX_"),
     *("CUDA_DEVICE_MAX_CONNECTIONS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
 )
-"""How the names of variables begin that change what collectives and the allocator do."""
+"""Prefixes of environment variables that affect collectives and the allocator."""
 OTHER_SETTINGS = (
     *("OMP_", "MKL_", "KMP_", "CUBLAS_", "CUDA_LAUNCH_BLOCKING", "NVIDIA_TF32_OVERRIDE", "NVTE_", "MIOPEN_", "XLA_"),
     *("TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "PYTORCH_", "TRITON_", "ACCELERATE_", "FSDP_", "DS_", "FI_"),
 )
-"""The same of variables that change what computation, compilation and the network do."""
+"""Prefixes of environment variables that affect computation, compilation and the network."""
 
 
 def git_state(folder: Path) -> tuple[str | None, bool | None]:
-    """Return the commit around `folder` and whether tracked files differ from it; None outside a repository."""
+    """Return the commit of the repository around a folder, and whether tracked files differ; None outside of one."""
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None, None
@@ -33,6 +34,7 @@ def git_state(folder: Path) -> tuple[str | None, bool | None]:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
+    """Return the output of a git command; None if it fails."""
     try:
         done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
@@ -41,26 +43,18 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Return versions of the interpreter, the system and the packages that matter."""
-    found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.release()}"}
+    """Return versions of Python, the operating system and `PACKAGES`."""
+    version_of = {"python": platform.python_version(), "system": f"{platform.system()} {platform.release()}"}
     for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            version_of[package] = importlib.metadata.version(package)
+    return version_of
 
 
 def processor() -> str:
-    """Return the processor's product name."""
-    for line in _lines(Path("/proc/cpuinfo")):
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
+    """Return the product name of the processor."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []

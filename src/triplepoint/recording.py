@@ -1,8 +1,8 @@
-"""Recordings: samples of a node on disk, as Arrow streams that stay readable after a kill.
+"""Telemetry recordings of a node on disk: Arrow streams that stay readable if the sampler is killed.
 
-A node leaves `node<N>.arrow` and, where it has GPUs, `node<N>.fast.arrow` next to it: plain columns, one row per
-(t_ns, device), rows of a batch device by device. Samples are flushed every second. Half of such a batch describes its
-columns, so every ten seconds one compressed batch takes the place of ten, in the same file.
+A node writes `node<N>.arrow` and, if it has GPUs, `node<N>.fast.arrow` for the fast lane: one row per (t_ns, device),
+with the rows of a batch ordered by device. A batch is flushed every second. Half of so small a batch is metadata, so
+every ten seconds one compressed batch replaces the last ten, in the same file.
 """
 
 import contextlib
@@ -22,29 +22,32 @@ from triplepoint.units import NS_PER_S
 
 PERIOD, ABSENT, FACTS = b"period_s", b"absent", b"facts"
 NEVER = "no value in the whole recording"
-"""Why a metric is absent that a device was to measure."""
+"""Reason for a missing metric that a device has a sensor for."""
 
 _RESOLUTIONS = {"W": 1e-3, "J": 1e-6, "s": 1e-9, "degC": 1e-3, "MHz": 1e-3, "byte": 1.0, "1": 1.0}
-"""What values are rounded to, by unit: no driver resolves finer, and digits without meaning take room."""
+"""Resolution that values are rounded to, by unit: no driver is finer, and meaningless digits take space."""
 _RATIO_RESOLUTION = 1e-5
+"""Resolution of ratios."""
 _COLUMNS = {column.name: column for column in SAMPLES.columns}
 _KEYS = ("t_ns", "read_latency_ns", "device")
-_MOST_RECENT = 10
-"""Batches of a second kept as they are; uncompressed, since compressing costs more than one merge."""
+_BATCHES_TO_MERGE = 10
+"""Batches of a second that are merged into one. They are uncompressed: compressing each costs more than the merge."""
 _ZSTD_LEVEL = 3
 _BUFFER_BYTES = 1 << 20
-"""A merged batch is far smaller, so it is written by one call: a kill leaves it out or has it whole."""
-_MOVING = ("gpu_energy_j", "cpu_energy_j")
-_STILL_NS = NS_PER_S
+"""Size of the write buffer, far above that of a merged batch: one system call writes it, so a kill cannot split it."""
+_ALWAYS_INCREASING = ("gpu_energy_j", "cpu_energy_j")
+"""Energy counters, which grow all the time unless they are frozen."""
+_FROZEN_AFTER_NS = NS_PER_S
+"""Time without a change after which such a counter counts as frozen."""
 
 
 def fast_path(path: Path) -> Path:
-    """Return where the fast lane of the recording at `path` is kept."""
+    """Return the path of the fast lane of a recording."""
     return path.with_suffix(f".fast{path.suffix}")
 
 
 def again_path(path: Path) -> Path:
-    """Return where a sampler that was started again goes on with the recording at `path`."""
+    """Return the path at which a restarted sampler continues a recording."""
     return path.with_suffix(f".again{path.suffix}")
 
 
@@ -54,17 +57,17 @@ class Part:
 
     device: str
     t_ns: np.ndarray
-    """Shape (num_samples,). Unit: ns."""
+    """Times of the samples. Shape (num_samples,). Unit: ns."""
     read_latency_ns: np.ndarray
-    """Shape (num_samples,). Unit: ns."""
+    """Durations of the reads. Shape (num_samples,). Unit: ns."""
     columns: Sequence[str]
     """Metrics, names of `tables.SAMPLES`."""
     values: np.ndarray
-    """In the units of `tables.SAMPLES`, NaN where not read. Shape (num_samples, num_columns)."""
+    """Values in the units of `tables.SAMPLES`, NaN where not read. Shape (num_samples, num_columns)."""
 
 
 class Recorder:
-    """Writes one lane of one node to an Arrow IPC stream; what was written stays readable whatever happens next."""
+    """Writer of one lane of a node's recording to an Arrow IPC stream, readable up to the last flush at any time."""
 
     def __init__(
         self,
@@ -79,17 +82,18 @@ class Recorder:
         Args:
             path: File to write.
             period_s: Time between samples. Unit: s.
-            absent: Metrics no device here can measure, with the reason of each.
+            absent: Metrics that no device of the node can measure, each with the reason.
             columns: Metrics of this lane.
-            facts: Account of the devices, as JSON.
+            facts: Description of the devices, as JSON.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._places = {name: place for place, name in enumerate(columns)}
-        self._resolution = np.array([[_resolution(name)] for name in self._places])
-        account = {PERIOD: repr(period_s), ABSENT: json.dumps(absent), FACTS: json.dumps(facts or {})}
-        self._schema = pa.schema([SAMPLES.schema().field(name) for name in (*_KEYS, *self._places)], account)
+        self._index_of = {name: index for index, name in enumerate(columns)}
+        self._resolution = np.array([[_resolution(name)] for name in self._index_of])
+        metadata = {PERIOD: repr(period_s), ABSENT: json.dumps(absent), FACTS: json.dumps(facts or {})}
+        self._schema = pa.schema([SAMPLES.schema().field(name) for name in (*_KEYS, *self._index_of)], metadata)
         self._recent: list[pa.RecordBatch] = []
         self.is_broken = False
+        """Whether a write failed, for example on a full disk; nothing more is written then."""
         self._path = path
         self._file = path.open("wb", _BUFFER_BYTES)
         options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", _ZSTD_LEVEL))
@@ -97,10 +101,10 @@ class Recorder:
         self._merged_bytes = 0
 
     def write(self, parts: Iterable[Part]) -> None:
-        """Write samples at once, one part for each device, and hand them to the operating system.
+        """Write and flush samples, one part for each device.
 
         Raises:
-            UserError: If they cannot be written: a full disk.
+            UserError: If they cannot be written, for example on a full disk.
         """
         parts = [part for part in parts if part.t_ns.size]
         if not parts:
@@ -109,14 +113,14 @@ class Recorder:
         self._recent.append(batch)
         with self._disk():
             # The stream writes its schema before its first batch.
-            if not self._merged_bytes or len(self._recent) == _MOST_RECENT:
+            if not self._merged_bytes or len(self._recent) == _BATCHES_TO_MERGE:
                 self._merge()
             else:
                 self._file.write(batch.serialize())
             self._file.flush()
 
     def _merge(self) -> None:
-        """Put one batch in the place of the recent ones."""
+        """Replace the recent batches in the file by a single compressed one."""
         (merged,) = pa.Table.from_batches(self._recent).combine_chunks().to_batches()
         self._recent.clear()
         self._file.seek(self._merged_bytes)
@@ -126,6 +130,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def _disk(self) -> Iterator[None]:
+        """Turn an error of the file system into a `UserError` and mark the recorder as broken."""
         try:
             yield
         except OSError as error:
@@ -135,33 +140,34 @@ class Recorder:
             ) from None
 
     def _batch(self, parts: list[Part]) -> pa.RecordBatch:
+        """Return the rounded samples of all devices as an Arrow batch."""
         sizes = [part.t_ns.size for part in parts]
-        values = np.full((len(self._places), sum(sizes)), np.nan)
+        values = np.full((len(self._index_of), sum(sizes)), np.nan)
         for part, end in zip(parts, np.cumsum(sizes), strict=True):
-            places = np.array([self._places[name] for name in part.columns], int)
-            values[places, end - part.t_ns.size : end] = part.values.T
+            indices = np.array([self._index_of[name] for name in part.columns], int)
+            values[indices, end - part.t_ns.size : end] = part.values.T
         values = np.rint(values / self._resolution) * self._resolution
         is_missing = np.isnan(values)
         valid = np.packbits(~is_missing, axis=1, bitorder="little")
         columns = [_array(pa.int64(), np.concatenate([getattr(part, name) for part in parts])) for name in _KEYS[:2]]
         columns.append(_texts([part.device.encode() for part in parts], sizes))
-        for place, kind in enumerate(self._schema.types[len(_KEYS) :]):
-            columns.append(_array(kind, values[place], valid[place] if is_missing[place].any() else None))
+        for index, kind in enumerate(self._schema.types[len(_KEYS) :]):
+            columns.append(_array(kind, values[index], valid[index] if is_missing[index].any() else None))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def close(self) -> None:
-        """End the stream; after a failed write what was written before stays as it is."""
+        """End the stream; after a failed write the file is left as it is."""
         if not self.is_broken:
             with self._disk():
                 if self._recent:
                     self._merge()
                 self._stream.close()
-        with contextlib.suppress(OSError):  # a full disk also fails to take what Python still holds
+        with contextlib.suppress(OSError):  # on a full disk, flushing Python's buffer fails too
             self._file.close()
 
 
 def _array(kind: pa.DataType, numbers: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
-    """Return an Arrow array over numpy's memory; pa.array with a mask would import pandas into the sampler."""
+    """Return an Arrow array over numpy's memory. `pa.array` with a mask would import pandas into the sampler."""
     if pa.types.is_integer(kind):
         numbers = np.nan_to_num(numbers).astype("i8")
     return pa.Array.from_buffers(
@@ -170,31 +176,34 @@ def _array(kind: pa.DataType, numbers: np.ndarray, valid: np.ndarray | None = No
 
 
 def _texts(texts: list[bytes], counts: list[int]) -> pa.Array:
-    """Return an Arrow array of texts, each of them as often in a row as `counts` says."""
+    """Return an Arrow array in which each text is repeated `counts` times."""
     ends = np.concatenate([[0], np.cumsum(np.repeat([len(text) for text in texts], counts))]).astype("i4")
     content = b"".join(text * count for text, count in zip(texts, counts, strict=True))
     return pa.StringArray.from_buffers(sum(counts), pa.py_buffer(ends), pa.py_buffer(content))
 
 
 def _resolution(name: str) -> float:
+    """Return the resolution of a metric, in its unit."""
     column = _COLUMNS[name]
     return _RATIO_RESOLUTION if column.kind is Kind.RATIO else _RESOLUTIONS[column.unit]
 
 
 @dataclass(frozen=True)
 class Recording:
-    """What a sampler left on one node: `samples` is a checked `tables.SAMPLES`, in time order."""
+    """The recording of one node."""
 
     samples: pa.Table
+    """Checked table `tables.SAMPLES`, in time order."""
     period_s: float
     """Time between samples of the slow lane. Unit: s."""
     absent: dict[str, str]
-    """Metrics without a value, with the reason of each."""
+    """Metrics without values, each with the reason."""
     facts: dict[str, Any] = field(default_factory=dict)
+    """Description of the devices."""
     fast_period_s: float | None = None
-    """Time between samples of the fast lane; None where there is none. Unit: s."""
+    """Time between samples of the fast lane; None without a fast lane. Unit: s."""
     is_fast: np.ndarray = field(default_factory=lambda: np.array([], bool))
-    """Whether a sample is of the fast lane. Shape (num_samples,)."""
+    """Whether a sample belongs to the fast lane. Shape (num_samples,)."""
 
     @property
     def measured(self) -> tuple[str, ...]:
@@ -203,78 +212,80 @@ class Recording:
 
     @property
     def stale(self) -> dict[str, int]:
-        """Number of samples of each energy counter that stood still for over a second: nothing draws no power."""
-        found = {}
+        """Number of samples with a frozen energy counter, by counter; only counters that froze."""
+        num_frozen = {}
         devices = self.samples["device"].to_numpy(zero_copy_only=False)
         t_ns = self.samples["t_ns"].to_numpy()
-        for name in _MOVING:
+        for name in _ALWAYS_INCREASING:
             values = self.samples[name].to_numpy(zero_copy_only=False).astype(float)
-            known = np.isfinite(values)
-            rows = [np.flatnonzero(known & (devices == device)) for device in np.unique(devices[known])]
-            found[name] = sum(_still(t_ns[chosen], values[chosen]) for chosen in rows)
-        return {name: num for name, num in found.items() if num}
+            is_read = np.isfinite(values)
+            rows = [np.flatnonzero(is_read & (devices == device)) for device in np.unique(devices[is_read])]
+            num_frozen[name] = sum(_num_frozen(t_ns[indices], values[indices]) for indices in rows)
+        return {name: num for name, num in num_frozen.items() if num}
 
 
-def _still(t_ns: np.ndarray, values: np.ndarray) -> int:
-    """Return how many samples come more than `_STILL_NS` after the last change."""
-    changed = np.concatenate([[True], np.diff(values) != 0])
-    last = np.maximum.accumulate(np.where(changed, np.arange(len(t_ns)), 0))
-    return int((t_ns - t_ns[last] > _STILL_NS).sum())
+def _num_frozen(t_ns: np.ndarray, values: np.ndarray) -> int:
+    """Return the number of samples more than `_FROZEN_AFTER_NS` after the last change of a counter."""
+    is_changed = np.concatenate([[True], np.diff(values) != 0])
+    last_change = np.maximum.accumulate(np.where(is_changed, np.arange(len(t_ns)), 0))
+    return int((t_ns - t_ns[last_change] > _FROZEN_AFTER_NS).sum())
 
 
 def read_recording(path: Path) -> Recording:
-    """Return every whole batch of the streams at `path`; a batch cut off by a kill is left out.
+    """Return all complete batches of a recording; a batch that a kill cut off is omitted.
 
     Args:
-        path: `node<N>.arrow`; its fast lane is read too, where there is one, and what a second sampler went on with.
+        path: `node<N>.arrow`. Its fast lane and the recording of a restarted sampler are read too, if they exist.
 
     Raises:
-        UserError: If the file is missing or is not such a stream, and that of a second sampler neither.
+        UserError: If no file of the recording is a readable stream.
     """
     again = again_path(path)
-    lives: list[Recording] = []
-    problems: list[UserError] = []
+    recordings: list[Recording] = []
+    errors: list[UserError] = []
     for each in (path, again) if again.is_file() else (path,):
         try:
-            lives.append(_read_life(each))
+            recordings.append(_read_both_lanes(each))
         except UserError as error:
-            problems.append(error)
-    if not lives:
-        raise problems[0]
-    return lives[0] if len(lives) == 1 else _join(lives)
+            errors.append(error)
+    if not recordings:
+        raise errors[0]
+    return recordings[0] if len(recordings) == 1 else _join(recordings)
 
 
-def _join(lives: list[Recording]) -> Recording:
-    """Return two recordings as one.
+def _join(recordings: list[Recording]) -> Recording:
+    """Join the recordings of a sampler and of its restart.
 
-    What grows since the first sample grows from 0 again in the second, by an unknown amount between the two: it is kept
-    in the longer one only.
+    Counters start from 0 again in the second one, and their growth in between is not known. So only the longer
+    recording keeps its counters.
     """
-    tables = [life.samples for life in lives]
+    tables = [recording.samples for recording in recordings]
     shorter = int(np.argmin([_length_ns(table) for table in tables]))
-    for place, name in enumerate(tables[shorter].column_names):
+    for index, name in enumerate(tables[shorter].column_names):
         if name in CUMULATIVE:
-            nothing = pa.nulls(tables[shorter].num_rows, tables[shorter].schema.field(name).type)
-            tables[shorter] = tables[shorter].set_column(place, name, nothing)
+            nulls = pa.nulls(tables[shorter].num_rows, tables[shorter].schema.field(name).type)
+            tables[shorter] = tables[shorter].set_column(index, name, nulls)
     samples = pa.concat_tables(tables)
     order = np.argsort(samples["t_ns"].to_numpy(), kind="stable")
+    first, last = recordings[0], recordings[-1]
     return Recording(
         samples=samples.take(pa.array(order)),
-        period_s=lives[-1].period_s,
-        absent=lives[0].absent | lives[-1].absent,
-        facts=lives[-1].facts,
-        fast_period_s=lives[-1].fast_period_s or lives[0].fast_period_s,
-        is_fast=np.concatenate([life.is_fast for life in lives])[order],
+        period_s=last.period_s,
+        absent=first.absent | last.absent,
+        facts=last.facts,
+        fast_period_s=last.fast_period_s or first.fast_period_s,
+        is_fast=np.concatenate([recording.is_fast for recording in recordings])[order],
     )
 
 
 def _length_ns(samples: pa.Table) -> int:
+    """Return the time from the first to the last sample. Unit: ns."""
     t_ns = samples["t_ns"].to_numpy()
     return int(t_ns[-1] - t_ns[0]) if t_ns.size else 0
 
 
-def _read_life(path: Path) -> Recording:
-    """Return what one sampler recorded; without its fast lane where that is damaged."""
+def _read_both_lanes(path: Path) -> Recording:
+    """Return the recording of one sampler, without the fast lane if that is damaged."""
     slow, metadata = _read_lane(path)
     parts, fast_period_s, why_empty = [slow], None, NEVER
     if fast_path(path).is_file():
@@ -298,21 +309,22 @@ def _read_life(path: Path) -> Recording:
 
 
 def _read_lane(path: Path) -> tuple[pa.Table, dict[bytes, bytes]]:
+    """Return the checked samples and the metadata of one stream. Raises `UserError` if it is not readable."""
     batches: list[pa.RecordBatch] = []
     try:
         with path.open("rb") as file, pa.ipc.open_stream(file) as stream:
             schema = stream.schema
-            with contextlib.suppress(pa.ArrowInvalid, OSError):  # killed while writing its last batch
+            with contextlib.suppress(pa.ArrowInvalid, OSError):  # the sampler was killed while writing its last batch
                 for batch in stream:
                     if batches and batch["t_ns"][0].as_py() <= batches[-1]["t_ns"][-1].as_py():
-                        break  # killed before what a merged batch replaces was cut off
+                        break  # it was killed between writing a merged batch and truncating the batches it replaces
                     batches.append(batch)
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file; the sampler of this node wrote nothing") from None
+        raise UserError(f"{path}: no such file; the sampler of this node wrote nothing; launch the run again") from None
     except (pa.ArrowInvalid, OSError) as error:
         raise UserError(f"{path}: not an Arrow stream ({error})") from None
     if not {PERIOD, ABSENT, FACTS} <= set(schema.metadata or {}):
-        raise UserError(f"{path}: an Arrow stream, but not one a triplepoint sampler wrote")
+        raise UserError(f"{path}: an Arrow stream that Triplepoint's sampler did not write; name another file")
     if not set(_KEYS) <= set(schema.names):
         raise UserError(
             f"{path}: recorded by an earlier version, in a format this one does not read; launch the run again with "

@@ -1,26 +1,26 @@
-"""Outcomes of a run: one enum, with what each means, whether it is a result, and whether it is tried again."""
+"""Outcomes of runs and predictions: meaning, and whether a failed launch is submitted again."""
 
 from enum import StrEnum
 
 
 class Retry(StrEnum):
-    """What follows a launch that ended without a result, up to how often, by a field of `config.site.Gang`."""
+    """Whether and how often a failed launch is submitted again; the limits are keys of `config.site.Gang`."""
 
     REQUEUE = "submitted again, up to `requeues` times"
-    """It failed by no fault of its own."""
+    """The cause of the failure is outside the run."""
     RETRY = "submitted again, up to `retries` times"
-    """The failure may not come back."""
+    """The failure may not recur."""
     MORE_TIME = "submitted once more with twice the time"
     NEVER = "not submitted again"
 
 
 class Status(StrEnum):
-    """How a run ended; the values stand in manifests and in table `points`.
+    """Outcome of a run; the values are those in manifests and in table `points`.
 
     Attributes:
         label: A word or two for figures and the report.
-        about: Its meaning, for docs and column descriptions.
-        retry: What follows a failed launch; None for a result, which is kept.
+        about: Meaning, for documentation and column descriptions.
+        retry: Whether a failed launch is submitted again; None for a result, which is kept.
     """
 
     label: str
@@ -28,7 +28,7 @@ class Status(StrEnum):
     retry: Retry | None
 
     def __new__(cls, value: str, label: str = "", about: str = "", retry: Retry | None = None) -> "Status":
-        """Return a member that equals its text."""
+        """Return a member that is equal to its text."""
         member = str.__new__(cls, value)
         member._value_, member.label, member.about, member.retry = value, label, about, retry
         return member
@@ -47,24 +47,24 @@ class Status(StrEnum):
 
     @property
     def is_result(self) -> bool:
-        """Whether the outcome is kept as a result; the others fail the launch."""
+        """Whether the outcome is a result; any other is a failed launch."""
         return self.retry is None
 
 
 class PredictionStatus(StrEnum):
-    """Outcome of a prediction; the values stand in its column `status`."""
+    """Outcome of a prediction; the values are those of its column `status`."""
 
     OK = "ok"
     OOM = "oom"
-    """Does not fit in memory; the numbers are of a GPU with room for it."""
+    """It does not fit in memory; times and powers are those of a GPU with enough memory."""
     UNDECIDED = "undecided"
-    """So near the GPU's memory that the prediction does not tell whether it fits; the numbers are of a GPU with room
-    for it."""
+    """The interval of the needed memory contains the capacity; times and powers are those of a GPU with enough memory.
+    """
     INVALID = "invalid"
-    """Contradicts itself or cannot run."""
+    """The configuration is inconsistent or cannot run."""
     UNSUPPORTED = "unsupported"
-    """Not simulated."""
+    """The simulator does not support it."""
 
 
 RESULTS = tuple(status for status in Status if status.is_result)
-"""Statuses of table `points`."""
+"""Outcomes in table `points`."""

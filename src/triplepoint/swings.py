@@ -1,7 +1,8 @@
-"""Swings of power: range, ramps, spectrum, its strongest line, and how much of it nodes do together.
+"""Power swings: range, ramps, spectrum, strongest line, and coherence between nodes.
 
-All of it from evenly spaced samples of one meter, or of one meter per node. What a meter cannot see is refused: beyond
-half its sampling rate it shows other frequencies, and a mean over a window hides what is shorter than two windows.
+All functions take evenly spaced samples of one meter, or of one meter per node. They raise an error for frequencies
+that the meter cannot resolve: above half the sampling rate there is aliasing, and averaging over a window hides periods
+shorter than two windows.
 """
 
 from collections.abc import Sequence
@@ -13,22 +14,23 @@ import numpy.typing as npt
 Float = npt.NDArray[np.float64]
 
 LOWEST_PERIODS = 8
-"""Periods of a line that a recording has to hold: its spectrum then tells the line from a drift, to 1/8 of it."""
+"""Fewest periods of a line in a recording: the spectrum then separates the line from a drift, with a resolution of 1/8
+of its frequency."""
 
 _PADDING = 16
-"""Spectra are sampled so many times as densely as their resolution: the top of a line is met to 1/32 of it."""
+"""Factor of zero padding of spectra: the peak of a line is located to 1/32 of the resolution."""
 
 
 @dataclass(frozen=True)
 class Swing:
-    """How far power swings.
+    """Range and ramps of power.
 
     Attributes:
-        mean_w: Mean. Unit: W.
+        mean_w: Mean power. Unit: W.
         low_w: 1st percentile. Unit: W.
         high_w: 99th percentile. Unit: W.
-        ramp_up_w_per_s: Fastest rise from one sample to the next. Unit: W/s.
-        ramp_down_w_per_s: Fastest fall, as a positive number. Unit: W/s.
+        ramp_up_w_per_s: Fastest rise between consecutive samples. Unit: W/s.
+        ramp_down_w_per_s: Fastest fall between consecutive samples, as a positive number. Unit: W/s.
     """
 
     mean_w: float
@@ -48,9 +50,9 @@ class Line:
     """The strongest line of a spectrum.
 
     Attributes:
-        frequency_hz: Where its top is. Unit: Hz.
-        amplitude_w: Of the sine of this frequency, half its range. Unit: W.
-        resolution_hz: How near two lines can be to be told apart. Unit: Hz.
+        frequency_hz: Frequency of the peak. Unit: Hz.
+        amplitude_w: Amplitude of the sine at this frequency, half its range. Unit: W.
+        resolution_hz: Smallest distance of two distinguishable lines. Unit: Hz.
     """
 
     frequency_hz: float
@@ -59,11 +61,11 @@ class Line:
 
 
 def highest_hz(period_s: float, window_s: float = 0.0) -> float:
-    """Return the highest frequency that a meter shows.
+    """Return the highest frequency that a meter resolves. Unit: Hz.
 
     Args:
-        period_s: Time between its samples. Unit: s.
-        window_s: What a sample is the mean of. Unit: s.
+        period_s: Time between samples. Unit: s.
+        window_s: Averaging window of a sample. Unit: s.
 
     Raises:
         ValueError: If the period is not positive, or the window negative.
@@ -77,21 +79,21 @@ def highest_hz(period_s: float, window_s: float = 0.0) -> float:
 
 
 def at_even_times(t_s: Sequence[npt.ArrayLike], power_w: Sequence[npt.ArrayLike]) -> tuple[Float, float]:
-    """Return the readings of all meters at the same even times, by straight lines between them, and the period.
+    """Interpolate the readings of all meters linearly to common, evenly spaced times.
 
     Args:
-        t_s: When each meter was read, rising, two times or more; shapes (num_readings,). Unit: s.
-        power_w: What each read; same shapes. Unit: W.
+        t_s: Times of the readings of each meter, increasing, at least two; shapes (num_readings,). Unit: s.
+        power_w: Readings of each meter; same shapes. Unit: W.
 
     Returns:
-        Power while all are read, shape (num_samples, num_meters), unit W; and the time between samples, that of the
-        meter read least often, unit s.
+        Power over the time that all meters cover, shape (num_samples, num_meters), unit W; and the time between
+        samples, that of the slowest meter, unit s.
     """
     times = [np.asarray(each, dtype=float) for each in t_s]
     period_s = max(float(np.median(np.diff(each))) for each in times)
     grid_s = np.arange(max(each[0] for each in times), min(each[-1] for each in times), period_s)
     columns = [
-        np.interp(grid_s, when, np.asarray(each, dtype=float)) for when, each in zip(times, power_w, strict=True)
+        np.interp(grid_s, meter_s, np.asarray(each, dtype=float)) for meter_s, each in zip(times, power_w, strict=True)
     ]
     return np.stack(columns, axis=1), period_s
 
@@ -101,67 +103,67 @@ def swing(power_w: npt.ArrayLike, period_s: float) -> Swing:
 
     Args:
         power_w: Samples; shape (num_samples,). Unit: W.
-        period_s: Time between them. Unit: s.
+        period_s: Time between samples. Unit: s.
 
     Raises:
         ValueError: If there are fewer than two samples, one is not finite, or their mean is not positive.
     """
-    power = _checked(power_w, 2)
+    power = _checked(power_w)
     low_w, high_w = np.percentile(power, [1, 99]).tolist()
     ramps = np.diff(power) / period_s
     return Swing(float(power.mean()), low_w, high_w, max(0.0, float(ramps.max())), max(0.0, -float(ramps.min())))
 
 
 def spectrum(power_w: npt.ArrayLike, period_s: float) -> tuple[Float, Float]:
-    """Return frequencies, and the amplitude of a sine that would stand alone at each; Hann window.
+    """Return the amplitude spectrum of power with a Hann window, scaled so that a sine has its own amplitude.
 
     Args:
         power_w: Samples; shape (num_samples,). Unit: W.
-        period_s: Time between them. Unit: s.
+        period_s: Time between samples. Unit: s.
 
     Returns:
-        Frequencies up to half the sampling rate (Hz), amplitudes (W); both of shape (num_frequencies,).
+        Frequencies up to half the sampling rate (Hz), and amplitudes (W); both of shape (num_frequencies,).
 
     Source:
         Harris 1978, doi:10.1109/PROC.1978.10837.
     """
-    power = _checked(power_w, 2)
+    power = _checked(power_w)
     window = np.hanning(len(power))
-    number = _PADDING * len(power)
-    found = np.fft.rfft((power - power.mean()) * window, number)
-    return np.asarray(np.fft.rfftfreq(number, period_s), dtype=float), np.asarray(2.0 * np.abs(found) / window.sum())
+    length = _PADDING * len(power)
+    phasors = np.fft.rfft((power - power.mean()) * window, length)
+    return np.asarray(np.fft.rfftfreq(length, period_s), dtype=float), np.asarray(2.0 * np.abs(phasors) / window.sum())
 
 
 def strongest_line(
     power_w: npt.ArrayLike, period_s: float, low_hz: float, high_hz: float, window_s: float = 0.0
 ) -> Line:
-    """Return the strongest line of a band.
+    """Return the strongest line of a frequency band.
 
     Args:
         power_w: Samples; shape (num_samples,). Unit: W.
-        period_s: Time between them. Unit: s.
+        period_s: Time between samples. Unit: s.
         low_hz: Lower end of the band. Unit: Hz.
-        high_hz: Upper end. Unit: Hz.
-        window_s: What a sample is the mean of. Unit: s.
+        high_hz: Upper end of the band. Unit: Hz.
+        window_s: Averaging window of a sample. Unit: s.
 
     Raises:
-        ValueError: If the meter shows nothing at the upper end, or the recording is too short for the lower one.
+        ValueError: If the meter does not resolve the upper end, or the recording is too short for the lower end.
     """
-    power = _checked(power_w, 2)
+    power = _checked(power_w)
     _check_band(len(power) * period_s, low_hz, high_hz, highest_hz(period_s, window_s))
     frequency, amplitude = spectrum(power, period_s)
     inside = (frequency >= low_hz) & (frequency <= high_hz)
-    top = int(np.flatnonzero(inside)[amplitude[inside].argmax()])
-    # A Hann window's main lobe is four bins wide from zero to zero: two lines are apart at half of that.
-    return Line(float(frequency[top]), float(amplitude[top]), 2.0 / (len(power) * period_s))
+    peak = int(np.flatnonzero(inside)[amplitude[inside].argmax()])
+    # The main lobe of a Hann window is four bins wide; two lines are distinguishable at half of that.
+    return Line(float(frequency[peak]), float(amplitude[peak]), 2.0 / (len(power) * period_s))
 
 
 @dataclass(frozen=True)
 class Band:
-    """Power that swings between two frequencies.
+    """Power swings in a frequency band.
 
     Attributes:
-        rms_w: Root of the mean square of what swings in the band. Unit: W.
+        rms_w: Root mean square of the swings in the band. Unit: W.
         share: Its square over that of all frequencies, 0 to 1.
     """
 
@@ -170,79 +172,88 @@ class Band:
 
 
 def in_band(power_w: npt.ArrayLike, period_s: float, low_hz: float, high_hz: float, window_s: float = 0.0) -> Band:
-    """Return how much power swings in a band: what its spectrum adds up to there; Hann window.
+    """Return the power swings in a frequency band, by integrating the power spectrum with a Hann window.
 
-    The window spreads a line over 2 / duration on both sides, so that much beside the band counts: a line on its edge
-    counts whole. One that near outside counts in part; it cannot be told from one on the edge.
+    The window spreads a line by 2 / duration to both sides, so the integral extends the band by that much: a line on
+    the edge counts fully. A line just outside counts in part, because it is not distinguishable from one on the edge.
 
     Args:
         power_w: Samples; shape (num_samples,). Unit: W.
-        period_s: Time between them. Unit: s.
+        period_s: Time between samples. Unit: s.
         low_hz: Lower end of the band. Unit: Hz.
-        high_hz: Upper end. Unit: Hz.
-        window_s: What a sample is the mean of. Unit: s.
+        high_hz: Upper end of the band. Unit: Hz.
+        window_s: Averaging window of a sample. Unit: s.
 
     Raises:
         ValueError: As `strongest_line`.
 
     Source:
-        Parseval's theorem; the band that grids ask about, 0.1 to 20 Hz: arXiv:2508.14318.
+        Parseval's theorem; the band that grid operators limit, 0.1 to 20 Hz: arXiv:2508.14318.
     """
-    power = _checked(power_w, 2)
+    power = _checked(power_w)
     _check_band(len(power) * period_s, low_hz, high_hz, highest_hz(period_s, window_s))
     window = np.hanning(len(power))
-    found = np.abs(np.fft.rfft((power - power.mean()) * window)) ** 2 * 2.0 / (len(power) * np.sum(window**2))
+    squares_w2 = np.abs(np.fft.rfft((power - power.mean()) * window)) ** 2 * 2.0 / (len(power) * np.sum(window**2))
     frequency = np.fft.rfftfreq(len(power), period_s)
     spread_hz = 2.0 / (len(power) * period_s)
-    inside = float(found[(frequency >= low_hz - spread_hz) & (frequency <= high_hz + spread_hz)].sum())
-    everything = float(found[1:].sum())
-    return Band(float(np.sqrt(inside)), inside / everything if everything > 0 else 0.0)
+    in_band_w2 = float(squares_w2[(frequency >= low_hz - spread_hz) & (frequency <= high_hz + spread_hz)].sum())
+    total_w2 = float(squares_w2[1:].sum())
+    return Band(float(np.sqrt(in_band_w2)), in_band_w2 / total_w2 if total_w2 > 0 else 0.0)
 
 
 def coherence(nodes_w: npt.ArrayLike, period_s: float, frequency_hz: float) -> float:
-    """Return how much in step nodes are at a frequency: the job's amplitude over the sum of the nodes', 0 to 1.
+    """Return the coherence of nodes at a frequency: the job's amplitude over the sum of the nodes' amplitudes, 0 to 1.
 
-    Nodes in step give 1, N alike at random 1/sqrt(N); of nodes that swing alike it is the length of the mean of their
-    phases. A node that does not swing there adds nothing.
+    Nodes in phase give 1; N nodes with equal amplitudes and random phases give 1/sqrt(N). For equal amplitudes it is
+    the length of the mean phase vector. A node without swings at the frequency has no influence.
 
     Args:
         nodes_w: Samples of every node at the same times; shape (num_samples, num_nodes). Unit: W.
-        period_s: Time between them. Unit: s.
-        frequency_hz: Which frequency. Unit: Hz.
+        period_s: Time between samples. Unit: s.
+        frequency_hz: The frequency. Unit: Hz.
 
     Raises:
-        ValueError: If the meter shows nothing at that frequency.
+        ValueError: If the meter does not resolve that frequency.
 
     Source:
         arXiv:2508.14318.
     """
-    nodes = _checked(nodes_w, 2)
+    nodes = _checked(nodes_w)
     if frequency_hz > highest_hz(period_s):
         raise ValueError(f"{frequency_hz:g} Hz is beyond the {highest_hz(period_s):g} Hz that the meter shows")
-    found = _phasors(nodes, period_s, frequency_hz)
-    return float(np.abs(found.sum()) / max(np.abs(found).sum(), np.finfo(float).tiny))
+    phasors = _phasors(nodes, period_s, frequency_hz)
+    return float(np.abs(phasors.sum()) / max(np.abs(phasors).sum(), np.finfo(float).tiny))
 
 
 def amplitude_at(power_w: npt.ArrayLike, period_s: float, frequency_hz: float) -> float:
-    """Return the amplitude of the sine of one frequency in power; Hann window. Unit: W.
+    """Return the amplitude of power swings at one frequency, with a Hann window. Unit: W.
 
     Args:
         power_w: Samples; shape (num_samples,). Unit: W.
-        period_s: Time between them. Unit: s.
-        frequency_hz: Which frequency. Unit: Hz.
+        period_s: Time between samples. Unit: s.
+        frequency_hz: The frequency. Unit: Hz.
     """
-    return float(2.0 * np.abs(_phasors(_checked(power_w, 2), period_s, frequency_hz)))
+    return float(2.0 * np.abs(_phasors(_checked(power_w), period_s, frequency_hz)))
 
 
 def _phasors(power_w: Float, period_s: float, frequency_hz: float) -> npt.NDArray[np.complex128]:
-    """Return half the amplitude and the phase of a frequency; power of shape (num_samples,) or with a column a node."""
+    """Return the phasor at a frequency, with half the amplitude as its length.
+
+    Args:
+        power_w: Samples; shape (num_samples,) or (num_samples, num_nodes). Unit: W.
+        period_s: Time between samples. Unit: s.
+        frequency_hz: The frequency. Unit: Hz.
+
+    Returns:
+        One phasor, or one per node. Unit: W.
+    """
     window = np.hanning(len(power_w))
-    turns = np.exp(-2j * np.pi * frequency_hz * period_s * np.arange(len(power_w)))
-    return np.asarray((window * turns) @ (power_w - power_w.mean(axis=0)) / window.sum())
+    rotation = np.exp(-2j * np.pi * frequency_hz * period_s * np.arange(len(power_w)))
+    return np.asarray((window * rotation) @ (power_w - power_w.mean(axis=0)) / window.sum())
 
 
 def correlation(nodes_w: npt.ArrayLike) -> float:
-    """Return the mean correlation coefficient over all pairs of nodes whose power varies; NaN without such a pair.
+    """Return the mean correlation coefficient of all pairs of nodes with varying power; NaN without such a pair.
 
     Args:
         nodes_w: Samples of every node at the same times; shape (num_samples, num_nodes). Unit: W.
@@ -250,28 +261,30 @@ def correlation(nodes_w: npt.ArrayLike) -> float:
     Raises:
         ValueError: If there are fewer than two nodes.
     """
-    nodes = _checked(nodes_w, 2)
+    nodes = _checked(nodes_w)
     if nodes.ndim != 2 or nodes.shape[1] < 2:
         raise ValueError(f"samples of shape {nodes.shape}, expected those of two nodes or more")
     varying = nodes[:, np.ptp(nodes, axis=0) > 0]
     if varying.shape[1] < 2:
         return np.nan
-    between = np.atleast_2d(np.corrcoef(varying.T))
-    return float(between[np.triu_indices(varying.shape[1], 1)].mean())
+    coefficients = np.atleast_2d(np.corrcoef(varying.T))
+    return float(coefficients[np.triu_indices(varying.shape[1], 1)].mean())
 
 
-def _check_band(lasts_s: float, low_hz: float, high_hz: float, most_hz: float) -> None:
+def _check_band(duration_s: float, low_hz: float, high_hz: float, most_hz: float) -> None:
+    """Raise `ValueError` if a recording does not resolve a frequency band."""
     if high_hz > most_hz:
         raise ValueError(f"band up to {high_hz:g} Hz, the meter shows nothing beyond {most_hz:g} Hz")
-    if not high_hz > low_hz >= LOWEST_PERIODS / lasts_s:
+    if not high_hz > low_hz >= LOWEST_PERIODS / duration_s:
         raise ValueError(
-            f"band from {low_hz:g} to {high_hz:g} Hz, a recording of {lasts_s:g} s tells lines apart from "
-            f"{LOWEST_PERIODS / lasts_s:g} Hz up"
+            f"band from {low_hz:g} to {high_hz:g} Hz, a recording of {duration_s:g} s tells lines apart from "
+            f"{LOWEST_PERIODS / duration_s:g} Hz up"
         )
 
 
-def _checked(power_w: npt.ArrayLike, least: int) -> Float:
+def _checked(power_w: npt.ArrayLike) -> Float:
+    """Return samples as an array. Raises `ValueError` unless there are two or more, finite, with a positive mean."""
     power = np.asarray(power_w, dtype=float)
-    if len(power) < least or not np.isfinite(power).all() or not power.mean() > 0:
-        raise ValueError(f"{len(power)} samples of power, expected {least} or more, finite, of a positive mean")
+    if len(power) < 2 or not np.isfinite(power).all() or not power.mean() > 0:
+        raise ValueError(f"{len(power)} samples of power, expected 2 or more, finite, of a positive mean")
     return power

@@ -180,7 +180,7 @@ class Binding:
             named = [study] if study in known else self.studies if self.is_alone else ()
             options = f" --config 'studies=[{','.join(named)}]'" if named else ""
             raise UserError(
-                f"{page}: the report of what is selected is {self.report}.html; make "
+                f"{page}: the report of the selected studies is {self.report}.html; make "
                 f'{page if study in known else "it"} with "snakemake report{options}"'
             )
 
@@ -290,8 +290,7 @@ class Binding:
         """
         if not runs or self._selection.studies is not None:
             return
-        from triplepoint.budget import over_budget
-        from triplepoint.plan_cost import plan_cost
+        from triplepoint.plan_cost import over_budget, plan_cost
 
         meant = set(runs)
         launched = Plan(entries=tuple(entry for entry in self._plan.valid if entry.run in meant))

@@ -40,8 +40,8 @@ ROOM = "gang_nodes"
 _LEAST_SERVED = 4
 """Jobs of a family from which a server of forks pays: alone, it costs one figure 2 s of CPU more."""
 _KEEPS_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 31)}
-"""Jobs live for seconds and free large arrays all the time: glibc gives each back at once, which takes a tenth of their
-CPU time. Source: mallopt(3)."""
+"""Environment in which glibc keeps freed memory. By default it returns large arrays to the kernel at once, which takes
+a tenth of the CPU time of a job. Jobs end after seconds. Source: mallopt(3)."""
 _OF_A_JOB = re.compile(r"\b(wildcards|input|attempt|threads)\b")
 """What makes the expression of a default resource differ from job to job."""
 

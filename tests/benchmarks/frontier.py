@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from tests.lowtime_solver import least_energy_j
-from tests.unit.advise.test_frontier import job_of
-from tests.unit.advise.test_frontier_solve import UNIT_S, choices_of, of_tasks, solved
-from triplepoint.advise.frontier import FrontierAnswer, advise
+from tests.unit.advise.frontier.test_frontier import job_of
+from tests.unit.advise.frontier.test_solve import UNIT_S, choices_of, of_tasks, solved
+from triplepoint.advise.frontier.frontier import FrontierAnswer, advise
 from triplepoint.simulate.timeline.schedule import make_order
 
 CONFIG = Path("config")

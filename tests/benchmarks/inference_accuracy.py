@@ -40,7 +40,7 @@ def without_model(cases: list[ServingCase], unknown: float) -> Callable[[Serving
 
 
 def main() -> None:
-    unknown = Calibration.load(CONFIG).fitted.unknown_stack_spread
+    unknown = Calibration.load(CONFIG).fitted.widths.stack
     cases = [case for case in read_cases() if not case.left_out]
     found = fit(cases, str(TABLE), unknown)
     held_out = without_model(cases, unknown)

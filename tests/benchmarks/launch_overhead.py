@@ -12,22 +12,23 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.launchers import finish
 from tests.slurm.conftest import SITE
-from tests.slurm.launches import SHORT, Place, finish, result
+from tests.slurm.launches import SHORT, Workspace, result_of
 
 
-def measure(place: Place, name: str) -> tuple[float, float, float]:
+def measure(workspace: Workspace, name: str) -> tuple[float, float, float]:
     """Launch once; return submission to first rank, to last rank, and last step to result. Unit: s."""
-    folder = place.run(SHORT, num_nodes=4, name=name)
-    status, said = finish(place.launch(folder, trains=True), 600)
-    assert status == 0, said
+    folder = workspace.run(SHORT, num_nodes=4, name=name)
+    status, output = finish(workspace.launch(folder, trains=True), 600)
+    assert status == 0, output
     raw = folder / "raw"
     submitted = (raw / "point.json").stat().st_mtime
     # A rank's log is opened just before its process; its status is the last thing it writes.
     started = sorted(_birth(path) for path in (raw / "logs").glob("rank*.log"))
     ended = max(path.stat().st_mtime for path in (raw / "status").glob("rank*.json"))
     in_place = (folder / "raw" / "manifest.json").stat().st_mtime
-    assert result(folder).status == "ok"
+    assert result_of(folder).status == "ok"
     return started[0] - submitted, started[-1] - submitted, in_place - ended
 
 
@@ -45,8 +46,8 @@ def main() -> int:
         site = Path(folder) / "site.yaml"
         site.write_text(SITE)
         os.environ["TRIPLEPOINT_SITE"] = str(site)
-        place = Place(Path(folder) / "results", site)
-        rows = [measure(place, f"run{i}") for i in range(arguments.launches)]
+        workspace = Workspace(Path(folder) / "results", site)
+        rows = [measure(workspace, f"run{i}") for i in range(arguments.launches)]
     print("load of the machine: {:.1f}, {:.1f}, {:.1f}".format(*os.getloadavg()))
     for what, column in zip(("first rank", "last rank", "collected"), zip(*rows, strict=True), strict=True):
         print(f"{what:12s} median {statistics.median(column):5.2f} s, from {min(column):.2f} to {max(column):.2f} s")

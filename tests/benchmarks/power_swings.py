@@ -6,7 +6,7 @@ from tests.power_swings import (
     BLOCK,
     FITTED_STEPS,
     STEP_S,
-    Found,
+    MeteredJob,
     block_s,
     ends_of_steps_s,
     job_power,
@@ -17,13 +17,13 @@ from tests.power_swings import (
 SEEDS = range(5)
 
 
-def show(name: str, found: Found) -> None:
+def show(name: str, job: MeteredJob) -> None:
     """Print a line."""
-    up, down = (ramp / 1e3 for ramp in found.ramps_w_per_s)
+    up, down = (ramp / 1e3 for ramp in job.ramps_w_per_s)
     print(
-        f"{name:<44}{found.node_power_w:6.0f} W/node  swing {found.swing:6.1%}  line {found.line.frequency_hz:.4f} Hz "
-        f"{found.line.amplitude_w / 1e3:4.1f} kW  coherence {found.coherence:.2f}  correlation {found.correlation:.2f} "
-        f" nodes differ by {found.node_spread:.2%}  "
+        f"{name:<44}{job.node_power_w:6.0f} W/node  swing {job.swing:6.1%}  line {job.line.frequency_hz:.4f} Hz "
+        f"{job.line.amplitude_w / 1e3:4.1f} kW  coherence {job.coherence:.2f}  correlation {job.correlation:.2f} "
+        f" nodes differ by {job.node_spread:.2%}  "
         f"ramps {up:+.0f} and {-down:+.0f} kW/s"
     )
 

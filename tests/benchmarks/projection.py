@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from tests.benchmarks.predict_accuracy import CONFIG, DATA, TABLES
-from triplepoint.advise.project import Question, draws, project
-from triplepoint.advise.project_failures import FLEET_RATES, PUBLISHED_MTTF_H, Failures, best_checkpoints, mttf_h
-from triplepoint.advise.project_network import Network, scale_job
+from triplepoint.advise.project.failures import FLEET_RATES, PUBLISHED_MTTF_H, Failures, best_checkpoints, mttf_h
+from triplepoint.advise.project.network import Network, scale_job
+from triplepoint.advise.project.project import Question, draws, project
 from triplepoint.calibrate.scaling import Scaling
 from triplepoint.predictions import read_points
 from triplepoint.processes import on_all_cores

@@ -14,7 +14,7 @@ from tests.published_figures import (
     floor_k,
     kernel_rows,
     microbatch_rows,
-    order_agrees,
+    rank_correlation,
     relative_steps,
     slot_rows,
     stage_rows,
@@ -65,7 +65,7 @@ def main() -> None:
         show(name, [one - other for one, other in pairs if other == other], "K", goal)
     steps = relative_steps(rows)
     show("relative step time", [100.0 * (one / other - 1.0) for _, other, one in steps], "%", 4.0)
-    print(f"order of layouts, Spearman {order_agrees(steps):.3f}  goal 0.95")
+    print(f"order of layouts, Spearman {rank_correlation(steps):.3f}  goal 0.95")
     kernels = list(kernel_rows())
     show_kernels(kernels)
     stages = list(stage_rows())

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from tests.benchmarks.predict_accuracy import CONFIG, DATA, TABLES
-from triplepoint.advise.fronts import few_to_measure, may_reach_front
-from triplepoint.advise.search import search
-from triplepoint.advise.search_space import Question, groups_of
+from triplepoint.advise.search.front import few_to_measure, may_reach_front
+from triplepoint.advise.search.search import search
+from triplepoint.advise.search.space import Question, groups_of
 from triplepoint.calibrate.layout_pairs import Pair, left_out, pairs_of
 from triplepoint.calibrate.step_cases import read_cases
 from triplepoint.config.catalogue import Catalogue

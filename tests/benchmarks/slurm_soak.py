@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import SITE
-from tests.slurm.launches import Place
+from tests.slurm.launches import Workspace
 from tests.slurm.soak import inject
 
 
@@ -30,12 +30,12 @@ def main() -> int:
         site = Path(folder) / "site.yaml"
         site.write_text(SITE)
         os.environ["TRIPLEPOINT_SITE"] = str(site)
-        place = Place(Path(folder) / "results", site)
+        workspace = Workspace(Path(folder) / "results", site)
         for seed in range(arguments.first, arguments.first + arguments.number):
-            found = inject(cluster, place, seed)
+            found = inject(cluster, workspace, seed)
             bad += bool(found.problems)
             print(found, flush=True)
-        place.end()
+        workspace.end()
     print(f"{arguments.number} faults in {time.monotonic() - begun:.0f} s: {bad} runs lost or doubled")
     return 1 if bad else 0
 

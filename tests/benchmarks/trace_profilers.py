@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.unit.trace.profilers.recordings import GLOBAL_PID, NSIGHT_SCHEMA
 from triplepoint.trace.loose_traces import trace_files
-from triplepoint.trace.profilers.database import opened
+from triplepoint.trace.profilers.database import open_database
 from triplepoint.trace.reader import read_parts, read_trace
 from triplepoint.trace.taxonomy import load_scheme
 
@@ -60,7 +60,7 @@ def make(path: Path, count: int) -> None:
 
 def floor(path: Path) -> None:
     """Fetch the columns of kernels and calls, and do nothing with them."""
-    with opened(path) as database:
+    with open_database(path) as database:
         for query in (
             f"SELECT {_COLUMNS} FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE deviceId = 0 AND globalPid = {GLOBAL_PID}",
             "SELECT start, correlationId, globalTid FROM CUPTI_ACTIVITY_KIND_RUNTIME",

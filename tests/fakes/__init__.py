@@ -1,1 +1,1 @@
-"""Test equipment: libraries of GPU vendors and a sysfs tree that behave as a scenario says; see `node.fake_node`."""
+"""Fake libraries of GPU vendors and a fake sysfs tree, controlled by a scenario; see `node.fake_node`."""

@@ -1,4 +1,4 @@
-"""Builds the fake libraries from native/*.c with the C compiler of the machine; once per content."""
+"""Builds the fake libraries from native/*.c with the C compiler of the machine, once per content of the sources."""
 
 import hashlib
 import os
@@ -15,12 +15,12 @@ FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
 SHARED = ("wave.c", "gpu.c", "node.c", "parse.c")
 LIBRARIES = {
     Vendor.NVIDIA: ("libnvidia-ml.so.1", "nvml_*.c"),
-    Vendor.AMD: ("lib/libamd_smi.so", "amdsmi_*.c"),  # Under lib/, where ROCM_PATH is looked through.
+    Vendor.AMD: ("lib/libamd_smi.so", "amdsmi_*.c"),  # amdsmi searches ROCM_PATH/lib.
 }
 
 
 def build_library(vendor: Vendor) -> Path:
-    """Return the library of a vendor, built if the sources have changed."""
+    """Return the path of a vendor's library; build it if the sources have changed."""
     return _build_all() / LIBRARIES[vendor][0]
 
 
@@ -33,12 +33,12 @@ def _build_all() -> Path:
         return folder
     BUILD.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
-        fresh = Path(scratch) / "libraries"
-        (fresh / "lib").mkdir(parents=True)
+        libraries = Path(scratch) / "libraries"
+        (libraries / "lib").mkdir(parents=True)
         for library, pattern in LIBRARIES.values():
-            _compile(fresh / library, sorted(NATIVE.glob(pattern)))
-        with suppress(OSError):  # Another process was first, which is as good.
-            fresh.rename(folder)
+            _compile(libraries / library, sorted(NATIVE.glob(pattern)))
+        with suppress(OSError):  # Another process has built the same libraries first.
+            libraries.rename(folder)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""The parts of the fake sysfs tree: fabric ports, CPU energy domains, board sensors."""
+"""Parts of the fake sysfs tree: network ports, CPU energy domains and board sensors."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from tests.fakes.wave import Wave, constant
 
 @dataclass(frozen=True)
 class Port:
-    """One InfiniBand or RoCE port; counters follow its own load."""
+    """An InfiniBand or RoCE port. Its counters follow its load."""
 
     device: str = "mlx5_0"
     port: int = 1
@@ -16,19 +16,20 @@ class Port:
     rcv_bytes_per_s: float = 8e9
     offset_bytes: float = 0.0
     counter_bits: int = 64
-    """32: the legacy counter, which stops or wraps after 16 GiB."""
+    """Width of the counters. Legacy counters have 32 bits and stop or wrap after 16 GiB."""
     link_layer: str = "InfiniBand"
     rate: str = "400 Gb/sec (4X NDR)"
     congestion_per_s: float = 0.0
-    """Marks, waits and out-of-sequence packets per second at load 1."""
+    """Increase of each congestion counter at load 1. Unit: 1/s."""
     freeze_s: float = 1e18
+    """Scenario time from which the counters stand still. Unit: s."""
     missing: tuple[str, ...] = ()
-    """Files that are not there."""
+    """Names of files that do not exist."""
 
 
 @dataclass(frozen=True)
 class Rapl:
-    """One powercap domain, such as `intel-rapl:0`."""
+    """A powercap domain, such as `intel-rapl:0`."""
 
     folder: str = "intel-rapl:0"
     name: str = "package-0"
@@ -39,7 +40,7 @@ class Rapl:
 
 @dataclass(frozen=True)
 class Hwmon:
-    """One temperature input."""
+    """A temperature sensor."""
 
     chip: str = "coretemp"
     label: str = "Package id 0"
@@ -48,12 +49,12 @@ class Hwmon:
 
 @dataclass
 class HostParts:
-    """What is under TRIPLEPOINT_SYSFS."""
+    """Contents of the tree under TRIPLEPOINT_SYSFS."""
 
     ports: list[Port] = field(default_factory=list)
     rapl: list[Rapl] = field(default_factory=list)
     hwmon: list[Hwmon] = field(default_factory=list)
     plug_w: Wave | None = None
-    """Power that an ACPI power meter shows."""
+    """Power that an ACPI power meter shows, None if there is no meter. Unit: W."""
     slots: dict[str, str] = field(default_factory=dict)
-    """Physical slot by name, with the PCI address of what sits in it: domain, bus and device."""
+    """PCI address (domain, bus and device) of the card in each physical slot, by name of the slot."""

@@ -1,10 +1,11 @@
-"""A fake node: put up from a scenario, found by the real bindings, with the truth at hand.
+"""A fake node made from a scenario, which the real bindings find, and its ground truth.
 
     with fake_node(hgx_h200().set_all(load=square(1.0, 0.25))) as node:
         ...                                  # in this process: load the library by its name, as on a real machine
-        subprocess.run(..., env=node.env)    # in others
+        subprocess.run(..., env=node.env)    # in other processes
 
-The libraries are found by soname: through LD_LIBRARY_PATH by other processes, by having been loaded in this one.
+Libraries are found by their soname. Other processes find them through LD_LIBRARY_PATH. In this process they are
+already loaded.
 """
 
 import ctypes
@@ -34,11 +35,21 @@ NUM_COUNTS = 1023
 FIELD_MARK = 1 << 63
 
 FieldCall = tuple[int, int]
-"""Field and scope of nvmlDeviceGetFieldValues."""
+"""Field and scope in a call of nvmlDeviceGetFieldValues."""
 
 
 class FakeNode:
-    """A node that is up."""
+    """A fake node that is up.
+
+    Attributes:
+        scenario: Scenario of the node. Call `change` after changing it.
+        library: Path of the fake library of its vendor.
+        folder: Folder shared with the library: the scenario file, and a page with the clock and counts of calls.
+        sysfs_root: Root of its sysfs tree.
+        sysfs: Writer of that tree.
+        start_ns: Start of the scenario on the monotonic clock. Unit: ns.
+        start_wall_ns: Start of the scenario on the wall clock. Unit: ns.
+    """
 
     def __init__(self, scenario: Scenario, folder: Path, library: Path) -> None:
         self.scenario = scenario
@@ -58,11 +69,11 @@ class FakeNode:
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment in which another process finds this node."""
+        """Environment in which another process finds this node."""
         return {**os.environ, **self.variables()}
 
     def variables(self) -> dict[str, str]:
-        """Return the environment variables of the node alone."""
+        """Return the environment variables that lead to this node, without those of this process."""
         paths = [str(self.library.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         return {
             "LD_LIBRARY_PATH": ":".join(paths),
@@ -73,25 +84,24 @@ class FakeNode:
 
     @property
     def truth(self) -> Truth:
-        """What the GPUs really do."""
+        """Ground truth of the GPUs."""
         return Truth(self.scenario.gpus, self.time_s)
 
     def time_s(self, t_ns: int | None = None) -> float:
-        """Return the scenario time of a monotonic time, by default of now. Unit: s."""
-        if self.scenario.is_virtual:
-            return ((self.now_ns() if t_ns is None else t_ns) - self.start_ns) / NS_PER_S
-        return ((time.monotonic_ns() if t_ns is None else t_ns) - self.start_ns) / NS_PER_S * self.scenario.scale
+        """Return the scenario time at a monotonic time, by default now. Unit: s."""
+        at_ns = self.now_ns() if t_ns is None else t_ns
+        return (at_ns - self.start_ns) / NS_PER_S * (1.0 if self.scenario.is_virtual else self.scenario.scale)
 
     def change(self) -> None:
-        """Tell the libraries that `scenario` was changed; time goes on."""
-        fresh = self.folder / "scenario.new"
-        fresh.write_text(self.scenario.text(self.start_ns, self.start_wall_ns))
-        fresh.rename(self.folder / "scenario")
+        """Make the libraries read `scenario` again. Scenario time continues."""
+        changed = self.folder / "scenario.new"
+        changed.write_text(self.scenario.text(self.start_ns, self.start_wall_ns))
+        changed.rename(self.folder / "scenario")
         self._generation += 1
         self._page[: GENERATION.size] = GENERATION.pack(self._generation)
 
     def set_load(self, load: float, gpu: int | None = None) -> None:
-        """Change the load of a GPU, or of all, from now on: as a program on it would."""
+        """Change the load of a GPU, or of all GPUs if None, from now on, as a program on it does."""
         now_s = self.time_s()
         for index in range(len(self.scenario.gpus)) if gpu is None else [gpu]:
             before = self.scenario.gpus[index].load
@@ -100,26 +110,26 @@ class FakeNode:
         self.change()
 
     def advance(self, seconds: float) -> None:
-        """Move the virtual clock, and the files of the host with it."""
+        """Advance the virtual clock, and update the files of the sysfs tree."""
         assert self.scenario.is_virtual
         self._write_clock(self.now_ns() + round(seconds * NS_PER_S))
         self.sysfs.write()
 
     def now_ns(self) -> int:
-        """Return the virtual clock: a stand-in for `time.monotonic_ns`. Calls with a latency move it, too."""
+        """Return the time in place of `time.monotonic_ns`. Calls with a latency also advance a virtual clock."""
         return CLOCK.unpack_from(self._page, CLOCK_AT)[0] if self.scenario.is_virtual else time.monotonic_ns()
 
     def calls(self) -> dict[str, int]:
-        """Return how often each function of the libraries was called, by all processes together."""
+        """Return the number of calls of each library function by all processes."""
         return {name.rstrip(b"\0").decode(): count for key, count, name in self._counts() if key and key < FIELD_MARK}
 
     def fields(self) -> dict[FieldCall, int]:
-        """Return how often each field value was asked for, by field and scope."""
+        """Return the number of requests of each field value, by field and scope."""
         marked = ((key - FIELD_MARK, count) for key, count, _ in self._counts() if key >= FIELD_MARK)
         return {(key >> 32, key & 0xFFFFFFFF): count for key, count in marked}
 
     def close(self) -> None:
-        """Take the node down; the counts of calls stay readable."""
+        """Take the node down. The counts of calls remain readable."""
         self.sysfs.stop()
         page, self._page = self._page, self._page[:]
         page.close()
@@ -133,14 +143,14 @@ class FakeNode:
 
 @contextmanager
 def fake_node(scenario: Scenario) -> Iterator[FakeNode]:
-    """Put up a node for the time of the block, for this process and those started with `node.env`."""
+    """Provide a node while the block runs, to this process and those started with `node.env`."""
     library = build_library(scenario.vendor)
     with tempfile.TemporaryDirectory(prefix="fake-node-") as folder:
         node = FakeNode(scenario, Path(folder), library)
-        # The loader takes a library that is there under the same soname; LD_LIBRARY_PATH was read when we started.
+        # The loader prefers a loaded library with the same soname. It has read LD_LIBRARY_PATH at process start.
         ctypes.CDLL(str(library))
-        found = ctypes.CDLL(library.name)
-        assert hasattr(found, "is_fake_node_library"), f"this process has loaded the machine's own {library.name}"
+        loaded = ctypes.CDLL(library.name)
+        assert hasattr(loaded, "is_fake_node_library"), f"this process has loaded the machine's own {library.name}"
         variables = node.variables()
         before = {name: os.environ.get(name) for name in variables}
         os.environ.update(variables)

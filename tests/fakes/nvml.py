@@ -11,7 +11,7 @@ from tests.fakes.scenario import Scenario, Sensor
 
 @contextmanager
 def nvml_node(scenario: Scenario) -> Iterator[FakeNode]:
-    """Put up a node with NVML initialised in this process."""
+    """Provide a node with NVML initialised in this process."""
     with fake_node(scenario) as node:
         pynvml.nvmlInit()
         try:
@@ -21,10 +21,10 @@ def nvml_node(scenario: Scenario) -> Iterator[FakeNode]:
 
 
 def field(gpu: int, number: int, scope: int = 0) -> float:
-    """Return a field value of a GPU, read by its own type.
+    """Return a field value of a GPU, read with the type that the library states.
 
     Raises:
-        pynvml.NVMLError: If the driver has none.
+        pynvml.NVMLError: If the library returns an error for this field.
     """
     value = pynvml.nvmlDeviceGetFieldValues(handle(gpu), [(number, scope)])[0]
     if value.nvmlReturn != pynvml.NVML_SUCCESS:
@@ -43,10 +43,10 @@ IN_PHASE = {
     "average": Sensor(period_s=0.1, window_s=1.0),
     "energy_phase_s": 0.0,
 }
-"""Changes to a GPU after which its sensors refresh at whole tenths of a second."""
+"""Fields of a GPU with which its sensors refresh at whole tenths of a second."""
 
 
 def virtual(scenario: Scenario, **changes: object) -> Scenario:
-    """Return the scenario with a clock that stands until advanced, and sensors that refresh in step with it."""
+    """Return the scenario with a virtual clock, and with sensors that refresh at whole tenths of a second."""
     scenario.is_virtual = True
     return scenario.set_all(**IN_PHASE, **changes)

@@ -1,4 +1,4 @@
-"""Nodes to start a scenario from."""
+"""Scenarios of common nodes, to be adapted by tests."""
 
 import secrets
 from dataclasses import replace
@@ -9,12 +9,17 @@ HGX_BUSES = (0x18, 0x2A, 0x3A, 0x5D, 0x9A, 0xAB, 0xBA, 0xDB)
 """PCI buses of an 8-GPU HGX baseboard behind two CPU sockets, in the driver's order."""
 
 HGX_MODULES = (3, 4, 1, 2, 7, 8, 5, 6)
-"""Module (physical slot) of each, not in the driver's order, as on real boards."""
+"""Module (physical slot) of each GPU. Not in the driver's order, as on real boards."""
 
 
 def _token() -> str:
-    """Return 8 digits that no other node has: samplers of two test runs must not take its GPUs for the same."""
+    """Return 8 random hexadecimal digits for identifiers, so that samplers of two test runs tell their GPUs apart."""
     return secrets.token_hex(4)
+
+
+def _power_limits(limit_w: float) -> dict[str, float]:
+    """Return the fields of a GPU that cannot draw or be allowed more than a limit. Unit: W."""
+    return {"max_w": limit_w, "limit_w": limit_w, "default_limit_w": limit_w, "max_limit_w": limit_w}
 
 
 def _hgx(name: str, count: int, **changes: float) -> Scenario:
@@ -37,18 +42,17 @@ def _hgx(name: str, count: int, **changes: float) -> Scenario:
 
 
 def hgx_h200(count: int = 8) -> Scenario:
-    """Return a node of H200 SXM: 700 W, 141 GB, 18 links."""
+    """Return a node of H200 SXM GPUs: 700 W, 141 GB, 18 links."""
     return _hgx("NVIDIA H200", count)
 
 
 def hgx_h100(count: int = 8) -> Scenario:
-    """Return a node of H100 SXM: 700 W, 80 GB, 18 links."""
+    """Return a node of H100 SXM GPUs: 700 W, 80 GB, 18 links."""
     return _hgx("NVIDIA H100 80GB HBM3", count, memory_bytes=80 * 2.0**30, used_memory_bytes=60 * 2.0**30)
 
 
 def hgx_a100(count: int = 8) -> Scenario:
-    """Return a node of A100 SXM: 400 W, 12 links, no GPM, the plain power reading is the instant one."""
-    numbers = {"max_w": 400.0, "limit_w": 400.0, "default_limit_w": 400.0, "max_limit_w": 400.0}
+    """Return a node of A100 SXM GPUs: 400 W, 12 links, no GPM, nvmlDeviceGetPowerUsage gives the instant power."""
     return _hgx(
         "NVIDIA A100-SXM4-80GB",
         count,
@@ -57,7 +61,7 @@ def hgx_a100(count: int = 8) -> Scenario:
         usage_is_average=0,
         memory_bytes=80 * 2.0**30,
         used_memory_bytes=60 * 2.0**30,
-        **numbers,
+        **_power_limits(400.0),
     )
 
 
@@ -87,13 +91,15 @@ MI250_DIE = Gpu(
     average=Sensor(period_s=0.001, window_s=0.1),
     architecture=2,
 )
-"""One of the two dies of a package: half of its power. Source of the unit of energy: 2^-16 J, ROCm's documentation."""
+"""One of the two dies of a package, with half of its power. Source of the energy unit (2^-16 J): documentation of ROCm.
+"""
 
 
 def mi250_node(packages: int = 4) -> Scenario:
-    """Return a node of MI250 packages of two dies: power and energy only on the primary die, for the package.
+    """Return a node of MI250 packages with two dies each.
 
-    HIP counts the packages from another one than the driver does.
+    Only the primary die has power and energy, which are those of the package. HIP starts to count at another package
+    than the driver.
     """
     num_dies, token = 2 * packages, _token()
     dies = [
@@ -114,7 +120,7 @@ def mi250_node(packages: int = 4) -> Scenario:
 
 
 def mi300x_node(count: int = 8) -> Scenario:
-    """Return a node of MI300X: one device a package, current power, xGMI counters, 750 W."""
+    """Return a node of MI300X: one device per package, current power, xGMI counters, 750 W."""
     token = _token()
     gpus = [
         replace(
@@ -123,10 +129,7 @@ def mi300x_node(count: int = 8) -> Scenario:
             uuid=f"{index:02x}ff74a1-{token[:4]}-{token[4:]}-80{index:02x}-000000000000",
             serial=f"69241000{index:04d}",
             idle_w=140.0,
-            max_w=750.0,
-            limit_w=750.0,
-            default_limit_w=750.0,
-            max_limit_w=750.0,
+            **_power_limits(750.0),
             resistance_c_per_w=0.07,
             memory_resistance_c_per_w=0.06,
             max_sm_mhz=2100.0,

@@ -1,4 +1,4 @@
-"""What a fake node is and does, and the text file the C libraries read it from."""
+"""Scenario of a fake node: its hardware, its behaviour over time, and the text file that the C libraries read."""
 
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
@@ -11,7 +11,7 @@ ALL_GPUS = -1
 
 
 class Vendor(Enum):
-    """Whose library finds the GPUs; numbered as in C."""
+    """Vendor whose library finds the GPUs. Numbers as in native/node.h."""
 
     NVIDIA = 1
     AMD = 2
@@ -19,32 +19,36 @@ class Vendor(Enum):
 
 @dataclass(frozen=True)
 class Sensor:
-    """What a power sensor makes of the truth: the mean of a window, refreshed at a period."""
+    """A power sensor: it shows the mean power of a window, refreshed periodically."""
 
     period_s: float
+    """Time between refreshes. Unit: s."""
     window_s: float
+    """Length of the window. Unit: s."""
     lag_s: float = 0.0
-    """Age of the window's end at the moment of the refresh."""
+    """Age of the end of the window at a refresh. Unit: s."""
     phase_s: float = 0.0
-    """When refreshes happen within the period."""
+    """Time of refreshes within the period. Unit: s."""
     quantum_w: float = 0.001
+    """Resolution. Unit: W."""
     gain: float = 1.0
+    """Factor on the true power."""
     noise_w: float = 0.0
-    """Uniform, up to this much either way."""
+    """Largest noise, uniformly distributed in both directions. Unit: W."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU, or on AMD one die. Power goes linearly with the load; every number has the name it has in C."""
+    """A GPU, or a die of AMD. Power is linear in the load. Every number has the same name in C."""
 
     name: str
     uuid: str
     serial: str
     part_number: str = "900-00000-0000-000"
     load: Wave = field(default_factory=lambda: constant(0.0))
-    """What is asked for, 0-1: 1 draws `max_w`. Above what `limit_w` allows the power cap sets in."""
+    """Requested load, 0-1. Load 1 draws `max_w`. Power above `limit_w` is capped."""
     sw_thermal: Wave = field(default_factory=lambda: constant(0.0))
-    """Share of the time slowed down for this cause, 0-1; with the next three."""
+    """Share of time throttled for this cause, 0-1. The next three fields are the same for other causes."""
     hw_thermal: Wave = field(default_factory=lambda: constant(0.0))
     power_brake: Wave = field(default_factory=lambda: constant(0.0))
     sync_boost: Wave = field(default_factory=lambda: constant(0.0))
@@ -78,14 +82,14 @@ class Gpu:
 
     nvlinks: int = 18
     nvlink_tx_bytes_per_s: float = 200e9
-    """All links together at load 1."""
+    """Sum over all links at load 1. Unit: byte/s."""
     nvlink_rx_bytes_per_s: float = 190e9
     nvlink_offset_bytes: float = 0.0
     pcie_tx_bytes_per_s: float = 20e9
     pcie_rx_bytes_per_s: float = 10e9
     pcie_offset_bytes: float = 0.0
     pcie_counter_bits: int = 64
-    """32 wraps every 4 GiB."""
+    """Width of the counters. With 32 bits they wrap every 4 GiB."""
 
     instant: Sensor = field(default_factory=lambda: Sensor(period_s=0.1, window_s=0.025))
     average: Sensor = field(default_factory=lambda: Sensor(period_s=0.1, window_s=1.0))
@@ -106,22 +110,22 @@ class Gpu:
     pci_bus: int = 0x18
     module_id: int = 1
     slot: int = -1
-    """Negative: the platform does not say."""
+    """Physical slot; negative if the platform does not report it."""
     numa_node: int = 0
 
     is_secondary_die: int = 0
-    """AMD: has no power and no energy; the primary die has those of the package."""
+    """AMD: 1 for a die without power and energy readings. The primary die has those of the package."""
     package: int = 0
-    """AMD: dies with the same number are one package."""
+    """AMD: number of the package. Dies with the same number share a package."""
     hip_id: int = 0
 
     def effective_load(self) -> Wave:
-        """Return the load the power limit lets through."""
+        """Return the load that the power limit allows."""
         highest = (self.limit_w - self.idle_w) / (self.max_w - self.idle_w)
         return self.load.map(lambda load: min(load, highest))
 
     def waves(self) -> dict[str, Wave]:
-        """Return every wave of the file, those that follow from the load included."""
+        """Return all waves of the file by name, including those derived from the load."""
         load = self.effective_load()
         causes = {name: getattr(self, name) for name in ("sw_thermal", "hw_thermal", "power_brake", "sync_boost")}
         capped = Wave(
@@ -134,12 +138,12 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Rule:
-    """A call that fails, takes its time, or a counter that stands still, on one GPU or all, for a while."""
+    """A fault: a call that fails, a call with a latency, or a counter that stands still, for some time."""
 
     what: str
-    """A function, `field:ID`, `field:ID:SCOPE`, or `*`; of a counter: power, energy, temperature, nvlink, pcie."""
+    """A function, `field:ID`, `field:ID:SCOPE`, or `*`. If frozen: power, energy, temperature, nvlink or pcie."""
     value: float = 0.0
-    """The status returned, or microseconds."""
+    """Status that a failing call returns, or latency in us."""
     gpu: int = ALL_GPUS
     from_s: float = -FOREVER_S
     until_s: float = FOREVER_S
@@ -147,7 +151,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Xid:
-    """An XID event."""
+    """An XID error, which NVML delivers as an event."""
 
     gpu: int
     code: int
@@ -156,7 +160,7 @@ class Xid:
 
 @dataclass
 class Scenario:
-    """A node: its GPUs, its host, and what goes wrong when."""
+    """A node: its GPUs, its host and its faults."""
 
     gpus: list[Gpu] = field(default_factory=list)
     vendor: Vendor = Vendor.NVIDIA
@@ -167,22 +171,22 @@ class Scenario:
     host: HostParts = field(default_factory=HostParts)
     driver_version: str = "575.57.08"
     scale: float = 1.0
-    """Scenario seconds per second of the monotonic clock; power is unchanged, counters run this much faster."""
+    """Scenario seconds per second of the monotonic clock. Power does not depend on it, but counters run faster."""
     is_virtual: bool = False
-    """Time moves only by `FakeNode.advance`."""
+    """Whether only `FakeNode.advance` and calls with a latency advance the time."""
 
     def set_all(self, **changes: object) -> "Scenario":
-        """Change every GPU alike; return the scenario."""
+        """Change fields of every GPU; return the scenario."""
         self.gpus = [replace(gpu, **changes) for gpu in self.gpus]  # type: ignore[arg-type]
         return self
 
     def set_gpu(self, index: int, **changes: object) -> "Scenario":
-        """Change one GPU; return the scenario."""
+        """Change fields of one GPU; return the scenario."""
         self.gpus[index] = replace(self.gpus[index], **changes)  # type: ignore[arg-type]
         return self
 
     def text(self, start_ns: int, start_wall_ns: int) -> str:
-        """Return the file: one fact per line."""
+        """Return the scenario as text, one fact per line."""
         times = f"{start_ns} {start_wall_ns} {self.scale!r} {int(self.is_virtual)}"
         node = f"node -1 {times} {self.vendor.value} {len(self.gpus)}"
         lines = [node, f"text -1 driver_version {self.driver_version}"]

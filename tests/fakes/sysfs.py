@@ -1,4 +1,4 @@
-"""A sysfs tree whose counters move: files rewritten in place, since readers keep them open."""
+"""A sysfs tree with moving counters. Files are overwritten in place, because readers keep them open."""
 
 import os
 import threading
@@ -13,7 +13,7 @@ CONGESTION = {"counters": ("port_xmit_wait",), "hw_counters": ("out_of_sequence"
 
 
 class Sysfs:
-    """Writes the tree of a host at once and, after `start`, again and again in a thread."""
+    """Writes the tree of a host once and, after `start`, repeatedly in a thread."""
 
     def __init__(self, root: Path, host: HostParts, time_s: Callable[[], float]) -> None:
         self.root = root
@@ -27,12 +27,12 @@ class Sysfs:
         self.write()
 
     def start(self) -> None:
-        """Keep the counters moving with the clock."""
+        """Start a thread that updates the counters."""
         self._thread = threading.Thread(target=self._loop, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop moving, and close the files."""
+        """Stop the thread, if it runs, and close the files."""
         self._stopping.set()
         if self._thread:
             self._thread.join()
@@ -41,7 +41,7 @@ class Sysfs:
         self._files.clear()
 
     def write(self) -> None:
-        """Write every counter as it is now."""
+        """Write the present value of every counter."""
         t_s = self._time_s()
         for port in self.host.ports:
             self._write_port(port, t_s)
@@ -81,17 +81,17 @@ class Sysfs:
             self._put(f"bus/pci/slots/{slot}/address", address)
 
     def _put(self, path: str, value: int | str, missing: tuple[str, ...] = ()) -> None:
-        """Overwrite in place, at once for whoever reads a page; shorten only where a counter wrapped."""
+        """Overwrite a file in place with one write, and truncate it only if the value has become shorter."""
         target = self.root / path
         if target.name in missing:
             return
         if target not in self._files:
             target.parent.mkdir(parents=True, exist_ok=True)
             self._files[target] = os.open(target, os.O_RDWR | os.O_CREAT, 0o444)
-        data = f"{value}\n".encode()
-        os.pwrite(self._files[target], data, 0)
-        if os.fstat(self._files[target]).st_size > len(data):
-            os.ftruncate(self._files[target], len(data))
+        file, data = self._files[target], f"{value}\n".encode()
+        os.pwrite(file, data, 0)
+        if os.fstat(file).st_size > len(data):
+            os.ftruncate(file, len(data))
 
     def _loop(self) -> None:
         while not self._stopping.wait(REFRESH_S):

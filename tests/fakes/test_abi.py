@@ -1,4 +1,4 @@
-"""Structures of the fakes against those of the real bindings."""
+"""Sizes of the fakes' structures equal those of the real bindings."""
 
 import ctypes
 import re
@@ -12,10 +12,10 @@ from tests.fakes.presets import mi250_node
 
 
 def sizes(header):
-    """Return binding and size of each structure whose size the C compiler has checked."""
-    found = re.findall(r"^SAME_SIZE\(\w+, (\d+), (\w+)\);", (NATIVE / header).read_text(), re.MULTILINE)
-    assert len(found) > 10
-    return [(binding, int(size)) for size, binding in found]
+    """Return binding and size of each structure whose size the C compiler checks."""
+    checks = re.findall(r"^SAME_SIZE\(\w+, (\d+), (\w+)\);", (NATIVE / header).read_text(), re.MULTILINE)
+    assert len(checks) > 10
+    return [(binding, int(size)) for size, binding in checks]
 
 
 @pytest.mark.parametrize(("binding", "size"), sizes("nvml.h"))

@@ -1,4 +1,4 @@
-"""The fake AMD SMI library as the real amdsmi package sees it, against the truth of the scenario."""
+"""Readings of the real amdsmi package on the fake AMD SMI library equal the truth of the scenario."""
 
 import contextlib
 import ctypes
@@ -16,9 +16,9 @@ from tests.fakes.wave import constant, square, steps
 
 @contextlib.contextmanager
 def amd_node(scenario):
-    """Put up a node; yield it with the package (which looks for its library when imported) and the handles."""
+    """Provide a node, the package amdsmi and the handles of the GPUs."""
     with fake_node(scenario) as node:
-        import amdsmi
+        import amdsmi  # looks for its library when it is imported
 
         amdsmi.amdsmi_init()
         try:
@@ -102,12 +102,12 @@ def test_mi250_metrics_are_of_version_1_3():
 def test_mi250_throttle_status_shows_the_cause_of_the_moment():
     with amd_node(virtual(mi250_node(1), load=constant(1.0), sw_thermal=square(1.0, 0.5))) as (node, amdsmi, dies):
         raw = amdsmi.amdsmi_wrapper.amdsmi_gpu_metrics_t()
-        found = []
+        statuses = []
         for _ in range(2):
             amdsmi.amdsmi_wrapper.amdsmi_get_gpu_metrics_info(dies[0], ctypes.byref(raw))
-            found.append(raw.indep_throttle_status)
+            statuses.append(raw.indep_throttle_status)
             node.advance(0.6)
-        assert found == [1 << 36, 0]
+        assert statuses == [1 << 36, 0]
 
 
 def test_mi300x_has_current_power_and_link_counters():

@@ -1,4 +1,4 @@
-"""The fake NVML as the real nvidia-ml-py sees it, against the truth of the scenario."""
+"""Readings of the real nvidia-ml-py on the fake NVML equal the truth of the scenario."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What goes wrong on a fake NVML node, as the real nvidia-ml-py sees it."""
+"""Faults of a fake NVML node as the real nvidia-ml-py reports them."""
 
 import pynvml
 import pytest

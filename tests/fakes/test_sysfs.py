@@ -1,4 +1,4 @@
-"""The fake sysfs tree against the waves of its scenario."""
+"""Counters of the fake sysfs tree follow the waves of its scenario."""
 
 from tests.fakes.host import HostParts, Hwmon, Port, Rapl
 from tests.fakes.node import fake_node

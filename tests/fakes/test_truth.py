@@ -1,4 +1,4 @@
-"""The C of the fakes against the Python truth, for loads of any shape."""
+"""The C code of the fakes agrees with the truth in Python for loads of any shape."""
 
 import pynvml
 import pytest

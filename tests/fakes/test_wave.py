@@ -1,4 +1,4 @@
-"""Wave, the ground truth, against numerical integration and against the C it is compared with later."""
+"""Values, integrals and low-pass responses of waves agree with numerical integration."""
 
 import math
 

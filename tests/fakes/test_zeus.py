@@ -1,4 +1,4 @@
-"""Zeus itself, unchanged, measures the energy of the fakes."""
+"""Zeus, unchanged, measures the energy of the fakes."""
 
 import json
 import subprocess
@@ -19,27 +19,27 @@ if __name__ == "__main__":
     t_ns.append(time.monotonic_ns())
     time.sleep(1.2)
     t_ns.append(time.monotonic_ns())
-    found = monitor.end_window("step", sync_execution=False)
+    measured = monitor.end_window("step", sync_execution=False)
     t_ns.append(time.monotonic_ns())
-    print(json.dumps({"t_ns": t_ns, "energy_j": found.gpu_energy}))
+    print(json.dumps({"t_ns": t_ns, "energy_j": measured.gpu_energy}))
 """
 
 
 def measure(scenario, tmp_path):
-    """Return the node, times before and after each end of Zeus's window, and the energy it found by GPU."""
+    """Return the node, the times before and after each end of the window of Zeus, and the energy of each GPU in J."""
     (tmp_path / "measure.py").write_text(CODE)
     with fake_node(scenario) as node:
         command = [sys.executable, str(tmp_path / "measure.py")]
         done = subprocess.run(command, env=node.env, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
-        found = json.loads(done.stdout)
-        return node, found["t_ns"], {int(gpu): j for gpu, j in found["energy_j"].items()}
+        measured = json.loads(done.stdout)
+        return node, measured["t_ns"], {int(gpu): energy_j for gpu, energy_j in measured["energy_j"].items()}
 
 
 def test_zeus_monitor_on_nvidia(tmp_path):
     node, t_ns, energy_j = measure(hgx_h200(4).set_all(load=square(0.3, 0.5)), tmp_path)
     for gpu in (0, 2):
-        # The counter is up to 0.1 s old at either end, at 700 W at most.
+        # The counter is up to 0.1 s old at both ends of the window, at up to 700 W.
         shortest, longest = node.truth.energy_j(gpu, t_ns[1], t_ns[2]), node.truth.energy_j(gpu, t_ns[0], t_ns[3])
         assert shortest - 70 <= energy_j[gpu] <= longest + 70
 
@@ -52,5 +52,5 @@ def test_zeus_monitor_on_mi250_knows_gpus_by_their_hip_index(tmp_path):
     for gpu, package in ((0, 3), (2, 0)):
         shortest = node.truth.package_energy_j(package, t_ns[1], t_ns[2])
         longest = node.truth.package_energy_j(package, t_ns[0], t_ns[3])
-        # The counter is up to 1 ms old; Zeus takes a unit of 15.3 uJ for 15.259.
+        # The counter is up to 1 ms old. Zeus assumes a unit of 15.3 uJ in place of 15.259 uJ.
         assert 0.995 * shortest - 1 <= energy_j[gpu] <= 1.005 * longest + 1

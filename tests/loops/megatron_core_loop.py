@@ -15,7 +15,7 @@ from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from triplepoint.launch.engines.megatron.trainer import stand_in_for_cuda
+from triplepoint.launch.engines.megatron.cuda_stand_ins import stand_in_for_cuda
 
 LENGTH, VOCABULARY = 32, 128
 

@@ -23,7 +23,7 @@ GPU = SimpleNamespace(name="none", major=8, minor=0, multi_processor_count=1, to
 
 def main() -> None:
     os.environ["TORCHDYNAMO_DISABLE"] = "1"  # read as Megatron-Core is imported
-    from triplepoint.launch.engines.megatron.trainer import stand_in_for_cuda
+    from triplepoint.launch.engines.megatron.cuda_stand_ins import stand_in_for_cuda
 
     stand_in_for_cuda()
     _cuda()

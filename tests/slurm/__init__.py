@@ -1,1 +1,1 @@
-"""A real Slurm on this machine, and the tests that need one."""
+"""A real Slurm cluster on this machine, and the tests that need one."""

@@ -1,4 +1,4 @@
-"""Bring the test cluster up or down: `python3 -m tests.slurm up | down | status`, as root; needs no packages."""
+"""Starts and stops the test cluster: `python3 -m tests.slurm up | down | status`, as root, without Python packages."""
 
 import sys
 import time
@@ -7,7 +7,7 @@ from tests.slurm.cluster import Cluster, Refused
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the argument says and return the exit status."""
+    """Run a command; return the exit status."""
     cluster = Cluster()
     begun = time.monotonic()
     try:
@@ -18,7 +18,7 @@ def main(arguments: list[str]) -> int:
             cluster.down()
             print(f"stopped after {time.monotonic() - begun:.1f} s, files removed")
         elif arguments == ["status"]:
-            print("up" if cluster.is_there() else "down")
+            print("up" if cluster.is_up() else "down")
         else:
             print("usage: python3 -m tests.slurm up | down | status", file=sys.stderr)
             return 2

@@ -1,8 +1,8 @@
-"""A real Slurm on one machine: six slurmd with GPUs that do not exist, a controller, and accounting in MariaDB.
+"""A real Slurm cluster on one machine: six slurmd with fake GPUs, a controller, and accounting in MariaDB.
 
-Each slurmd has a host name of its own (a UTS namespace), so ranks see the name of their node, and all processes of a
-node can be told by that namespace. The configuration is linked from /etc/slurm: Snakemake's executor removes SLURM_CONF
-from the environment of its jobs.
+Each slurmd has a host name of its own in a UTS namespace. Ranks see the name of their node, and the namespace
+identifies all processes of a node. /etc/slurm links to the configuration, because Snakemake's executor removes
+SLURM_CONF from the environment of its jobs.
 """
 
 import contextlib
@@ -20,17 +20,22 @@ ETC = Path("/etc/slurm")
 HOSTS = Path("/etc/hosts")
 HOSTS_MARK = "# triplepoint test cluster"
 ROOT = Path("/var/tmp/triplepoint-slurm")
-"""Short, since sockets lie in it."""
+"""Folder of the cluster. The path is short, because paths of sockets are limited."""
 TOOLS = ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd", "mariadb-install-db", "sbatch", "sacct", "unshare")
 START_S = 60.0
 
 
 class Refused(Exception):  # noqa: N818  (what happened, not a class of error)
-    """The cluster cannot or must not be started here. The message is one line."""
+    """The cluster cannot or must not be started on this machine. The message is one line."""
 
 
 class Cluster:
-    """The cluster in a folder: brought up, taken down, and hurt on purpose."""
+    """The test cluster. It can be started, stopped, and damaged on purpose.
+
+    Attributes:
+        nodes: Names of the nodes.
+        root: Folder of its files.
+    """
 
     nodes = tuple(node.name for node in settings.NODES)
 
@@ -38,7 +43,7 @@ class Cluster:
         self.root = root
 
     def up(self) -> None:
-        """Bring up whatever does not run yet, and wait until every node is ready."""
+        """Start all daemons that do not run, and wait until every node is ready."""
         self._start()
         _wait_for(self._all_ready, "nodes ready")
 
@@ -52,7 +57,7 @@ class Cluster:
             self.start_node(node)
 
     def down(self) -> None:
-        """End every job and daemon of this cluster and remove its files; nothing happens where there is none."""
+        """End all jobs and daemons of this cluster and remove its files, if there are any."""
         for node in self.nodes:
             self.kill_node(node)
         for daemon in ("slurmctld", "slurmdbd", "mariadb", "munged"):
@@ -64,56 +69,57 @@ class Cluster:
         HOSTS.write_text("\n".join(kept) + "\n")
         shutil.rmtree(self.root, ignore_errors=True)
 
-    def is_there(self) -> bool:
-        """Return whether this very cluster was brought up, in whatever state it is now."""
+    def is_up(self) -> bool:
+        """Return whether the controller of this cluster runs."""
         return self._pid("slurmctld") is not None
 
     def start_controller(self) -> None:
         """Start slurmctld unless it runs."""
         if self._pid("slurmctld") is None:
-            _call("slurmctld")
-        _wait_for(lambda: _tells("scontrol", "ping"), "slurmctld")
+            _run("slurmctld")
+        _wait_for(lambda: _succeeds("scontrol", "ping"), "slurmctld")
 
     def kill_controller(self) -> None:
-        """Kill slurmctld with SIGKILL: it saves nothing."""
+        """Kill slurmctld with SIGKILL, so that it does not save its state."""
         if pid := self._pid("slurmctld"):
             os.kill(pid, signal.SIGKILL)
             _wait_for(lambda: self._pid("slurmctld") is None, "end of slurmctld")
 
     def start_node(self, node: str) -> None:
-        """Start a node's slurmd unless it runs."""
+        """Start the slurmd of a node unless it runs."""
         if self._pid(f"slurmd.{node}") is None:
-            _call("unshare", "-u", "sh", "-c", f"hostname {node} && exec slurmd -N {node}")
+            _run("unshare", "-u", "sh", "-c", f"hostname {node} && exec slurmd -N {node}")
             _wait_for(lambda: self._pid(f"slurmd.{node}") is not None, f"slurmd of {node}")
 
     def kill_node(self, node: str) -> None:
-        """Kill a node as a power cut would: slurmd, its step daemons and all tasks, with SIGKILL."""
+        """Kill slurmd, step daemons and all tasks of a node with SIGKILL, like a power failure."""
         pid = self._pid(f"slurmd.{node}")
-        namespace = _uts(pid) if pid else None
-        while namespace and (processes := [p for p in _processes() if _uts(p) == namespace]):
+        namespace = _uts_namespace(pid) if pid else None
+        while namespace and (processes := [p for p in _processes() if _uts_namespace(p) == namespace]):
             for process in processes:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
             time.sleep(0.05)
 
     def revive(self) -> None:
-        """Start again whatever has been killed, and take back every node."""
+        """Restart all killed daemons, and return every node to service."""
         self._start()
-        _wait_for(self._all_taken_back, "nodes ready")
+        _wait_for(self._resume_nodes, "nodes ready")
 
     def mend(self) -> None:
-        """Start again whatever has been killed, end every job, and wait until every node is idle."""
+        """Restart all killed daemons, end every job, and wait until every node is idle."""
         self._start()
-        _call("sh", "-c", "squeue -h -o %A | xargs -r scancel")
+        _run("sh", "-c", "squeue -h -o %A | xargs -r scancel")
         self.revive()
         _wait_for(self._all_idle, "idle nodes", 120)
 
-    def _all_taken_back(self) -> bool:
-        # A controller that was killed gives job ids out twice, and a node that notices is drained.
-        for line in _answer("sinfo", "-hN", "-o", "%N %T").splitlines():
+    def _resume_nodes(self) -> bool:
+        """Return nodes that are down or drained to service; return whether all nodes are ready."""
+        # A killed controller assigns job numbers twice. A node that notices this is drained.
+        for line in _output_of("sinfo", "-hN", "-o", "%N %T").splitlines():
             node, state = line.split()
             if state.startswith(("down", "drain")):
-                _tells("scontrol", "update", f"NodeName={node}", "State=RESUME")
+                _succeeds("scontrol", "update", f"NodeName={node}", "State=RESUME")
         return self._all_ready()
 
     def _check_machine(self) -> None:
@@ -122,8 +128,8 @@ class Cluster:
         missing = [tool for tool in TOOLS if shutil.which(tool) is None]
         if missing:
             raise Refused(f"{', '.join(missing)} not found; .ci/run installs the packages")
-        written = [ETC / name for name in settings.FILES if (ETC / name).exists()]
-        foreign = [path for path in written if not _is_below(path, self.root)]
+        present = [ETC / name for name in settings.FILES if (ETC / name).exists()]
+        foreign = [path for path in present if not _is_below(path, self.root)]
         if foreign:
             raise Refused(f"{foreign[0]} is not of the test cluster; this machine has a Slurm of its own")
         if "SLURM_CONF" in os.environ:
@@ -160,12 +166,12 @@ class Cluster:
             path.write_text(text)
             if not (ETC / name).is_symlink():
                 (ETC / name).symlink_to(path)
-        known = HOSTS.read_text()
-        lines = [f"127.0.0.1 {node} {HOSTS_MARK}\n" for node in self.nodes if f" {node} {HOSTS_MARK}" not in known]
-        HOSTS.write_text(known + "".join(lines))
+        hosts = HOSTS.read_text()
+        lines = [f"127.0.0.1 {node} {HOSTS_MARK}\n" for node in self.nodes if f" {node} {HOSTS_MARK}" not in hosts]
+        HOSTS.write_text(hosts + "".join(lines))
 
     def stop_munge(self) -> None:
-        """Stop munged: no command of Slurm can prove who calls it."""
+        """Stop munged. Without it, no command of Slurm can authenticate."""
         self._stop("munged")
 
     def start_munge(self) -> None:
@@ -180,26 +186,26 @@ class Cluster:
             "log-file": self.root / "log/munged.log",
             "seed-file": run / "munged.seed",
         }
-        _call("munged", "--force", *(f"--{name}={value}" for name, value in options.items()))
-        _wait_for(lambda: _tells("munge", "-S", str(run / "munge.sock"), "-n"), "munged")
+        _run("munged", "--force", *(f"--{name}={value}" for name, value in options.items()))
+        _wait_for(lambda: _succeeds("munge", "-S", str(run / "munge.sock"), "-n"), "munged")
 
     def _start_accounting(self) -> None:
         if self._pid("mariadb") is None:
             self._start_database()
         if self._pid("slurmdbd") is None:
-            _call("slurmdbd")
-        _wait_for(lambda: _tells("sacctmgr", "-n", "list", "cluster"), "slurmdbd")
-        if not _answer("sacctmgr", "-nP", "list", "cluster", "triplepoint", "format=cluster"):
-            _call("sacctmgr", "-i", "add", "cluster", "triplepoint")
+            _run("slurmdbd")
+        _wait_for(lambda: _succeeds("sacctmgr", "-n", "list", "cluster"), "slurmdbd")
+        if not _output_of("sacctmgr", "-nP", "list", "cluster", "triplepoint", "format=cluster"):
+            _run("sacctmgr", "-i", "add", "cluster", "triplepoint")
 
     def _start_database(self) -> None:
         data, run = self.root / "mysql", self.root / "run"
         if not (data / "mysql").is_dir():
             options = ("--no-defaults", "--user=root", "--auth-root-authentication-method=socket", "--skip-test-db")
-            _call("mariadb-install-db", *options, f"--datadir={data}")
+            _run("mariadb-install-db", *options, f"--datadir={data}")
         command = ["mariadbd", "--no-defaults", "--user=root", f"--datadir={data}", f"--socket={run}/mysql.sock"]
         command += [f"--pid-file={run}/mariadb.pid", f"--port={settings.DATABASE_PORT}", "--bind-address=127.0.0.1"]
-        # Small and careless: what it holds is worth nothing after the tests.
+        # A small cache, and no flush at commits: nobody needs the contents after the tests.
         command += ["--innodb-buffer-pool-size=64M", "--innodb-lock-wait-timeout=900", "--performance-schema=0"]
         command += ["--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve", f"--log-error={self.root}/log/mariadb"]
         subprocess.Popen(
@@ -210,16 +216,16 @@ class Cluster:
             start_new_session=True,
         )
         client = ("mariadb", "--no-defaults", "-uroot", "-S", f"{run}/mysql.sock", "-e")
-        _wait_for(lambda: _tells(*client, "select 1"), "mariadbd")
+        _wait_for(lambda: _succeeds(*client, "select 1"), "mariadbd")
         user = "slurm@'127.0.0.1'"
-        _call(
+        _run(
             *client,
             f"create database if not exists slurm_acct_db; create user if not exists {user} identified by 'slurm';"
             f" grant all on slurm_acct_db.* to {user};",
         )
 
     def _pid(self, daemon: str) -> int | None:
-        """Return the process of a daemon of this cluster, or None if it does not run."""
+        """Return the process ID of a daemon of this cluster, None if it does not run."""
         try:
             pid = int((self.root / f"run/{daemon}.pid").read_text())
         except (OSError, ValueError):
@@ -238,32 +244,33 @@ class Cluster:
             os.kill(pid, signal.SIGKILL)
 
     def _all_ready(self) -> bool:
-        found = dict(line.split() for line in _answer("sinfo", "-hN", "-o", "%N %T").splitlines())
-        return all(found.get(node) in ("idle", "allocated", "mixed", "completing") for node in self.nodes)
+        state_of = dict(line.split() for line in _output_of("sinfo", "-hN", "-o", "%N %T").splitlines())
+        return all(state_of.get(node) in ("idle", "allocated", "mixed", "completing") for node in self.nodes)
 
     def _all_idle(self) -> bool:
-        return set(_answer("sinfo", "-hN", "-o", "%T").split()) == {"idle"} and not _answer("squeue", "-h")
+        return set(_output_of("sinfo", "-hN", "-o", "%T").split()) == {"idle"} and not _output_of("squeue", "-h")
 
 
-def _wait_for(holds: Callable[[], bool], what: str, timeout_s: float = START_S) -> None:
+def _wait_for(condition: Callable[[], bool], what: str, timeout_s: float = START_S) -> None:
     deadline = time.monotonic() + timeout_s
-    while not holds():
+    while not condition():
         if time.monotonic() > deadline:
             raise Refused(f"no {what} within {timeout_s:.0f} s")
         time.sleep(0.1)
 
 
-def _call(*command: str) -> None:
+def _run(*command: str) -> None:
+    """Run a command that has to succeed."""
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode:
         raise Refused(f"{command[0]}: {(done.stderr or done.stdout).strip()[-300:]}")
 
 
-def _tells(*command: str) -> bool:
+def _succeeds(*command: str) -> bool:
     return subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL).returncode == 0
 
 
-def _answer(*command: str) -> str:
+def _output_of(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout.strip()
 
 
@@ -276,7 +283,7 @@ def _processes() -> list[int]:
 
 
 def _name(pid: int) -> str | None:
-    """Return the name of a process; None if it has ended, also where its parent has not yet asked how."""
+    """Return the name of a process, None if it has ended or is a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -285,7 +292,8 @@ def _name(pid: int) -> str | None:
     return None if rest.split()[0] == "Z" else name
 
 
-def _uts(pid: int) -> str | None:
+def _uts_namespace(pid: int) -> str | None:
+    """Return the UTS namespace of a process, None if it has ended."""
     try:
         return str(Path(f"/proc/{pid}/ns/uts").readlink())
     except OSError:

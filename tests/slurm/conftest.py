@@ -1,4 +1,4 @@
-"""The test cluster, whole before each test, and runs to launch on it."""
+"""Fixtures: the test cluster, intact before each test, and a folder for runs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import Cluster
-from tests.slurm.launches import Place
+from tests.slurm.launches import Workspace
 
 SITE = """\
 stages: {mem_mb: 1000}
@@ -16,14 +16,14 @@ gangs:
   mi250x32: {partition: mi250, constraint: MI250, gres: "gpu:mi250:8", exclusive: false, cpus: 4, mem: 4G,
              file_lag_s: 4, retries: 0}
 """
-"""Nodes are shared, so that a job left behind by one test does not hold up the next."""
+"""File of the site. Jobs share nodes, so that a job left by one test does not block the next."""
 
 
 @pytest.fixture(scope="session")
 def running_cluster() -> Cluster:
-    """The cluster, if somebody brought it up."""
+    """The cluster, if it is up."""
     cluster = Cluster()
-    if not cluster.is_there():
+    if not cluster.is_up():
         pytest.skip("no test cluster; as root: python3 -m tests.slurm up")
     cluster.mend()
     return cluster
@@ -37,11 +37,11 @@ def cluster(running_cluster: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def place(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """A results folder and a site's file."""
+def workspace(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
+    """A folder for results, and a file of the site."""
     site = tmp_path / "site.yaml"
     site.write_text(SITE)
     monkeypatch.setenv("TRIPLEPOINT_SITE", str(site))
-    place = Place(tmp_path / "results", site)
-    yield place
-    place.end()
+    workspace = Workspace(tmp_path / "results", site)
+    yield workspace
+    workspace.end()

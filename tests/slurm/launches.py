@@ -1,9 +1,7 @@
-"""Launching runs on the test cluster, hurting them, and reading what became of them."""
+"""Launches of runs on the test cluster, and their results."""
 
 import json
-import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from tests.launchers import environment, rank_processes, wait_until
+from tests.launchers import have_steps, rank_processes, start, wait_until
 from tests.points import planned, tiny_point, write_run
 from triplepoint.config.point import Layout, PointCluster, Steps
 from triplepoint.manifest import Manifest, read_manifest
@@ -22,8 +20,14 @@ ENDLESS = Steps(warmup=1, measured=100_000, profiled=0)
 
 
 @dataclass
-class Place:
-    """A results folder, and the launchers started in it."""
+class Workspace:
+    """A folder for results, and the launchers started in it.
+
+    Attributes:
+        results: Folder for results.
+        site: File of the site.
+        launchers: Launchers that were started.
+    """
 
     results: Path
     site: Path
@@ -32,7 +36,15 @@ class Place:
     def run(
         self, steps: Steps, num_nodes: int = 2, cluster: str = "h200x32", name: str = "tiny", **limits: Any
     ) -> Path:
-        """Write a run of one rank per node and return its folder."""
+        """Write a run with one rank per node; return its folder.
+
+        Args:
+            steps: Steps of the run.
+            num_nodes: Number of nodes.
+            cluster: Name of the cluster.
+            name: Name of the run.
+            limits: Limits to change.
+        """
         point = tiny_point(
             cluster=PointCluster(name=cluster, device="cpu", gpu=None, gpus_per_node=1),
             num_gpus=num_nodes,
@@ -43,21 +55,13 @@ class Place:
         return write_run(self.results, planned(point, name, executor="slurm", **limits))
 
     def launch(self, folder: Path, trains: bool = False) -> subprocess.Popen[str]:
-        """Start `triplepoint launch`, with the stub engine unless it `trains`."""
-        command = [sys.executable, "-m", "triplepoint", "launch", folder.name, "--results", str(self.results)]
-        launcher = subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(trains),
-            preexec_fn=_hear_interrupts,
-        )
+        """Start `triplepoint launch` of a run, with the stub engine unless it `trains`."""
+        launcher = start(folder, trains=trains)
         self.launchers.append(launcher)
         return launcher
 
     def with_site(self, cluster: str = "h200x32", **gang: Any) -> None:
-        """Change keys of the gangs on a cluster in the site's file."""
+        """Change keys of the gangs on a cluster in the file of the site."""
         import yaml
 
         content = yaml.safe_load(self.site.read_text())
@@ -65,43 +69,35 @@ class Place:
         self.site.write_text(yaml.safe_dump(content))
 
     def end(self) -> None:
-        """End launchers a failed test leaves."""
+        """End launchers that a failed test leaves."""
         for launcher in self.launchers:
             if launcher.poll() is None:
                 launcher.kill()
             launcher.communicate()
 
 
-def _hear_interrupts() -> None:
-    # A shell starts background jobs with SIGINT ignored, and all their children inherit that: CI may be one.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def hear(launcher: subprocess.Popen[str], words: str) -> None:
-    """Wait until a launcher says some words; `finish` returns what it says afterwards."""
+def wait_for_output(launcher: subprocess.Popen[str], words: str) -> None:
+    """Wait until a launcher prints some words. `finish` then returns only the output after them."""
     assert launcher.stderr is not None
-    said = ""
+    output = ""
     for line in launcher.stderr:
-        said += line
+        output += line
         if words in line:
             return
-    raise AssertionError(f"never said: {words}; it said: {said}")
+    raise AssertionError(f"never said: {words}; it said: {output}")
 
 
-def training(folder: Path, num_ranks: int = 2, attempt: int = 0) -> dict[int, psutil.Process]:
-    """Wait until all ranks of an attempt have finished steps; return the newest attempt's processes by rank."""
+def wait_for_training(folder: Path, attempt: int = 0) -> dict[int, psutil.Process]:
+    """Wait until both ranks of an attempt have finished two steps; return their processes by rank."""
 
     def ranks() -> dict[int, psutil.Process]:
         attempts = sorted(folder.glob("attempts/*"))
-        if len(attempts) <= attempt:
+        if len(attempts) <= attempt or not have_steps(attempts[attempt], 2):
             return {}
-        raw = attempts[attempt]
-        steps = list(raw.glob("steps/rank*.jsonl"))
-        stepping = len(steps) == num_ranks and all(file.read_bytes().count(b"\n") >= 2 for file in steps)
-        return rank_processes(raw) if stepping else {}
+        return rank_processes(attempts[attempt])
 
-    found: dict[int, psutil.Process] = wait_until(ranks, f"attempt {attempt} trains")
-    return found
+    processes: dict[int, psutil.Process] = wait_until(ranks, f"attempt {attempt} trains")
+    return processes
 
 
 def no_ranks(folder: Path) -> bool:
@@ -109,28 +105,31 @@ def no_ranks(folder: Path) -> bool:
     return not rank_processes(folder)
 
 
-def job_of(folder: Path, attempt: int = -1) -> str:
-    """Return the number of an attempt's job."""
-    raw = sorted(folder.glob("attempts/*"))[attempt]
+def job_id_of(folder: Path) -> str:
+    """Return the job number of the newest attempt of a run."""
+    raw = sorted(folder.glob("attempts/*"))[-1]
     return str(json.loads((raw / "submission.json").read_text())["job_id"])
 
 
-def failed(folder: Path) -> list[Manifest]:
-    """Return the manifests of the attempts that failed, in order."""
+def failed_attempts(folder: Path) -> list[Manifest]:
+    """Return the manifests of the failed attempts of a run, in order."""
     return [read_manifest(path) for path in sorted(folder.glob("attempts/*/manifest.json"))]
 
 
-def result(folder: Path) -> Manifest:
-    """Return the manifest of the result."""
+def result_of(folder: Path) -> Manifest:
+    """Return the manifest of the result of a run."""
     return read_manifest(folder / "raw" / "manifest.json")
 
 
 ACCOUNTING_S = 20.0
-"""How far the accounting may be behind the jobs. Unit: s."""
+"""Longest delay of the accounting. Unit: s."""
 
 
 def jobs_of(folder: Path, at_least: int = 1) -> list[tuple[str, datetime, datetime]]:
-    """Return number, start and end of all jobs of a run that ran, from the accounting once it has so many."""
+    """Return number, start and end of all started jobs of a run.
+
+    Waits until the accounting has `at_least` jobs and the start of all of them.
+    """
     name = json.loads(next(folder.rglob("submission.json")).read_text())["name"]
     command = ["sacct", "-X", "-n", "-P", "--name", name, "-o", "JobIDRaw,Start,End", "-S", "now-1hour"]
     rows: list[list[str]] = []
@@ -138,9 +137,8 @@ def jobs_of(folder: Path, at_least: int = 1) -> list[tuple[str, datetime, dateti
     while (len(rows) < at_least or any(start == "Unknown" for _, start, _ in rows)) and time.monotonic() < deadline:
         rows = [line.split("|") for line in subprocess.run(command, capture_output=True, text=True).stdout.splitlines()]
         time.sleep(0.2)
-    far = datetime.max.isoformat()
     return [
-        (job, datetime.fromisoformat(start), datetime.fromisoformat(far if end == "Unknown" else end))
+        (job, datetime.fromisoformat(start), datetime.max if end == "Unknown" else datetime.fromisoformat(end))
         for job, start, end in rows
         if start not in ("Unknown", "None")
     ]

@@ -1,4 +1,4 @@
-"""What the files of the test cluster say: 4 nodes of 8 H200 and 2 of 8 MI250, none of them real."""
+"""Configuration files of the test cluster: 4 nodes with 8 fake H200 and 2 nodes with 8 fake MI250."""
 
 import socket
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ GPUS_PER_NODE = 8
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """One node: a slurmd of its own name and port on this machine."""
+    """A node: a slurmd with its own name and port on this machine."""
 
     name: str
     port: int
@@ -28,12 +28,12 @@ NODES = (
 
 
 def slurm_conf(root: Path, first_job_id: int) -> str:
-    """Return slurm.conf.
+    """Return the content of slurm.conf.
 
     Args:
         root: Folder of the cluster.
-        first_job_id: Different after each wipe: logs and results of submitit are named by job id, and must not be taken
-            for those of another job.
+        first_job_id: Number of the first job. It has to differ after each start of an empty cluster, because submitit
+            names logs and results by job number.
     """
     host = socket.gethostname().partition(".")[0]
     socket_file = f"{root}/run/munge.sock"
@@ -101,7 +101,7 @@ PartitionName=urgent Nodes=h200-[1-4] PriorityTier=10
 
 
 def gres_conf(root: Path) -> str:
-    """Return gres.conf: Slurm counts device files, takes links to /dev/null for such, and no number without files."""
+    """Return the content of gres.conf. Slurm only accepts GPUs with device files, which are links to /dev/null here."""
     lines = [
         f"NodeName={node.name} Name=gpu Type={node.gpu} File={root}/dev/gpu[0-{GPUS_PER_NODE - 1}]" for node in NODES
     ]
@@ -119,7 +119,7 @@ CGROUP_CONF = "CgroupAutomount=no\n"
 
 
 def slurmdbd_conf(root: Path) -> str:
-    """Return slurmdbd.conf; slurmdbd wants it readable by nobody else."""
+    """Return the content of slurmdbd.conf, a file that only slurmdbd may be able to read."""
     return f"""\
 DbdHost=localhost
 DbdAddr=127.0.0.1

@@ -1,4 +1,4 @@
-"""Random faults at random moments of launches, and whether any run was lost or launched twice."""
+"""Injects random faults at random times of launches, and checks whether a run is lost or launched twice."""
 
 import random
 import subprocess
@@ -11,16 +11,24 @@ import psutil
 
 from tests.launchers import finish, wait_until
 from tests.slurm.cluster import Cluster
-from tests.slurm.launches import SHORT, Place, jobs_of, never_two_at_once, no_ranks, result
+from tests.slurm.launches import SHORT, Workspace, jobs_of, never_two_at_once, no_ranks, result_of
 
 LATEST_S = 12.0
-"""Faults come between the start of the launcher and so long after it: before the job, in its start, in training."""
-TRIES = 6
+"""Latest time of a fault after the start of the launcher: before the job, during its start, or in training. Unit: s."""
+MAX_LAUNCHERS = 6
 
 
 @dataclass(frozen=True)
 class Injection:
-    """One fault done to one run, and what became of the run."""
+    """A fault of a run, and the outcome of the run.
+
+    Attributes:
+        seed: Seed of fault, time and node.
+        fault: Name of the fault.
+        after_s: Time of the fault after the start of the launcher. Unit: s.
+        num_launchers: Number of launchers until there was a result.
+        problems: Problems of the outcome; empty if the run was launched once and has its result.
+    """
 
     seed: int
     fault: str
@@ -30,43 +38,43 @@ class Injection:
 
     def __str__(self) -> str:
         """Return one line."""
-        told = "; ".join(self.problems) or "whole, once"
-        return f"seed {self.seed}: {self.fault} after {self.after_s:.1f} s, {self.num_launchers} launchers: {told}"
+        outcome = "; ".join(self.problems) or "whole, once"
+        return f"seed {self.seed}: {self.fault} after {self.after_s:.1f} s, {self.num_launchers} launchers: {outcome}"
 
 
-def inject(cluster: Cluster, place: Place, seed: int) -> Injection:
-    """Launch a run, do one random fault to it, launch it until there is a result, and look for what must not be.
+def inject(cluster: Cluster, workspace: Workspace, seed: int) -> Injection:
+    """Launch a run, inject a random fault, and launch the run again until there is a result; return the outcome.
 
     Args:
-        cluster: The test cluster, whole.
-        place: Where the run is made.
-        seed: Chooses fault, moment and node.
+        cluster: The test cluster, intact.
+        workspace: Folder for the run.
+        seed: Seed of fault, time and node.
     """
     chance = random.Random(seed)
     fault = chance.choice(sorted(FAULTS))
     after_s = chance.uniform(0, LATEST_S)
-    folder = place.run(SHORT, name=f"soak{seed}", hang_timeout_s=20.0)
-    launcher = place.launch(folder)
+    folder = workspace.run(SHORT, name=f"soak{seed}", hang_timeout_s=20.0)
+    launcher = workspace.launch(folder)
     time.sleep(after_s)
     FAULTS[fault](cluster, folder, launcher, chance)
-    status, said = finish(launcher)
+    status, output = finish(launcher)
     num_launchers = 1
-    while status != 0 and num_launchers < TRIES:
+    while status != 0 and num_launchers < MAX_LAUNCHERS:
         cluster.revive()
-        status, said = finish(place.launch(folder))
+        status, output = finish(workspace.launch(folder))
         num_launchers += 1
     cluster.revive()
-    return Injection(seed, fault, after_s, num_launchers, tuple(_problems(folder, status, said)))
+    return Injection(seed, fault, after_s, num_launchers, tuple(_find_problems(folder, status, output)))
 
 
-def _problems(folder: Path, status: int, said: str) -> list[str]:
-    problems = [] if status == 0 else [f"lost: {said.strip().splitlines()[-1:]}"]
-    if status == 0 and result(folder).status != "ok":
-        problems.append(f"ended as {result(folder).status}")
+def _find_problems(folder: Path, status: int, output: str) -> list[str]:
+    problems = [] if status == 0 else [f"lost: {output.strip().splitlines()[-1:]}"]
+    if status == 0 and result_of(folder).status != "ok":
+        problems.append(f"ended as {result_of(folder).status}")
     if not never_two_at_once(folder):
         problems.append("two of its jobs ran at once")
     if status == 0:
-        job = result(folder).job
+        job = result_of(folder).job
         later = [number for number, *_ in jobs_of(folder) if job is not None and int(number) > int(job.job_id)]
         problems += [f"launched again after its result: {later}"] if later else []
     try:
@@ -87,18 +95,19 @@ def _interrupt_launcher(
 
 
 def _kill_rank(cluster: Cluster, folder: Path, launcher: "subprocess.Popen[str]", chance: random.Random) -> None:
-    _kill_one("triplepoint.launch.rank", folder, chance)
+    _kill_process("triplepoint.launch.rank", folder, chance)
 
 
 def _kill_agent(cluster: Cluster, folder: Path, launcher: "subprocess.Popen[str]", chance: random.Random) -> None:
-    _kill_one("submitit.core._submit", folder, chance)
+    _kill_process("submitit.core._submit", folder, chance)
 
 
-def _kill_one(word: str, folder: Path, chance: random.Random) -> None:
-    lines = {process: process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])}
-    chosen = [process for process, words in lines.items() if word in words and str(folder) in words[-1]]
-    if chosen:
-        chance.choice(sorted(chosen, key=lambda process: process.pid)).kill()
+def _kill_process(word: str, folder: Path, chance: random.Random) -> None:
+    """Kill a random process of a run with a word in its command line."""
+    commands = {process: process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])}
+    candidates = [process for process, words in commands.items() if word in words and str(folder) in words[-1]]
+    if candidates:
+        chance.choice(sorted(candidates, key=lambda process: process.pid)).kill()
 
 
 def _cancel_job(cluster: Cluster, folder: Path, launcher: "subprocess.Popen[str]", chance: random.Random) -> None:

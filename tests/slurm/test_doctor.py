@@ -1,4 +1,4 @@
-"""The doctor on two nodes of the test cluster, whose GPUs answer as a fake of AMD's library has them."""
+"""`triplepoint doctor` on two nodes of the test cluster with a fake of AMD's library."""
 
 import json
 import os
@@ -9,16 +9,16 @@ import pytest
 
 from tests.fakes.node import fake_node
 from tests.fakes.presets import mi250_node
-from tests.slurm.launches import Place
+from tests.slurm.launches import Workspace
 
 pytestmark = pytest.mark.slurm
 
 
-def test_doctor_checks_two_nodes_through_slurm(place: Place) -> None:
+def test_doctor_checks_two_nodes_through_slurm(workspace: Workspace) -> None:
     command = [sys.executable, "-m", "triplepoint", "doctor", "--cluster", "mi250x32", "--nodes", "2", "--json"]
     with fake_node(mi250_node()) as node:
         done = subprocess.run(
-            [*command, "--results", str(place.results)], env=os.environ | node.env, capture_output=True, text=True
+            [*command, "--results", str(workspace.results)], env=os.environ | node.env, capture_output=True, text=True
         )
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
@@ -31,7 +31,7 @@ def test_doctor_checks_two_nodes_through_slurm(place: Place) -> None:
     assert abs(offset["offset_s"]) <= offset["uncertainty_s"]
     assert checks["power limit"]["found"] == "gpu0,2,4,6: 500 W"
     assert checks["power limit"]["nodes"] == hosts
-    # What is wrong here is that torch is one for processors.
+    # These checks fail because this torch is a build for CPUs.
     failed = {name for name, check in checks.items() if check["status"] == "fail"}
     assert {"gpu count", "driver"} <= failed
     assert checks["gpu count"]["found"] == "the driver shows 8, torch sees 0"

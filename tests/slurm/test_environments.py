@@ -1,7 +1,8 @@
-"""The set-up lines and the Python of a site, on nodes of the test cluster; its modules and its container are shell.
+"""Set-up lines and Python of a site on nodes of the test cluster, with stand-ins for modules and for a container.
 
-The function stands for Lmod or Environment Modules, whose `module` is an exported shell function too; the script for
-Apptainer, which keeps the caller's environment and working folder but for what is said here. Images are not tested.
+A shell function replaces Lmod or Environment Modules, whose `module` is an exported shell function as well. A script
+replaces Apptainer, which keeps the environment and working folder of its caller like this script. Images are not
+tested.
 """
 
 import shlex
@@ -10,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.launchers import finish, held, let_go
+from tests.launchers import finish, hold_ranks, resume
 from tests.slurm import launches
-from tests.slurm.launches import Place
+from tests.slurm.launches import Workspace
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 
@@ -29,31 +30,35 @@ APPTAINER_CONTAINER=$image exec {python} "$@"
 
 def environments(folder: Path) -> list[dict[str, str]]:
     """Return the environment of each rank of a run."""
-    ranks = held(folder)
-    let_go(ranks)
+    ranks = hold_ranks(folder)
+    resume(ranks)
     return [rank.info["environ"] for rank in ranks]
 
 
-def test_set_up_lines_of_a_site_reach_every_rank(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_set_up_lines_of_a_site_reach_every_rank(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BASH_FUNC_module%%", MODULE)
     variables = tmp_path / "with space" / "nccl.sh"
     variables.parent.mkdir()
     variables.write_text("export NCCL_IB_HCA=mlx5_0,mlx5_1\n")
-    place.with_site(setup=["module load cuda/12.8", "module load nccl/2.27", f"source {shlex.quote(str(variables))}"])
-    folder = place.run(launches.SHORT)
-    launcher = place.launch(folder)
-    found = [(env["LOADEDMODULES"], env["NCCL_IB_HCA"]) for env in environments(folder)]
-    assert found == [("cuda/12.8:nccl/2.27", "mlx5_0,mlx5_1")] * 2
-    status, said = finish(launcher)
-    assert status == 0, said
+    workspace.with_site(
+        setup=["module load cuda/12.8", "module load nccl/2.27", f"source {shlex.quote(str(variables))}"]
+    )
+    folder = workspace.run(launches.SHORT)
+    launcher = workspace.launch(folder)
+    variables_of_ranks = [(env["LOADEDMODULES"], env["NCCL_IB_HCA"]) for env in environments(folder)]
+    assert variables_of_ranks == [("cuda/12.8:nccl/2.27", "mlx5_0,mlx5_1")] * 2
+    status, output = finish(launcher)
+    assert status == 0, output
 
 
-def test_set_up_that_fails_is_told_and_not_taken_for_a_lost_node(place: Place) -> None:
-    place.with_site(setup=["module load no-such-module || exit 3"])
-    folder = place.run(launches.SHORT)
-    status, said = finish(place.launch(folder))
-    assert status == 1, said
-    (manifest,) = launches.failed(folder)
+def test_set_up_that_fails_is_told_and_not_taken_for_a_lost_node(workspace: Workspace) -> None:
+    workspace.with_site(setup=["module load no-such-module || exit 3"])
+    folder = workspace.run(launches.SHORT)
+    status, output = finish(workspace.launch(folder))
+    assert status == 1, output
+    (manifest,) = launches.failed_attempts(folder)
     assert manifest.status == "crashed"
     assert manifest.evidence is not None
     assert "no agent started" in manifest.evidence.message
@@ -61,7 +66,7 @@ def test_set_up_that_fails_is_told_and_not_taken_for_a_lost_node(place: Place) -
 
 
 def test_ranks_of_a_rocm_cluster_run_in_its_container(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "apptainer.log"
     script = tmp_path / "bin/apptainer"
@@ -69,12 +74,12 @@ def test_ranks_of_a_rocm_cluster_run_in_its_container(
     script.write_text(APPTAINER.format(log=shlex.quote(str(log)), python=shlex.quote(sys.executable)))
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(script.parent), prepend=":")
-    place.with_site("mi250x32", python="apptainer exec --rocm image.sif python")
-    folder = place.run(launches.SHORT, cluster="mi250x32")
-    launcher = place.launch(folder)
+    workspace.with_site("mi250x32", python="apptainer exec --rocm image.sif python")
+    folder = workspace.run(launches.SHORT, cluster="mi250x32")
+    launcher = workspace.launch(folder)
     assert [env["APPTAINER_CONTAINER"] for env in environments(folder)] == ["image.sif"] * 2
-    status, said = finish(launcher)
-    assert status == 0, said
-    assert [node.host for node in launches.result(folder).nodes] == ["mi250-1", "mi250-2"]
+    status, output = finish(launcher)
+    assert status == 0, output
+    assert [node.host for node in launches.result_of(folder).nodes] == ["mi250-1", "mi250-2"]
     calls = sorted(line.split(" -", 1)[0] for line in log.read_text().splitlines())
     assert calls == ["0 exec", "1 exec"], "once on each node, and never on the login node"

@@ -1,4 +1,4 @@
-"""The whole workflow through `snakemake --profile slurm-h200`, and what happens when Snakemake is killed."""
+"""The whole workflow through `snakemake --profile slurm-h200`, also with Snakemake killed."""
 
 import json
 import os
@@ -40,24 +40,24 @@ hang_timeout_s: 120
 
 @pytest.fixture
 def project(cluster: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A project whose H200 cluster is the test cluster, its ranks on processors."""
-    made = make_project(tmp_path / "project")
-    (made.folder / "config/studies/mini.yaml").write_text(STUDY)
-    (made.folder / "config/clusters/h200x32.yaml").write_text(CLUSTER)
+    """A project whose H200 cluster is the test cluster, with ranks on CPUs."""
+    project = make_project(tmp_path / "project")
+    (project.folder / "config/studies/mini.yaml").write_text(STUDY)
+    (project.folder / "config/clusters/h200x32.yaml").write_text(CLUSTER)
     site = tmp_path / "site.yaml"
     site.write_text(SITE)
     monkeypatch.setenv("TRIPLEPOINT_SITE", str(site))
-    return made
+    return project
 
 
 def start(project: Project, *targets: str) -> "subprocess.Popen[str]":
     command = project.command("--profile", "slurm-h200", *targets)
-    with (project.folder / "said.log").open("w") as said:
+    with (project.folder / "output.log").open("w") as output:
         return subprocess.Popen(
             command,
             cwd=project.folder,
             env=project.environment(),
-            stdout=said,
+            stdout=output,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
@@ -66,12 +66,12 @@ def start(project: Project, *targets: str) -> "subprocess.Popen[str]":
 
 
 def finish(project: Project, *targets: str) -> Outcome:
-    """Call Snakemake in a process of its own, since it starts jobs elsewhere, and wait for its end."""
+    """Run Snakemake in a process of its own, because it starts jobs elsewhere; return its outcome."""
     status = start(project, *targets).wait()
-    return Outcome(status, (project.folder / "said.log").read_text())
+    return Outcome(status, (project.folder / "output.log").read_text())
 
 
-def launched(project: Project) -> list[Path]:
+def run_folders(project: Project) -> list[Path]:
     return sorted((project.folder / "results/runs").glob("*"))
 
 
@@ -84,12 +84,12 @@ def jobs_by_name() -> dict[str, str]:
 def test_everything_through_the_profile_survives_a_kill(project: Project) -> None:
     before = set(jobs_by_name())
     first = start(project, "all")
-    wait_until(lambda: [f for f in launched(project) if list(f.glob("attempts/*/status"))], "a gang starts")
-    os.killpg(first.pid, signal.SIGKILL)  # Snakemake and its launchers: what a lost login node looks like
+    wait_until(lambda: [f for f in run_folders(project) if list(f.glob("attempts/*/status"))], "a gang starts")
+    os.killpg(first.pid, signal.SIGKILL)  # Snakemake and its launchers, as if the login node were lost
     first.wait()
     outcome = finish(project, "all")
     assert outcome.status == 0, outcome.output
-    runs = launched(project)
+    runs = run_folders(project)
     assert len(runs) == 2
     for run in runs:
         manifest = read_manifest(run / "raw/manifest.json")
@@ -110,13 +110,13 @@ def test_interrupted_snakemake_cancels_its_gangs(project: Project) -> None:
     model = project.folder / "config/studies/mini.yaml"
     model.write_text(STUDY.replace("measured: 2", "measured: 100000").replace("[1, 2]", "[1]"))
     snakemake = start(project, "all")
-    (run,) = wait_until(lambda: [f for f in launched(project) if list(f.glob("attempts/*/steps/*"))], "it trains")
+    (run,) = wait_until(lambda: [f for f in run_folders(project) if list(f.glob("attempts/*/steps/*"))], "it trains")
     note = json.loads(next(run.glob("attempts/*/submission.json")).read_text())
     snakemake.send_signal(signal.SIGINT)
     snakemake.wait(60)
     wait_until(lambda: no_ranks(run), "the ranks end", 30)
     state = ["sacct", "-X", "-n", "-P", "-j", note["job_id"], "-o", "State"]
-    ended = ("CANCELLED", "COMPLETED")  # COMPLETED where its agents had ended first
+    ended = ("CANCELLED", "COMPLETED")  # COMPLETED if its agents end before the job is cancelled
     wait_until(
         lambda: subprocess.run(state, capture_output=True, text=True).stdout.startswith(ended), "it is cancelled"
     )
@@ -127,9 +127,10 @@ def test_end_of_the_session_leaves_the_gangs(project: Project) -> None:
     study = project.folder / "config/studies/mini.yaml"
     study.write_text(STUDY.replace("measured: 2", "measured: 100000").replace("[1, 2]", "[1]"))
     snakemake = start(project, "all")
-    (run,) = wait_until(lambda: [f for f in launched(project) if list(f.glob("attempts/*/steps/*"))], "it trains")
+    (run,) = wait_until(lambda: [f for f in run_folders(project) if list(f.glob("attempts/*/steps/*"))], "it trains")
     job_id = json.loads(next(run.glob("attempts/*/submission.json")).read_text())["job_id"]
-    os.killpg(snakemake.pid, signal.SIGTERM)  # as systemd does to a session: Snakemake, its shells and its launchers
+    # Snakemake, its shells and its launchers, as systemd does at the end of a session.
+    os.killpg(snakemake.pid, signal.SIGTERM)
     snakemake.wait(60)
     state = subprocess.run(["squeue", "-h", "-j", job_id, "-o", "%T"], capture_output=True, text=True)
     assert state.stdout.strip() == "RUNNING"

@@ -1,4 +1,4 @@
-"""`triplepoint record` on a cluster: before the command of every rank, and around a job that runs already."""
+"""`triplepoint record` on a cluster: as a prefix of every rank's command, and for a job that already runs."""
 
 import os
 import subprocess

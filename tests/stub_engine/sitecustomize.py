@@ -1,6 +1,6 @@
-"""In ranks of a gang, an engine that keeps step with the other ranks and writes steps, and trains nothing.
+"""Stub engine for the ranks of a gang: it writes steps in lockstep with the other ranks, without training.
 
-What happens to a gang is tested in a third of the time, since no rank imports torch. The folder goes into PYTHONPATH.
+Ranks with it do not import torch, so that tests of gangs take a third of the time. Put this folder into PYTHONPATH.
 """
 
 import sys
@@ -16,9 +16,9 @@ if "triplepoint.launch.rank" in sys.orig_argv:
     STEP_S = 0.05
 
     def train(point: Any, context: Any, recorder: Any) -> dict[str, Any]:
-        """Write the steps of `point`, each when all ranks have written the one before, and empty traces.
+        """Write the steps of `point`, each after all ranks have written the step before, and empty traces.
 
-        Stop first where the run's folder has a file `hold`, until somebody lets the process go on.
+        If the folder of the run has a file `hold`, the process first stops until somebody resumes it.
         """
         if (context.raw.parents[1] / "hold").exists():
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -35,9 +35,9 @@ if "triplepoint.launch.rank" in sys.orig_argv:
                 trace.write('{"traceEvents": []}')
         return {"num_parameters": 7, "device_name": "none", "torch": "none"}
 
-    def put(name: str, **contents: Any) -> None:
+    def replace_module(name: str, **contents: Any) -> None:
         sys.modules[name] = ModuleType(name)
         vars(sys.modules[name]).update(contents)
 
-    put("triplepoint.launch.engines.native", LIMITS=(), train=train)
-    put("triplepoint.launch.engines.loop", run_facts=lambda point: {}, memory_facts=dict)
+    replace_module("triplepoint.launch.engines.native", LIMITS=(), train=train)
+    replace_module("triplepoint.launch.engines.loop", run_facts=lambda point: {}, memory_facts=dict)

@@ -202,7 +202,7 @@ def test_claim_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_claim_strangers_files_named(tmp_path: Path) -> None:
     (tmp_path / "claim").mkdir()
     (tmp_path / "claim" / "notes.txt").touch()
-    with pytest.raises(UserError, match=r"claim: holds 'notes.txt', which is no claim; remove that folder"):
+    with pytest.raises(UserError, match=r"claim: holds 'notes.txt', which is not a claim; remove that folder"):
         claim(tmp_path / "claim").try_acquire()
 
 

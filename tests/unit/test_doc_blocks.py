@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests.commands import triplepoint
-from triplepoint.advise.swings_spec import read_spec
+from triplepoint.advise.swings.spec import read_spec
 from triplepoint.cli import COMMANDS
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.site import read_site
@@ -48,6 +48,11 @@ class Block:
     language: str
     text: str
 
+    @property
+    def commands(self) -> list[str]:
+        """Commands, each in one line."""
+        return _COMMAND.findall(self.text.replace("\\\n", " "))
+
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
 
@@ -61,9 +66,7 @@ def blocks() -> list[Block]:
 
 
 BLOCKS = blocks()
-COMMAND_LINES = [
-    pytest.param(command, id=f"{block}: {command}") for block in BLOCKS for command in _COMMAND.findall(block.text)
-]
+COMMAND_LINES = [pytest.param(command, id=f"{block}: {command}") for block in BLOCKS for command in block.commands]
 SPANS = sorted(
     {span for page in PAGES for span in re.findall(r"`(triplepoint [a-z][^`\n]*)`", _BLOCK.sub("", page.read_text()))}
 )
@@ -160,7 +163,7 @@ def test_command_in_the_text_is_one(span: str) -> None:
 RUNNABLE = [
     pytest.param(command, id=f"{block}: {command}")
     for block in BLOCKS
-    for command in _COMMAND.findall(block.text)
+    for command in block.commands
     if not _NEEDS_A_MACHINE.search(command) and (block.page, block.language) != _TESTED_ELSEWHERE
 ]
 

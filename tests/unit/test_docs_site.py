@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,17 +15,32 @@ WORDS = 25
 """Most words of a sentence, as a habit."""
 
 
+def build(root: Path, site: Path) -> "subprocess.CompletedProcess[str]":
+    """Build the site of a repository, as `make docs` does."""
+    pytest.importorskip("mkdocs", reason="mkdocs-material is not installed: make env")
+    # Proxies that answer nobody: a build that asks the network fails.
+    blind = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
+    return subprocess.run(command, cwd=root, env=os.environ | blind, capture_output=True, text=True, timeout=120)
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built site."""
-    pytest.importorskip("mkdocs", reason="mkdocs-material is not installed: make env")
     folder = tmp_path_factory.mktemp("docs") / "site"
-    # Proxies that answer nobody: a build that asks the network fails.
-    blind = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | blind, capture_output=True, text=True, timeout=120)
+    done = build(ROOT, folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
+
+
+def test_build_fails_on_a_link_to_an_anchor_that_is_not_there(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    for name in ("README.md", "mkdocs.yml"):
+        shutil.copy(ROOT / name, tmp_path)
+    with (tmp_path / "docs/amd.md").open("a") as page:
+        page.write("\n[nowhere](glossary.md#nowhere)\n")
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode == 1 and "'glossary.md#nowhere'" in done.stderr
 
 
 def test_site_has_every_page_and_a_search_index(site: Path) -> None:

@@ -73,7 +73,7 @@ def test_job_that_is_killed_has_failed_with_one_line(tmp_path: Path) -> None:
     with serving(tmp_path / "s") as address:
         done = ask(address, "die")
         assert done.returncode == 137
-        assert done.stderr == "triplepoint: the process of this job was killed (out of memory?)\n"
+        assert done.stderr == "triplepoint: the process of this job was killed, perhaps for lack of memory\n"
         assert ask(address, "exit").returncode == 2, "the next one is served"
 
 

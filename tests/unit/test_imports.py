@@ -12,7 +12,7 @@ import triplepoint
 PACKAGE = Path(triplepoint.__file__).parent
 
 LAYERS = [
-    {"units", "errors", "status", "provenance", "redact"},
+    {"units", "errors", "status", "provenance", "redact", "text"},
     {"files"},
     {"processes", "prices", "forks"},
     {"config", "claims", "node_clock"},

@@ -144,7 +144,7 @@ def test_simulate_what_does_not_fit_says_why_there_is_no_table() -> None:
 
 
 def test_predict_has_units() -> None:
-    units = tp.predict([JOB], CONFIG, with_power=False).attrs["units"]
+    units = tp.predict([JOB], str(CONFIG), with_power=False).attrs["units"]
     assert [units[name] for name in ("run", "step_time_lo_s", "memory_gib", "gpu_temp_max_c", "mfu")] == [
         *("", "s", "GiB", "degC", "1"),
     ]

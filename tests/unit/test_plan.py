@@ -208,7 +208,7 @@ def test_read_planned_run_changed_by_hand_is_refused(config_dir: Path, write_stu
     content = json.loads(path.read_text())
     content["point"]["micro_batch_size"] = 2
     path.write_text(json.dumps(content))
-    with pytest.raises(UserError, match="digest does not belong to the point"):
+    with pytest.raises(UserError, match="the digest does not match the point"):
         read_planned_run(path)
 
 

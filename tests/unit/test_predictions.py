@@ -171,17 +171,17 @@ def test_blank_cell_leaves_its_key_out(tmp_path: Path) -> None:
         ("a.yaml", [LLAMA | {"model": "llama3-71b"}], "a.yaml: row 1: unknown model 'llama3-71b' in config/models"),
         ("a.yaml", [LLAMA | {"stack": "Foo 1"}], "a.yaml: row 1: stack: no known software in 'Foo 1'"),
         ("a.yaml", "[1]", "a.yaml: row 1: expected a mapping of keys to values, found int"),
-        ("a.yaml", "[]", "a.yaml: no configuration in it"),
-        ("a.csv", "", "a.csv: no configuration in it"),
-        ("a.csv", "model,gpu\nLlama3-8B,H100\n", "a.csv: column 'gpu' and no 'cluster'"),
-        ("a.csv", "tp,tp\n1,2\n", "a.csv: column 'tp' stands 2 times; keep one"),
+        ("a.yaml", "[]", "a.yaml: has no configuration"),
+        ("a.csv", "", "a.csv: has no configuration"),
+        ("a.csv", "model,gpu\nLlama3-8B,H100\n", "a.csv: has column 'gpu' and no 'cluster'"),
+        ("a.csv", "tp,tp\n1,2\n", "a.csv: column 'tp' is there 2 times; keep one"),
         ("a.csv", "tp,pipeline_layers\n1,[3, 5]\n", "a.csv: line 2: 3 cells, the header has 2"),
         ("a.csv", "tp,pp\n1,{\n", "a.csv: line 2: pp: not readable as a value"),
         ("a.json", '{"tp": 1, "tp": 2}', "a.json: line 1, column 11: key 'tp' given twice"),
         ("a.csv", "tp,pp\n\n1,{\n", "a.csv: line 3: pp: not readable as a value"),
         ("a.yaml", LLAMA | {"overlap": "grad"}, "a.yaml: overlap: expected a list; write [grad], found 'grad'"),
-        ("a.csv", [LLAMA | {"id": "x"}] * 2, "a.csv: line 3: id 'x' is also that of "),
-        ("a.yaml", [LLAMA | {"id": 2}, LLAMA], "a.yaml: row 2: id '2' is also that of "),
+        ("a.csv", [LLAMA | {"id": "x"}] * 2, "a.csv: line 3: id 'x' is also the id of "),
+        ("a.yaml", [LLAMA | {"id": 2}, LLAMA], "a.yaml: row 2: id '2' is also the id of "),
         (
             "a.toml",
             "",
@@ -234,9 +234,16 @@ def test_any_bytes_are_points_or_refused_in_one_line(tmp_path: Path, content: by
 def test_command_writes_a_row_for_each_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write(tmp_path, "in.yaml", [LLAMA | {"id": 7}, LLAMA | {"pp": 3}])
     assert main(["predict", str(source), str(tmp_path / "out.csv")]) == 0
-    assert capsys.readouterr().out == f"predict: 2 rows to {tmp_path / 'out.csv'}: 1 invalid, 1 ok\n"
-    assert main(["predict", str(source)]) == 0
+    assert capsys.readouterr().out == f"predict: 2 rows written to {tmp_path / 'out.csv'}: 1 invalid, 1 ok\n"
+    assert main(["predict", str(source), "-"]) == 0
     assert capsys.readouterr().out == (tmp_path / "out.csv").read_text()
+    assert main(["predict", str(source)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 configurations: 1 ok, 1 invalid" and lines[-1].endswith(
+        f"predict {source} - (or OUT.csv, or --json)"
+    )
+    assert any(line.startswith("llama3-70b_") and " ok " in line for line in lines)
+    assert any("tp*pp*cp*dp = 4*3*1*2 = 24, cluster h200x32 has 32 GPUs" in line for line in lines)
     valid, invalid = csv.DictReader((tmp_path / "out.csv").open())
     assert list(valid) == ["id", "run", *COLUMNS]
     assert (valid["id"], valid["status"], invalid["id"], invalid["status"]) == ("7", "ok", "2", "invalid")
@@ -387,11 +394,10 @@ def test_the_file_that_is_read_is_not_written(
     assert source.read_bytes() == before and (tmp_path / "link.csv").is_symlink()
 
 
-def test_progress_is_told_when_work_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("triplepoint.simulate.predict.prediction._PROGRESS_S", -1.0)
+def test_progress_is_told_before_each_row(tmp_path: Path) -> None:
     lines: list[str] = []
     predict_file(write(tmp_path, "in.yaml", [LLAMA, LLAMA | {"pp": 3}]), CONFIG, lines.append)
-    assert lines == ["predict: 0 of 2 rows", "predict: 1 of 2 rows"]
+    assert lines == ["predicted 0 of 2 rows", "predicted 1 of 2 rows"]
 
 
 def test_rows_are_all_checked_before_one_is_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,7 +415,7 @@ def test_simulated_names_a_cluster_of_the_configuration(
 ) -> None:
     source = write(tmp_path, "in.yaml", LLAMA)
     assert main(["predict", *option, str(source), "--simulated", "h200x33"]) == 2
-    assert ("--published has none of" if option else "unknown cluster 'h200x33'") in capsys.readouterr().err
+    assert ("--published table has none" if option else "unknown cluster 'h200x33'") in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("factor", [4.5, 4.8, 5.0, 6.0])

@@ -56,7 +56,7 @@ def test_port_to_meet_at_is_none_that_whoever_connects_is_given() -> None:
 
 def test_port_in_use_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     given = tmp_path / "range"
-    monkeypatch.setattr(processes, "_GIVEN_PORTS", given)
+    monkeypatch.setattr(processes, "_EPHEMERAL_PORTS", given)
     with socket.socket() as busy:
         busy.bind(("", first := free_port()))
         monkeypatch.setattr(processes, "_FIRST_PORT", first)

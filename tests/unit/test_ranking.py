@@ -88,7 +88,9 @@ def test_library_predicts_what_the_command_does(source: Path, tmp_path: Path) ->
     for row, (_, ours) in zip(csv.DictReader(out.open()), table.iterrows(), strict=True):
         for name, cell in row.items():
             value = ours[name]
-            if isinstance(value, str):
+            if isinstance(value, bool):
+                assert value == (cell == "yes")
+            elif isinstance(value, str):
                 assert value == cell
             else:
                 assert math.isnan(value) if cell == "" else value == float(cell)

@@ -52,4 +52,4 @@ def test_simulate_refuses_a_run_that_is_to_be_launched(project: Project) -> None
     run = sorted(project.manifests())[0]
     done = project.triplepoint("simulate", run)
     assert done.returncode == 2
-    assert done.stderr.count("\n") == 1 and "its engine is native" in done.stderr
+    assert done.stderr.count("\n") == 1 and "the point has engine: native" in done.stderr

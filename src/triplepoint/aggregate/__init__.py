@@ -1,4 +1,4 @@
-"""The aggregate stage: the runs of each study joined into the tables behind figures and report."""
+"""The aggregate stage: joins the runs of each study into the tables for figures and report."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ from triplepoint.aggregate.points import (
     unfinished_row,
 )
 from triplepoint.aggregate.power import measure_power
-from triplepoint.aggregate.predicted import add_need, set_beside
+from triplepoint.aggregate.predicted import add_memory_need, add_prediction
 from triplepoint.aggregate.samples import Samples
 from triplepoint.aggregate.steps import explain, read_outcomes, read_steps
 from triplepoint.aggregate.traces import read_timeline, read_traces
@@ -44,7 +44,7 @@ _Rows = dict[str, list[dict[str, Any]]]
 def aggregate(
     plan: Plan, results: Path, config: Path, progress: Callable[[str], None] = lambda _: None, num_jobs: int = 1
 ) -> None:
-    """Write the tables of each study of a plan; arguments and errors are those of `aggregate_study`."""
+    """Write the tables of each study of a plan. Arguments and errors are those of `aggregate_study`."""
     for study in plan.studies:
         aggregate_study(plan.of_study(study), study, results, config, progress, num_jobs)
 
@@ -57,46 +57,46 @@ def aggregate_study(
     progress: Callable[[str], None] = lambda _: None,
     num_jobs: int = 1,
 ) -> None:
-    """Write `results/tables/<study>/*.parquet`, small ones as `.csv` too, and last the plan they are of.
+    """Write `results/tables/<study>/*.parquet`, small tables also as `.csv`, and last the plan they belong to.
 
-    Every number is checked before the first table is written, so a refusal leaves the tables as they were.
+    All numbers are checked before the first table is written, so an error leaves the old tables in place.
 
     Args:
-        plan: The points of the study; its order is the order of rows.
+        plan: The points of the study, in the order of rows.
         study: Name of the study.
-        results: Folder with `runs/` and perhaps `sensors/`, and with `tables/` afterwards.
-        config: Folder of the configuration: peaks of the plan's GPU types, and what predictions are made of.
-        progress: Told one line per run.
-        num_jobs: Processes to read runs with.
+        results: Folder with `runs/` and, optionally, `sensors/`; `tables/` is written below it.
+        config: Folder of the configuration, for GPU types and predictions.
+        progress: Called with a line per run.
+        num_jobs: Number of processes that read runs.
 
     Raises:
-        UserError: If a run is incomplete, was measured for another point, or failed; such a run is never left out.
+        UserError: If a run is incomplete, was measured for another point, or failed; no such run is omitted silently.
     """
     outcomes = read_outcomes(plan, results / "runs")
     names = {entry.planned.point.cluster.gpu for entry in plan.valid} - {None}
-    types = {name: read(GpuConfig, config / "gpus" / f"{name}.yaml") for name in sorted(map(str, names))}
+    gpu_types = {name: read(GpuConfig, config / "gpus" / f"{name}.yaml") for name in sorted(map(str, names))}
     rows: _Rows = {name: [] for name in RESULT_TABLES if name not in ("timeline", "published", *OVER_ALL)}
     sensors, timelines = read_sensors(results / "sensors"), []
     variants = find_variants(plan.entries)
     tasks = [
-        _Task(entry, outcomes.get(entry.run), results / "runs" / entry.run, types, sensors, config)
+        _Task(entry, outcomes.get(entry.run), results / "runs" / entry.run, gpu_types, sensors, config)
         for entry in plan.entries
     ]
     for number, (rows_of_run, timeline) in enumerate(in_processes(_rows_of, tasks, num_jobs, "reading runs"), 1):
         progress(f"{study} {number}/{len(tasks)} {tasks[number - 1].entry.run}")
-        for name, more in rows_of_run.items():
-            rows[name].extend(more)
+        for name, new_rows in rows_of_run.items():
+            rows[name].extend(new_rows)
         rows["points"][-1]["variant"] = variants.get(tasks[number - 1].entry.run)
         timelines.extend([timeline] if timeline is not None else [])
     rows["telemetry_checks"].extend(sensor_checks(sensors))
-    tables = {name: RESULT_TABLES[name].from_rows(of_table) for name, of_table in rows.items()}
+    tables = {name: RESULT_TABLES[name].from_rows(table_rows) for name, table_rows in rows.items()}
     tables["published"] = RESULT_TABLES["published"].from_rows(published_values(config, tables["points"].to_pylist()))
     tables["timeline"] = pa.concat_tables(timelines) if timelines else RUN_TIMELINE.schema().empty_table()
     _write(tables, plan, tables_folder(results, study))
 
 
 def _write(tables: dict[str, pa.Table], plan: Plan, folder: Path) -> None:
-    """Write tables, and last their plan: until then they are of none."""
+    """Write tables and last their plan; without it the tables do not count as complete."""
     (folder / PLAN).unlink(missing_ok=True)
     for name, table in tables.items():
         RESULT_TABLES[name].write(folder / f"{name}.parquet", table)
@@ -106,12 +106,12 @@ def _write(tables: dict[str, pa.Table], plan: Plan, folder: Path) -> None:
 
 
 def point_row(planned: PlannedRun, manifest: Manifest, folder: Path, results: Path, config: Path) -> dict[str, Any]:
-    """Return the row of one run alone in table `points`.
+    """Return the row of a single run in table `points`.
 
     Args:
         planned: The run.
-        manifest: What came of it.
-        folder: Folder of the run, with telemetry and traces parsed.
+        manifest: Manifest of the run.
+        folder: Folder of the run, with parsed telemetry and traces.
         results: Folder that may have `sensors/`.
         config: Folder of the configuration.
 
@@ -120,42 +120,42 @@ def point_row(planned: PlannedRun, manifest: Manifest, folder: Path, results: Pa
     """
     entry = PlanEntry(run=planned.run, studies=(), invalid_because=None, planned=planned)
     name = planned.point.cluster.gpu
-    types = {name: read(GpuConfig, config / "gpus" / f"{name}.yaml")} if name else {}
-    rows, _ = _rows_of(_Task(entry, manifest, folder, types, read_sensors(results / "sensors"), config))
+    gpu_types = {name: read(GpuConfig, config / "gpus" / f"{name}.yaml")} if name else {}
+    rows, _ = _rows_of(_Task(entry, manifest, folder, gpu_types, read_sensors(results / "sensors"), config))
     (row,) = RESULT_TABLES["points"].from_rows(rows["points"]).to_pylist()
     return dict(row)
 
 
 class _Task(NamedTuple):
-    """One entry of the plan, with what its rows are made of; `manifest` is None where it could not run."""
+    """One entry of the plan with the sources of its rows; `manifest` is None if the point is invalid."""
 
     entry: PlanEntry
     manifest: Manifest | None
     folder: Path
-    types: dict[str, GpuConfig]
+    gpu_types: dict[str, GpuConfig]
     sensors: Sensors
     config: Path
 
 
 def _rows_of(task: _Task) -> tuple[_Rows, pa.Table | None]:
-    """Return the rows of one entry by table, and the timeline of a finished run."""
+    """Return the rows of one entry by table, and the timeline if the run finished."""
     entry, manifest = task.entry, task.manifest
     if manifest is not None and (manifest.status == Status.OK or _has_steps(task)):
         rows_of_run, timeline = _join(task, manifest)
-        set_beside(entry.planned.point, manifest, rows_of_run["points"][0], rows_of_run["gpus"], task.config)
-        add_need(entry.planned.point, rows_of_run["points"][0], task.config)
+        add_prediction(entry.planned.point, manifest, rows_of_run["points"][0], rows_of_run["gpus"], task.config)
+        add_memory_need(entry.planned.point, rows_of_run["points"][0], task.config)
         if manifest.status != Status.OK:
             rows_of_run["points"][0]["reason"] = explain(manifest)
         return rows_of_run, timeline
     row = unfinished_row(entry, manifest)
     if manifest is not None:
-        set_beside(entry.planned.point, manifest, row, [], task.config)
-    add_need(entry.planned.point, row, task.config)
+        add_prediction(entry.planned.point, manifest, row, [], task.config)
+    add_memory_need(entry.planned.point, row, task.config)
     return {"points": [row]}, None
 
 
 def _has_steps(task: _Task) -> bool:
-    """Return whether a recorded run that did not end well left steps: they are as good as those of one that did."""
+    """Return whether a recorded job that failed has steps, which count like those of a successful one."""
     recorded = task.entry.planned.point.recorded
     return recorded is not None and recorded.has_steps
 
@@ -164,7 +164,7 @@ def _join(task: _Task, manifest: Manifest) -> tuple[_Rows, pa.Table]:
     """Return the rows of one finished run by table, and its timeline."""
     entry, folder, sensors = task.entry, task.folder, task.sensors
     point = entry.planned.point
-    gpu = task.types.get(point.cluster.gpu or "")
+    gpu = task.gpu_types.get(point.cluster.gpu or "")
     machines = read_machines(point.cluster.name, gpu, task.config) if gpu else None
     steps = read_steps(entry, manifest, folder / "raw" / "steps.parquet")
     telemetry = TELEMETRY.read(folder / "telemetry.parquet")

@@ -1,4 +1,4 @@
-"""What a run's machines are, as far as the configuration says: capacity of links, and place of GPUs in the airflow."""
+"""Machines of a run, from the configuration: capacity of links, and positions of GPUs in the airflow."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -15,13 +15,13 @@ from triplepoint.simulate.heat.parameters import AirflowConfig
 
 
 class Capacity(NamedTuple):
-    """What links carry.
+    """Capacity of the links of a GPU or node.
 
     Attributes:
         link: nvlink, xgmi, pcie or infiniband.
-        bytes_per_s: In one direction, all links of the row together; None where not known. Unit: byte/s.
-        source: Where that is from, or why it is not known.
-        num_links: Adapters that it is of; None of GPUs and where not known.
+        bytes_per_s: Capacity in one direction, sum over the links; None if not known. Unit: byte/s.
+        source: Source of the capacity, or why it is not known.
+        num_links: Number of adapters; None for GPUs and if not known.
     """
 
     link: str
@@ -35,8 +35,8 @@ class Machines:
     """Cluster and GPU type of a run.
 
     Attributes:
-        cluster: The cluster; None where its file is gone.
-        gpu: The GPU type, in the chassis that the cluster names.
+        cluster: The cluster; None if its file no longer exists.
+        gpu: The GPU type, with the chassis that the cluster names.
         config: Folder of the configuration.
     """
 
@@ -45,12 +45,12 @@ class Machines:
     config: Path
 
     def links_of_gpu(self) -> list[Capacity]:
-        """Return the links of one GPU: those inside the node, and PCIe where that is another."""
+        """Return the links of one GPU: the scale-up link, and PCIe if that is another link."""
         gpu, where = self.gpu, f"config/gpus/{self.gpu.name}.yaml"
-        named = self.cluster.scale_up_link if self.cluster else None
-        inside = load_link(named or gpu.scale_up_link, self.config).counters
-        links = [Capacity(inside, gpu.scale_up_bandwidth.value, f"{where}, scale_up_bandwidth")]
-        if inside == "pcie":
+        cluster_link = self.cluster.scale_up_link if self.cluster else None
+        scale_up = load_link(cluster_link or gpu.scale_up_link, self.config).counters
+        links = [Capacity(scale_up, gpu.scale_up_bandwidth.value, f"{where}, scale_up_bandwidth")]
+        if scale_up == "pcie":
             return links
         if gpu.pcie_bandwidth is None:
             return [*links, Capacity("pcie", None, f"{where} has no pcie_bandwidth")]
@@ -68,7 +68,7 @@ class Machines:
         return Capacity("infiniband", num * bandwidth, f"{where}, nics_per_node times nic_bandwidth", num)
 
     def place_of(self, device: int) -> dict[str, Any]:
-        """Return where the air meets a GPU, by column of `gpus`; nothing where the chassis is not known.
+        """Return the position of a GPU in the airflow, by column of `gpus`; empty if the chassis is not known.
 
         Args:
             device: Number of the GPU on its node, in the driver's order.
@@ -76,7 +76,7 @@ class Machines:
         airflow = self._airflow
         if airflow is None or device >= airflow.num_devices:
             return {}
-        row = next(number for number, devices in enumerate(airflow.rows) if device in devices)
+        row = next(index for index, devices in enumerate(airflow.rows) if device in devices)
         last = len(airflow.rows) - 1
         place = None if last == 0 else {0: "front", last: "rear"}.get(row, "middle")
         columns = {"airflow": airflow.name, "airflow_row": row, "airflow_lane": airflow.rows[row].index(device)}
@@ -95,10 +95,10 @@ def read_machines(cluster: str, gpu: GpuConfig, config: Path) -> Machines:
         gpu: GPU type.
         config: Folder of the configuration.
     """
-    found = _cluster_of(cluster, config)
-    if found is not None and found.chassis:
-        gpu = gpu.model_copy(update={"chassis": found.chassis})
-    return Machines(found, gpu, config)
+    cluster_config = _cluster_of(cluster, config)
+    if cluster_config is not None and cluster_config.chassis:
+        gpu = gpu.model_copy(update={"chassis": cluster_config.chassis})
+    return Machines(cluster_config, gpu, config)
 
 
 @cache
@@ -108,13 +108,13 @@ def _catalogue(config: Path) -> Catalogue:
 
 @cache
 def _cluster_of(name: str, config: Path) -> ClusterConfig | None:
-    """Return a cluster; None where its file is gone, as that of one that was measured long ago may be."""
+    """Return a cluster; None if its file no longer exists, which may be so for old measurements."""
     return _catalogue(config).cluster(name) if (config / "clusters" / f"{name}.yaml").is_file() else None
 
 
 @cache
 def _airflow_of(name: str, config: Path) -> AirflowConfig | None:
-    """Return the airflow in the nodes of a cluster; None where none is known that fits them."""
+    """Return the airflow of a cluster's nodes; None if it is not known or does not fit their number of GPUs."""
     catalogue = _catalogue(config)
     cluster = catalogue.cluster(name)
     gpu = catalogue.gpu_of(cluster)

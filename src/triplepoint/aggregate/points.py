@@ -1,4 +1,4 @@
-"""Rows of tables `points`, `gpus` and `step_energy`, and energy in `phases`: planned, measured and predicted."""
+"""Rows of tables `points`, `gpus` and `step_energy`, and the energy columns of table `phases`."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -23,15 +23,15 @@ from triplepoint.status import Status
 from triplepoint.units import NS_PER_S
 
 _TIMES = ("step_time", "time_to_first_token", "time_per_output_token")
-"""What simulated runs have intervals of."""
+"""Times with intervals in simulated runs."""
 
 
 def unfinished_row(entry: PlanEntry, manifest: Manifest | None) -> dict[str, Any]:
-    """Return the row of a point that gave no times: invalid by plan, or a result such as out of memory.
+    """Return the row of a point without step times: invalid, or a result such as out of memory.
 
     Args:
         entry: The planned point.
-        manifest: The record of its launch; None if the plan found it invalid.
+        manifest: Manifest of its launch; None if the point is invalid.
     """
     row = _planned(entry)
     if manifest is None:
@@ -46,12 +46,12 @@ def unfinished_row(entry: PlanEntry, manifest: Manifest | None) -> dict[str, Any
 def finished_row(
     entry: PlanEntry, manifest: Manifest, steps: RunSteps, power: Power, gpu: GpuConfig | None
 ) -> dict[str, Any]:
-    """Return the row of a run that finished, without what its traces say."""
+    """Return the row of a finished run, without the columns from traces."""
     point = entry.planned.point
     times = _spread("step_time", steps.step_time_s) if steps.has_steps else {}
     throughput = metrics.tokens_per_s(steps.num_tokens, times["step_time_s"]) if times and steps.num_tokens else None
     flops = model_flops_per_token(point) if point.knows("model", "sequence_length") else None
-    memory = [found for found in steps.peak_memory_bytes.values() if found is not None]
+    memory = [peak for peak in steps.peak_memory_bytes.values() if peak is not None]
     row = (
         _planned(entry)
         | _launched(manifest)
@@ -60,7 +60,7 @@ def finished_row(
             "num_interrupted_steps": len(manifest.interrupted_steps) or None,
             "step_notes": "; ".join(manifest.step_notes) or None,
             **times,
-            **_known_to(manifest),
+            **_model_intervals(manifest),
             "tokens_per_s": throughput,
             "tokens_per_s_per_gpu": throughput and throughput / point.num_gpus,
             "flops_per_token": flops,
@@ -70,26 +70,26 @@ def finished_row(
             "loss_last": steps.losses[1],
             "peak_memory_bytes": max(memory, default=None),
             "reserved_memory_bytes": max(filter(None, steps.reserved_memory_bytes.values()), default=None),
-            **_tokens_apart(point, steps),
+            **_token_times(point, steps),
         }
         | _power_columns(power, throughput, point, times.get("step_time_s"))
-        | _facts_of_model(manifest)
+        | _model_columns(manifest)
     )
     return row | _per_gpu_and_token(row, point.num_gpus, steps.num_tokens)
 
 
 def _limits(gpu: GpuConfig | None) -> dict[str, float]:
-    """Return what figures draw as lines, of one GPU: power limit and temperature of throttling, where it is known."""
+    """Return power limit and, where published, throttling temperature of one GPU, which figures draw as lines."""
     if gpu is None:
         return {}
-    throttled = {"gpu_throttle_temp_c": gpu.slowdown_temperature.value} if gpu.slowdown_temperature else {}
-    return {"gpu_power_limit_w": gpu.package_power_limit.value / gpu.gpus_per_package, **throttled}
+    temperature = {"gpu_throttle_temp_c": gpu.slowdown_temperature.value} if gpu.slowdown_temperature else {}
+    return {"gpu_power_limit_w": gpu.package_power_limit.value / gpu.gpus_per_package, **temperature}
 
 
 def _per_gpu_and_token(row: Mapping[str, Any], num_gpus: int, num_tokens: int | None) -> dict[str, Any]:
-    """Return throughput, power of a GPU and energy per token at every end of step time and power that is known.
+    """Return throughput, power of a GPU and energy per token at the percentiles and interval ends of time and power.
 
-    Of energy both are taken at the same end, as if they went together: the model's interval is then more than 90 %.
+    Energy takes both at the same end, as if they were fully correlated, so its model interval covers more than 90 %.
     """
     columns: dict[str, Any] = {}
     if (power_w := row.get("job_gpu_power_w")) is not None:
@@ -106,55 +106,55 @@ def _per_gpu_and_token(row: Mapping[str, Any], num_gpus: int, num_tokens: int | 
     return columns
 
 
-def _tokens_apart(point: Point, steps: RunSteps) -> dict[str, Any]:
-    """Return the time to the first token and per token after it, medians over measured batches; nothing in training."""
+def _token_times(point: Point, steps: RunSteps) -> dict[str, Any]:
+    """Return the time to the first token and per further token, over measured batches; empty in training."""
     if point.inference is None or steps.first_token_s is None:
         return {}
     columns = _spread("time_to_first_token", steps.first_token_s)
     if point.inference.output_tokens > 1:
-        each_s = (steps.step_time_s - steps.first_token_s) / (point.inference.output_tokens - 1)
-        columns |= _spread("time_per_output_token", each_s)
+        per_token_s = (steps.step_time_s - steps.first_token_s) / (point.inference.output_tokens - 1)
+        columns |= _spread("time_per_output_token", per_token_s)
     return columns
 
 
 def _spread(name: str, times_s: np.ndarray) -> dict[str, float]:
     """Return median, 10th and 90th percentile of times, by column."""
-    found = metrics.spread(times_s)
-    return {f"{name}_s": found.median, f"{name}_p10_s": found.p10, f"{name}_p90_s": found.p90}
+    spread = metrics.spread(times_s)
+    return {f"{name}_s": spread.median, f"{name}_p10_s": spread.p10, f"{name}_p90_s": spread.p90}
 
 
-_OF_MODEL = (
+_MODEL_COLUMNS = (
     "gpu_power_peak_w",
     "sm_clock_busy_mhz",
     *(f"lost_to_{cause}_fraction" for cause in ("power_limit", "heat", "brake")),
 )
 
 
-def _facts_of_model(manifest: Manifest) -> dict[str, Any]:
-    """Return what a simulated run knows of single kernels, which samples hardly meet: peak power, clock while busy."""
+def _model_columns(manifest: Manifest) -> dict[str, Any]:
+    """Return columns that a simulated run takes from its model of kernels, because samples are too coarse for them."""
     if manifest.origin != "simulated":
         return {}
-    return {name: manifest.facts.get(name) for name in _OF_MODEL}
+    return {name: manifest.facts.get(name) for name in _MODEL_COLUMNS}
 
 
-def _known_to(manifest: Manifest) -> dict[str, Any]:
-    """Return the intervals of a simulated step's times, of its power and of its highest temperature."""
+def _model_intervals(manifest: Manifest) -> dict[str, Any]:
+    """Return the model's 90 % intervals of times, power, temperatures and clock of a simulated run, by column."""
     if manifest.origin != "simulated":
         return {}
-    found = {f"{time}_{end}_s": manifest.facts.get(f"{time}_{end}_s") for time in _TIMES for end in ("lo", "hi")}
+    columns = {f"{time}_{end}_s": manifest.facts.get(f"{time}_{end}_s") for time in _TIMES for end in ("lo", "hi")}
     num_gpus = sum(len(node.devices) for node in manifest.nodes)
     for end in ("lo", "hi"):
         power_w = manifest.facts.get(f"gpu_power_{end}_w")
-        found[f"job_gpu_power_{end}_w"] = power_w * num_gpus if isinstance(power_w, float) else None
+        columns[f"job_gpu_power_{end}_w"] = power_w * num_gpus if isinstance(power_w, float) else None
         for name in (f"gpu_temp_{end}_c", f"gpu_temp_max_{end}_c", f"sm_clock_{end}_mhz", f"gpu_power_peak_{end}_w"):
-            found[name] = manifest.facts.get(name)
-    return found
+            columns[name] = manifest.facts.get(name)
+    return columns
 
 
 def gpu_rows(
     planned: PlannedRun, manifest: Manifest, steps: RunSteps, power: Power, machines: Machines | None
 ) -> list[dict[str, Any]]:
-    """Return one row per rank, in numeric order; machines are None on cpu."""
+    """Return one row per rank, in numeric order; `machines` is None on cpu."""
     rows, mesh = [], RankMesh(planned.point.layout)
     for node in manifest.nodes:
         for device in node.devices:
@@ -185,6 +185,7 @@ def gpu_rows(
 
 
 def _device_columns(power: Power, key: DeviceKey) -> dict[str, Any]:
+    """Return power, heat and throttling of one device, by column of `gpus`."""
     columns: dict[str, Any] = power.device_heat.get(key, {}) | power.device_throttle.get(key, {})
     if energy := power.device_energy.get(key):
         columns |= {"gpu_power_w": energy.mean_w, "gpu_power_source": energy.source}
@@ -192,6 +193,7 @@ def _device_columns(power: Power, key: DeviceKey) -> dict[str, Any]:
 
 
 def _planned(entry: PlanEntry) -> dict[str, Any]:
+    """Return the columns of `points` that describe the configuration."""
     point = entry.planned.point
     values = settings_of(point)
     return {name: values[name] for name, setting in SETTINGS.items() if setting.has_column} | {
@@ -210,6 +212,7 @@ def _planned(entry: PlanEntry) -> dict[str, Any]:
 
 
 def _launched(manifest: Manifest) -> dict[str, Any]:
+    """Return the columns of `points` about outcome and provenance of a launch."""
     return {
         "status": manifest.status,
         "origin": manifest.origin,
@@ -222,22 +225,24 @@ def _launched(manifest: Manifest) -> dict[str, Any]:
 
 
 def _mfu(run: str, point: Point, gpu: GpuConfig | None, throughput: float | None, flops: float | None) -> float | None:
+    """Return the MFU; None where it is not defined. Raises `UserError` if it is above 1."""
     peak = None if gpu is None or not point.knows("precision") else peak_flops(gpu, point.precision)
     if gpu is None or peak is None or throughput is None or flops is None:
         return None
-    found = metrics.mfu(throughput, flops, point.num_gpus, peak)
-    if found > 1:
+    mfu = metrics.mfu(throughput, flops, point.num_gpus, peak)
+    if mfu > 1:
         raise UserError(
-            f"run {run}: model FLOP/s are {found:.4g} times the {point.precision} peak of {gpu.name}, which cannot be; "
-            f"check config/gpus/{gpu.name}.yaml and the cluster of the study"
+            f"run {run}: model FLOP/s are {mfu:.4g} times the {point.precision} peak of {gpu.name}, more than is "
+            f"possible; check config/gpus/{gpu.name}.yaml and the cluster of the study"
         )
-    return found
+    return mfu
 
 
 def _power_columns(power: Power, throughput: float | None, point: Point, step_time_s: float | None) -> dict[str, Any]:
+    """Return the columns of `points` from telemetry: power, energy per token, heat and utilisation."""
     columns: dict[str, Any] = {"power_absent": power.absent, "gpu_power_source": power.gpu_source}
     columns |= power.heat | power.plug
-    for name, mean_w, found in (
+    for name, mean_w, spread in (
         ("gpu", power.gpu_power_w, power.gpu_spread_w),
         ("host", power.host_power_w, power.host_spread_w),
     ):
@@ -245,8 +250,8 @@ def _power_columns(power: Power, throughput: float | None, point: Point, step_ti
             columns[f"job_{name}_power_w"] = mean_w
             if throughput is not None:
                 columns[f"{name}_energy_per_token_j"] = metrics.energy_per_token_j(mean_w, throughput)
-        if found is not None:
-            columns |= {f"job_{name}_power_p10_w": found.p10, f"job_{name}_power_p90_w": found.p90}
+        if spread is not None:
+            columns |= {f"job_{name}_power_p10_w": spread.p10, f"job_{name}_power_p90_w": spread.p90}
     if power.gpu_power_w and step_time_s is not None and point.knows("global_batch_size"):
         columns["job_gpu_samples_per_s_mj"] = metrics.samples_per_s_mj(
             point.global_batch_size, step_time_s, power.gpu_power_w
@@ -260,7 +265,7 @@ def _power_columns(power: Power, throughput: float | None, point: Point, step_ti
 
 
 def step_energy_rows(run: str, manifest: Manifest, steps: RunSteps, power: Power) -> list[dict[str, Any]]:
-    """Return rows of table `step_energy`: none of GPUs without power, nor of steps without samples."""
+    """Return the rows of table `step_energy`, for GPUs with power and steps with samples."""
     rows: list[dict[str, Any]] = []
     if not steps.has_steps:
         return rows
@@ -284,32 +289,32 @@ def add_phase_energy(
     timeline: pa.Table,
     gpu: GpuConfig | None,
 ) -> None:
-    """Add energy and power to rows of table `phases`, for ranks whose GPU has an energy counter of its own.
+    """Add energy and power to the rows of table `phases`, for ranks whose GPU has an energy counter of its own.
 
     Args:
-        phases: The rows, changed in place.
-        manifest: The run's manifest.
-        steps: Its steps.
-        power: What telemetry says.
-        timeline: Table `timeline` of the run: what each rank did in its first profiled step.
-        gpu: GPU type; None on cpu. Dies that share a counter have no energy of their own.
+        phases: Rows of the table, changed in place.
+        manifest: Manifest of the run.
+        steps: Steps of the run.
+        power: Power from the telemetry.
+        timeline: Table `timeline` of the run, with the first profiled step of each rank.
+        gpu: GPU type; None on cpu. Dies that share a counter get no energy.
     """
     if gpu is None or gpu.gpus_per_package > 1 or steps.profiled_time_s is None:
         return
     if manifest.interrupted_steps:
-        return  # moves of the counter are laid over steps that follow one another
+        return  # the model needs consecutive steps
     spans, rank = read_spans(timeline), timeline["rank"].to_numpy()
     for node, device in _ranks(manifest):
         energy = power.device_energy.get((node.node, device.device))
-        mine = [row for row in phases if row["rank"] == device.rank]
-        if energy is None or energy.counter is None or not mine:
+        rank_rows = [row for row in phases if row["rank"] == device.rank]
+        if energy is None or energy.counter is None or not rank_rows:
             continue
-        exposed_s = {(row["phase"], row["category"]): row["exposed_s"] for row in mine}
-        of_rank = Spans(*(values[rank == device.rank] for values in spans))
-        pattern = read_pattern(of_rank, steps.profiled_time_s * NS_PER_S, exposed_s)
+        exposed_s = {(row["phase"], row["category"]): row["exposed_s"] for row in rank_rows}
+        rank_spans = Spans(*(values[rank == device.rank] for values in spans))
+        pattern = read_pattern(rank_spans, steps.profiled_time_s * NS_PER_S, exposed_s)
         windows_s = manifest.on_first_clock(node, steps.windows_ns[node.node]) / NS_PER_S
         cells = phase_energy(energy.counter, windows_s, pattern, gpu.package_power_limit.value)
-        for row in mine:
+        for row in rank_rows:
             if cell := cells.get((row["phase"], row["category"])):
                 row |= {"gpu_energy_j": cell.energy_j, "gpu_power_w": cell.power_w, "gpu_power_sigma_w": cell.error_w}
 

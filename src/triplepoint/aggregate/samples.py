@@ -1,4 +1,4 @@
-"""The samples of one run by device, with the measured steps that they are cut to."""
+"""Telemetry samples of one run by device, cut to its measured steps."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -15,24 +15,29 @@ DeviceKey = tuple[int, str]
 
 
 class Weighted(NamedTuple):
-    """Samples of measured steps without nulls, and the time each stands for, in ns; both of shape (num_samples,)."""
+    """Samples of measured steps without nulls, with their weights.
+
+    Attributes:
+        values: Values; shape (num_samples,).
+        weight_ns: Time that each sample represents; shape (num_samples,). Unit: ns.
+    """
 
     values: np.ndarray
     weight_ns: np.ndarray
 
     @property
     def mean(self) -> float:
-        """Mean over the time they stand for; NaN of none."""
+        """Time-weighted mean; NaN without samples."""
         if not self.values.size:
             return float("nan")
         return float(np.average(self.values, weights=self.weight_ns) if self.weight_ns.any() else self.values.mean())
 
 
 class Samples:
-    """The samples of a run, by device, with the windows of its measured steps."""
+    """Samples of a run by device, with the windows of its measured steps."""
 
     def __init__(self, manifest: Manifest, steps: RunSteps, telemetry: pa.Table) -> None:
-        """Take the columns of the telemetry; samples of interrupted steps get no kind of step."""
+        """Group the samples by device. Samples of interrupted steps count as outside of measured steps."""
         self.manifest, self.steps = manifest, steps
         self._columns = {name: telemetry[name].to_numpy(zero_copy_only=False) for name in telemetry.column_names}
         if interrupted := list(manifest.interrupted_steps):
@@ -42,11 +47,11 @@ class Samples:
         keys = zip(self._columns["node"].tolist(), self._columns["device"].tolist(), strict=True)
         for row, key in enumerate(keys):
             rows.setdefault(key, []).append(row)
-        self._rows = {key: np.array(numbers) for key, numbers in rows.items()}
+        self._rows = {key: np.array(indices) for key, indices in rows.items()}
         self.devices = sorted({(node.node, device.device) for node in manifest.nodes for device in node.devices})
 
     def __contains__(self, key: DeviceKey) -> bool:
-        """Return whether a device has samples, and its node steps."""
+        """Return whether a device has samples and its node has steps."""
         return key in self._rows and key[0] in self.steps.windows_ns
 
     def of(self, key: DeviceKey) -> dict[str, np.ndarray]:
@@ -55,45 +60,45 @@ class Samples:
         return {name: values[rows] for name, values in self._columns.items()}
 
     def values(self, name: str, key: DeviceKey) -> np.ndarray:
-        """Return a device's values of samples in measured steps, without nulls."""
+        """Return the values of a device in measured steps, without nulls."""
         if key not in self._rows:
             return np.array([])
         values: np.ndarray = self._columns[name][self._rows[key]].astype(float)
         return np.asarray(values[np.isfinite(values) & (self._columns["kind"][self._rows[key]] == "measured")])
 
     def weighted(self, name: str, key: DeviceKey, by: str | None = None) -> Weighted:
-        """Return `values` with the time that each stands for.
+        """Return the values of a device in measured steps with the time that each represents.
 
         Args:
             name: Column of table `telemetry`.
             key: The device.
-            by: Column of shares that times are multiplied with, the last there was; samples before the first are left
-                out.
+            by: Column of shares that multiply the weights, with its last value at each sample; samples before its
+                first value are omitted. None: weights are times.
         """
         if key not in self:
             return Weighted(self.values(name, key), np.ones(self.values(name, key).shape))
         node = next(node for node in self.manifest.nodes if node.node == key[0])
         columns = self.of(key)
-        found: np.ndarray = columns[name].astype(float)
-        known = np.isfinite(found)
-        share = np.ones(len(found)) if by is None else _last_known(columns[by].astype(float))
-        weight_ns = sample_weights_ns(columns["t_ns"][known], self.windows_ns(node)) * share[known]
-        is_measured = (columns["kind"][known] == "measured") & np.isfinite(weight_ns)
-        return Weighted(found[known][is_measured], weight_ns[is_measured])
+        values: np.ndarray = columns[name].astype(float)
+        has_value = np.isfinite(values)
+        share = np.ones(len(values)) if by is None else _fill_forward(columns[by].astype(float))
+        weight_ns = sample_weights_ns(columns["t_ns"][has_value], self.windows_ns(node)) * share[has_value]
+        is_measured = (columns["kind"][has_value] == "measured") & np.isfinite(weight_ns)
+        return Weighted(values[has_value][is_measured], weight_ns[is_measured])
 
     def windows_ns(self, node: Node) -> np.ndarray:
-        """Return the measured steps of a node on the clock of the telemetry, which is the first node's."""
+        """Return start and end of the measured steps of a node, on the first node's clock as in the telemetry."""
         return self.manifest.on_first_clock(node, self.steps.windows_ns[node.node])
 
     def sampled(self) -> Iterator[tuple[Node, Device]]:
-        """Yield the GPUs that have samples and steps."""
+        """Yield node and device of each GPU with samples and steps."""
         for node in self.manifest.nodes:
             for device in node.devices:
                 if (node.node, device.device) in self:
                     yield node, device
 
     def growth(self, name: str, node: Node, device: str) -> np.ndarray | None:
-        """Return what a counter grew by in each measured step, None where its samples do not reach around all of them.
+        """Return the increase of a counter in each measured step; None unless its samples cover all of them.
 
         Args:
             name: Column of table `telemetry`.
@@ -104,11 +109,11 @@ class Samples:
             return None
         columns, windows_ns = self.of((node.node, device)), self.windows_ns(node)
         values = columns[name].astype(float)
-        known = np.isfinite(values)
-        t_ns = columns["t_ns"][known]
+        has_value = np.isfinite(values)
+        t_ns = columns["t_ns"][has_value]
         if t_ns.size < 2 or windows_ns.min() < t_ns[0] or windows_ns.max() > t_ns[-1]:
             return None
-        return np.asarray(np.diff(np.interp(windows_ns, t_ns, values[known]), axis=1)[:, 0])
+        return np.asarray(np.diff(np.interp(windows_ns, t_ns, values[has_value]), axis=1)[:, 0])
 
     def step_lengths_s(self, node: Node) -> np.ndarray:
         """Return the time of each measured step on a node. Shape (num_measured,). Unit: s."""
@@ -116,38 +121,38 @@ class Samples:
 
 
 def sample_weights_ns(t_ns: np.ndarray, windows_ns: np.ndarray) -> np.ndarray:
-    """Return the time each sample stands for: half way to its neighbours, in measured steps alone.
+    """Return the time that each sample represents: half way to its neighbours, within measured steps only.
 
-    Samplers read more often at ends of steps, where clocks are not those of the rest, so plain means are wrong. A
-    sample stands for no more than twice the usual time: what lies in a gap was not measured.
+    Samples can be denser at the ends of steps, where clocks differ from the rest, so plain means would be biased. A
+    sample represents at most twice the usual time to each side, because a gap was not measured.
 
     Args:
-        t_ns: When samples were read, in order; shape (num_samples,). Unit: ns.
-        windows_ns: Measured steps, in order; shape (num_steps, 2). Unit: ns.
+        t_ns: Times of the samples, in order; shape (num_samples,). Unit: ns.
+        windows_ns: Start and end of measured steps, in order; shape (num_steps, 2). Unit: ns.
 
     Returns:
-        Shape (num_samples,). Unit: ns.
+        Weights; shape (num_samples,). Unit: ns.
     """
     if len(t_ns) < 2:
         return np.ones(len(t_ns))
     half = np.diff(t_ns) / 2
     half = np.minimum(half, 2 * np.median(half))
     low, high = t_ns - np.append(0.0, half), t_ns + np.append(half, 0.0)
-    # Measured time up to a moment, a line that is flat between steps.
-    passed = np.cumsum(np.diff(windows_ns, axis=1)[:, 0])
-    edges, so_far = windows_ns.reshape(-1).astype(float), np.repeat(passed, 2)
-    so_far[::2] -= np.diff(windows_ns, axis=1)[:, 0]
-    return np.asarray(np.interp(high, edges, so_far) - np.interp(low, edges, so_far))
+    # Cumulative measured time, which is constant between steps.
+    lengths = np.diff(windows_ns, axis=1)[:, 0]
+    edges, cumulative = windows_ns.reshape(-1).astype(float), np.repeat(np.cumsum(lengths), 2)
+    cumulative[::2] -= lengths
+    return np.asarray(np.interp(high, edges, cumulative) - np.interp(low, edges, cumulative))
 
 
-def _last_known(values: np.ndarray) -> np.ndarray:
-    """Return values with each NaN replaced by the last number before it; NaN before the first."""
+def _fill_forward(values: np.ndarray) -> np.ndarray:
+    """Return values with each NaN replaced by the last finite value before it; NaN before the first."""
     last = np.maximum.accumulate(np.where(np.isfinite(values), np.arange(len(values)), -1))
     return np.where(last < 0, np.nan, values[last])
 
 
 def why_absent(manifest: Manifest, column: str) -> str:
-    """Return why a column of the telemetry has no values in a run: what the samplers say, or what became of them."""
+    """Return why a column of the telemetry has no values in a run, from the summaries or gaps in the manifest."""
     for node in manifest.nodes:
         if node.telemetry is None:
             return node.gaps[-1] if node.gaps else f"the sampler of {node.host} left no account"

@@ -1,4 +1,4 @@
-"""Kernel totals, phases and timeline of one run, from its profiled steps."""
+"""Kernel totals, phases, breakdown and timeline of one run, from its profiled steps."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -22,16 +22,16 @@ _SPLIT = {
     "exposed_memory_s": ("memory", "exposed_s"),
     "idle_s": ("idle", "busy_s"),
 }
-"""Columns of `points` that add up to the profiled step, by category and kind of time."""
-_OF_PHASE = ["rank", "phase", "category"]
-"""What a row of table `phases` is of."""
+"""Columns of `points` that add up to the profiled step, with the category and time column of each."""
+_PHASE_KEYS = ["rank", "phase", "category"]
+"""Key columns of table `phases`."""
 _GEOMETRY = [column.name for column in GEOMETRY]
 _NOT_SIMULATED = "simulated: kernels have times, no blocks and threads"
 
 
 @dataclass(frozen=True)
 class Traces:
-    """Rows of one run, empty if nothing was profiled."""
+    """Rows of one run from traces; empty if nothing was profiled."""
 
     phases: list[dict[str, Any]] = field(default_factory=list)
     """Rows of table `phases`."""
@@ -44,15 +44,15 @@ class Traces:
 
 
 def read_traces(entry: PlanEntry, profiled: tuple[int, ...], folder: Path) -> Traces:
-    """Return the trace rows of a finished run.
+    """Return the rows of a finished run from its traces.
 
     Args:
         entry: The run.
-        profiled: Profiled step numbers.
+        profiled: Numbers of the profiled steps.
         folder: Folder of the run.
 
     Raises:
-        UserError: If a rank that was to be traced, or a profiled step of it, is missing.
+        UserError: If a traced rank or one of its profiled steps is missing.
     """
     if not profiled:
         return Traces()
@@ -60,20 +60,20 @@ def read_traces(entry: PlanEntry, profiled: tuple[int, ...], folder: Path) -> Tr
     categories = CATEGORIES.read(folder / "categories.parquet")
     kernels = KERNELS.read(folder / "kernels.parquet")
     _check(entry.run, categories, ranks, profiled)
-    phases = _mean_times(entry.run, categories, _OF_PHASE, len(profiled))
+    phases = _mean_times(entry.run, categories, _PHASE_KEYS, len(profiled))
     mesh = RankMesh(entry.planned.point.layout)
     intervals = INTERVALS.read(folder / "intervals.parquet")
-    breakdown = _mean_times(entry.run, intervals, [*_OF_PHASE, "kind", "group"], len(profiled))
+    breakdown = _mean_times(entry.run, intervals, [*_PHASE_KEYS, "kind", "group"], len(profiled))
     for row in breakdown:
         row["stage"] = mesh.place(row["rank"]).pp if entry.planned.point.knows("pp") else None
-    # Those between the steps have no step.
+    # Kernels between steps have a null step.
     kernels = kernels.filter(pc.is_in(kernels["step"], pa.array(profiled, pa.int64())))
     sums = _sum_by_rank(kernels, len(profiled))
-    per_rank = [sum(found.get(rank, (0.0, 0.0))[0] for found in sums.values()) for rank in ranks]
+    per_rank_s = [sum(by_rank.get(rank, (0.0, 0.0))[0] for by_rank in sums.values()) for rank in ranks]
     totals = {
-        "kernel_sum_s": sum(per_rank) / len(ranks),
-        "kernel_sum_min_s": min(per_rank),
-        "kernel_sum_max_s": max(per_rank),
+        "kernel_sum_s": sum(per_rank_s) / len(ranks),
+        "kernel_sum_min_s": min(per_rank_s),
+        "kernel_sum_max_s": max(per_rank_s),
     }
     is_simulated = entry.planned.point.engine == "simulated"
     rows = _kernel_rows(entry.run, sums, ranks, _geometry(kernels, is_simulated))
@@ -81,27 +81,28 @@ def read_traces(entry: PlanEntry, profiled: tuple[int, ...], folder: Path) -> Tr
 
 
 def read_timeline(run: str, folder: Path, is_traced: bool) -> pa.Table:
-    """Return the drawn spans of one run with its id, in order of rank and time."""
+    """Return table `timeline` of one run with its run id, in order of rank, lane and time."""
     if not is_traced:
         return RUN_TIMELINE.schema().empty_table()
     spans = TIMELINE.read(folder / "timeline.parquet")
     spans = spans.sort_by([("rank", "ascending"), ("lane", "descending"), ("t_start_ns", "ascending")])
-    named = spans.add_column(0, "run", pa.array([run] * spans.num_rows, pa.string()))
-    return RUN_TIMELINE.check(named, folder / "timeline.parquet")
+    with_run = spans.add_column(0, "run", pa.array([run] * spans.num_rows, pa.string()))
+    return RUN_TIMELINE.check(with_run, folder / "timeline.parquet")
 
 
 def _check(run: str, categories: pa.Table, ranks: list[int], profiled: tuple[int, ...]) -> None:
+    """Raise `UserError` if a profiled step of a traced rank is missing."""
     present = set(zip(categories["rank"].to_pylist(), categories["step"].to_pylist(), strict=True))
-    lost = [rank for rank in ranks if not {(rank, step) for step in profiled} <= present]
-    if lost:
+    missing = [rank for rank in ranks if not {(rank, step) for step in profiled} <= present]
+    if missing:
         raise UserError(
-            f"run {run}: categories.parquet lacks profiled steps of ranks {', '.join(map(str, lost))}; "
+            f"run {run}: categories.parquet lacks profiled steps of ranks {', '.join(map(str, missing))}; "
             "delete it to parse the traces again, or launch the run again if a trace is missing"
         )
 
 
 def _mean_times(run: str, table: pa.Table, keys: list[str], num_steps: int) -> list[dict[str, Any]]:
-    """Return mean times of a profiled step, a row for each of the keys, sorted by them."""
+    """Return the mean times per profiled step, a row for each combination of the keys, sorted by them."""
     times = ["busy", "exposed", "overlapped"]
     summed = table.group_by(keys).aggregate([(f"{time}_ns", "sum") for time in times])
     rows = [
@@ -114,20 +115,22 @@ def _mean_times(run: str, table: pa.Table, keys: list[str], num_steps: int) -> l
 
 
 def _split(phases: list[dict[str, Any]], num_ranks: int) -> dict[str, float]:
+    """Return the parts of a profiled step and their shares, mean over ranks, by column of `points`."""
     parts = {
         column: sum(row[time] for row in phases if row["category"] == category) / num_ranks
         for column, (category, time) in _SPLIT.items()
     }
-    whole_s = sum(parts.values())
-    shares = {f"{column.removesuffix('_s')}_share": part_s / whole_s for column, part_s in parts.items() if whole_s}
+    total_s = sum(parts.values())
+    shares = {f"{column.removesuffix('_s')}_share": part_s / total_s for column, part_s in parts.items() if total_s}
     return parts | shares
 
 
 _Kind = tuple[str, str, str | None]
+"""Class, kind and group of kernels."""
 
 
 def _sum_by_rank(kernels: pa.Table, num_steps: int) -> dict[_Kind, dict[int, tuple[float, float]]]:
-    """Return summed duration (s) and occurrences per step, by kind of kernel and by rank."""
+    """Return summed duration (s) and number of occurrences per step, by kind of kernel and by rank."""
     summed = kernels.group_by(["rank", "class", "kind", "group"]).aggregate([("sum_ns", "sum"), ("count", "sum")])
     sums: dict[_Kind, dict[int, tuple[float, float]]] = defaultdict(dict)
     for row in summed.to_pylist():
@@ -137,23 +140,24 @@ def _sum_by_rank(kernels: pa.Table, num_steps: int) -> dict[_Kind, dict[int, tup
 
 
 def _geometry(kernels: pa.Table, is_simulated: bool) -> dict[_Kind, dict[str, Any]]:
-    """Return the launch geometry of each kind of kernel, mean weighted by duration, or why there is none."""
-    frame = kernels.select(["class", "kind", "group", "sum_ns", *_GEOMETRY]).to_pylist()
+    """Return the launch geometry of each kind of kernel, a mean weighted by duration, or why there is none."""
+    rows = kernels.select(["class", "kind", "group", "sum_ns", *_GEOMETRY]).to_pylist()
     by_kind: dict[_Kind, list[dict[str, Any]]] = defaultdict(list)
-    for row in frame:
+    for row in rows:
         by_kind[row["class"], row["kind"], row["group"]].append(row)
-    return {kind: _mean_geometry(rows, is_simulated) for kind, rows in by_kind.items()}
+    return {kind: _mean_geometry(rows_of_kind, is_simulated) for kind, rows_of_kind in by_kind.items()}
 
 
 def _mean_geometry(rows: list[dict[str, Any]], is_simulated: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    """Return the mean launch geometry of some rows of table `kernels`, or why there is none."""
+    means: dict[str, Any] = {}
     for name in _GEOMETRY:
-        known = [(row[name], row["sum_ns"]) for row in rows if row[name] is not None]
-        if total := sum(weight for _, weight in known):
-            found[name] = sum(value * weight for value, weight in known) / total
-    if not found:
-        found["geometry_absent"] = _NOT_SIMULATED if is_simulated else "the trace has none"
-    return found
+        weighted = [(row[name], row["sum_ns"]) for row in rows if row[name] is not None]
+        if total := sum(weight for _, weight in weighted):
+            means[name] = sum(value * weight for value, weight in weighted) / total
+    if not means:
+        means["geometry_absent"] = _NOT_SIMULATED if is_simulated else "the trace has none"
+    return means
 
 
 def _kernel_rows(
@@ -162,10 +166,11 @@ def _kernel_rows(
     ranks: list[int],
     geometry: dict[_Kind, dict[str, Any]],
 ) -> list[dict[str, Any]]:
+    """Return the rows of table `kernels` of a run, over its traced ranks."""
     rows = []
-    for kind, found in sorted(sums.items(), key=lambda item: (item[0][0], item[0][1], item[0][2] or "")):
-        # A rank without such a kernel spent no time in it, which is a number and counts.
-        times, counts = zip(*(found.get(rank, (0.0, 0.0)) for rank in ranks), strict=True)
+    for kind, by_rank in sorted(sums.items(), key=lambda item: (item[0][0], item[0][1], item[0][2] or "")):
+        # A rank without such a kernel counts with a time of 0.
+        times, counts = zip(*(by_rank.get(rank, (0.0, 0.0)) for rank in ranks), strict=True)
         rows.append(
             {
                 "run": run,

@@ -1,1 +1,1 @@
-"""Fits the constants of the simulator to measurements, offline: what `triplepoint calibrate` runs."""
+"""Fits of the simulator's constants to measurements, offline, for `triplepoint calibrate`."""

@@ -1,4 +1,8 @@
-"""Calibrates links to measured collectives: those of a cluster to its own table, for `triplepoint calibrate`."""
+"""Fit of link parameters to measured collectives, for `triplepoint calibrate --collectives`.
+
+A table is either of one cluster, as `triplepoint doctor --measure` writes it, and gives the links of that cluster, or
+of the fabrics in `collectives/fabrics.yaml`, and gives the kinds of link themselves.
+"""
 
 import statistics
 from collections import defaultdict
@@ -28,12 +32,14 @@ from triplepoint.units import GIGA, MIB, US_PER_S
 LEVELS = ("node", "network")
 
 FITTED = ("launch_s", "latency_s", "tree_latency", "peer_s", "efficiency", "exchange_efficiency", "bend")
-"""Parameters that a doctor's table says something about, whatever the kind of link."""
+"""Parameters of any kind of link that a table of the doctor determines."""
 
 CPU_LINK = "pcie5"
-"""Stands for what joins processes on one machine, whose collectives go through its memory."""
+"""Kind of link that models processes on one machine, whose collectives pass through its memory."""
 CPU_NETWORK = "ethernet"
+"""Kind of link between machines without GPUs."""
 NETWORK = "infiniband"
+"""Kind of link between nodes with GPUs."""
 
 UNITS = ("GB/s", "GB/s crossing", "us")
 
@@ -42,34 +48,35 @@ KINDS: tuple[CommKind, ...] = get_args(CommKind)
 Links = Mapping[str, Link]
 
 FARTHEST = 5.0
-"""How far from its start a parameter is sought, in its logarithm."""
-NEAR_ENOUGH = {"Powell": {"xtol": 1e-2, "ftol": 1e-3}, "Nelder-Mead": {"xatol": 1e-3, "fatol": 1e-3}}
-"""When each method of search ends: one percent of a parameter, a thousandth of the loss, or less."""
+"""Largest change of a parameter's logarithm from its start."""
+TOLERANCES = {"Powell": {"xtol": 1e-2, "ftol": 1e-3}, "Nelder-Mead": {"xatol": 1e-3, "fatol": 1e-3}}
+"""Tolerances of each search method: at most one percent of a parameter and a thousandth of the loss."""
 
 PRIOR_WEIGHT = 0.1
-"""What straying from a prior counts, against one row missed by as much: it decides only where rows are silent."""
+"""Weight of a parameter's log deviation from its prior, against 1 for the log error of a row: the prior decides only
+where rows do not."""
 
 STARTS = tuple({"bend": bend, "launch_s": launch_s} for bend in (0.8, 1.2) for launch_s in (1e-5, 3e-5))
-"""Where the search begins alongside the link as it is: the two trade against each other, with several lowest points."""
+"""Further starts of the search: these two parameters trade against each other, and the loss has several minima."""
 
 LEAST_SIGMA = 0.05
-"""Two clusters of the same kind differ by as much: assumed."""
+"""Least relative standard deviation of a link, between two clusters of the same kind. Assumption."""
 
 ENOUGH, FEW_SIGMA = 8, 0.10
-"""With fewer rows than this the error says little, and sigma is at least this: assumed."""
+"""Rows from which the error gives the standard deviation, and the least standard deviation with fewer. Assumption."""
 
 EXACT = 0.05
-"""Relative error below which it does not matter how well a row was read: runs of the same benchmark differ by it."""
+"""Relative reading error below which all rows have equal weight, as runs of one benchmark differ by as much."""
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Measured collectives, and what is known of the links they ran over.
+class MeasuredCollectives:
+    """Measured collectives and the links that they ran over.
 
     Attributes:
         rows: The collectives.
-        fabrics: What they were measured on, by name.
-        links: All kinds of link they may need, by name.
+        fabrics: Fabrics that they were measured on, by name.
+        links: All kinds of link that the fabrics may need, by name.
         to_fit: Names of the links to fit, from the inside out.
     """
 
@@ -81,7 +88,12 @@ class Measured:
 
 @dataclass(frozen=True)
 class LinkFit:
-    """Fitted links, and the median relative error of sizes that were held out; None where nothing could be."""
+    """Links fitted to measured collectives.
+
+    Attributes:
+        links: The fitted links.
+        held_out_median: Median relative error on held-out sizes. None where no size could be held out.
+    """
 
     links: list[Link]
     held_out_median: float | None
@@ -92,39 +104,38 @@ class LinkParameters:
     """The procedure: see `calibrate.protocol`.
 
     Attributes:
-        table: `collectives.csv` of `triplepoint doctor`, of one cluster; or a table of fabrics that
-            `collectives/fabrics.yaml` describes, for the kinds of link themselves.
+        table: `collectives.csv` of `triplepoint doctor`, or a table of fabrics in `collectives/fabrics.yaml`.
         config: Folder of the configuration.
     """
 
     table: Path
     config: Path
 
-    def read(self) -> Measured:
-        """Return the table's rows. Raises `UserError` if it is missing or of other fabrics."""
-        names = _fabrics_named(self.table)
-        described = read_fabrics(self.config)
-        if not names or not names <= set(described):
-            return _of_cluster(names, self.table, self.config)
-        rows = read_rows(described, self.table)
+    def read(self) -> MeasuredCollectives:
+        """Return the table's rows. Raises `UserError` if the table is missing or of unknown fabrics."""
+        names = _fabric_names(self.table)
+        fabrics = read_fabrics(self.config)
+        if not names or not names <= set(fabrics):
+            return _read_cluster(names, self.table, self.config)
+        rows = read_rows(fabrics, self.table)
         kinds = (self.config / "collectives" / "links").glob("*.yaml")
         links = {path.stem: load_link(path.stem, self.config) for path in sorted(kinds)}
-        return Measured(rows, described, links, sorted({described[row.fabric].link for row in rows}))
+        return MeasuredCollectives(rows, fabrics, links, sorted({fabrics[row.fabric].link for row in rows}))
 
-    def fit(self, measured: Measured) -> LinkFit:
-        """Return the links, and the error of every other size by a fit to the sizes between."""
+    def fit(self, measured: MeasuredCollectives) -> LinkFit:
+        """Return the links, and the error on every other size by a fit to the sizes between."""
         fitted = fit_collectives(measured.rows, measured.fabrics, measured.links)
         errors: list[float] = []
         for first in (0, 1):
             held_out = every_other_size(measured.rows, first)
-            seen = [row for row in measured.rows if row not in held_out]
-            blind = fit_collectives(seen, measured.fabrics, measured.links)
+            rest = [row for row in measured.rows if row not in held_out]
+            blind = fit_collectives(rest, measured.fabrics, measured.links)
             errors += log_errors([row for row in measured.rows if row in held_out], measured.fabrics, blind)
         median = statistics.median(abs(exp(error) - 1) for error in errors) if errors else None
         return LinkFit([fitted[name] for name in measured.to_fit], median)
 
     def report(self, fitted: LinkFit) -> list[str]:
-        """Return lines on every link, how to simulate with it, and the error of sizes held out."""
+        """Return lines of text on every link, on how to simulate with it, and on the held-out error."""
         lines = []
         for link in fitted.links:
             lines.append(f"{self._path(link)}: {link.fitted_to}")
@@ -145,27 +156,27 @@ class LinkParameters:
 
 
 class MeasuredFabric(Strict):
-    """What rows were measured on."""
+    """Fabric that collectives were measured on."""
 
     scale_up: str
     """Kind of link inside the node."""
     scale_up_bandwidth: Annotated[float, Field(gt=0)]
-    """Of one GPU, one direction. Unit: byte/s."""
+    """Scale-up bandwidth of one GPU, one direction. Unit: byte/s."""
     gpus_per_node: Annotated[int, Field(gt=0)]
-    """GPUs of a node."""
+    """GPUs per node."""
     has_reduction: bool = False
-    """Whether NVLink's switches reduce."""
+    """Whether the NVLink switches reduce."""
     network: str | None = None
-    """Kind of link between nodes."""
+    """Kind of link between nodes; null where all GPUs are on one node."""
     node_bandwidth: float = 0.0
-    """All adapters of a node, one direction. Unit: byte/s."""
+    """Bandwidth of all adapters of a node together, one direction. Unit: byte/s."""
     network_reduces: bool = False
-    """Whether the network's switches reduce."""
+    """Whether the network switches reduce."""
     source: str
-    """Where it is said, or what is assumed."""
+    """Source of the description, or the assumption made."""
 
     def fabric(self, links: Links) -> Fabric:
-        """Return the levels with links as they are just now."""
+        """Return the levels of the fabric with the given links."""
         inside = scale_up_levels(links[self.scale_up], self.gpus_per_node, self.scale_up_bandwidth, self.has_reduction)
         if self.network is None:
             return Fabric(inside)
@@ -174,7 +185,7 @@ class MeasuredFabric(Strict):
 
     @property
     def link(self) -> str:
-        """Kind of link at the outermost level: the one the rows are fitted for."""
+        """Kind of link at the outermost level, the one that is fitted to the fabric's rows."""
         return self.network or self.scale_up
 
 
@@ -183,12 +194,12 @@ class Row:
     """One measured collective.
 
     Attributes:
-        fabric: Name of what it was measured on.
-        kind: Of the collective.
-        num_gpus: Size of the group, stride 1.
+        fabric: Name of the fabric that it was measured on.
+        kind: Kind of the collective.
+        num_gpus: Size of the group, whose ranks have stride 1.
         num_bytes: Size of the collective. Unit: byte.
-        time_s: How long it took. Unit: s.
-        read_error: Relative error it was read with off a plot; 0 if it was printed.
+        time_s: Duration. Unit: s.
+        read_error: Relative error of reading the value off a plot; 0 if it was printed.
         source: Short name of the source.
     """
 
@@ -202,15 +213,16 @@ class Row:
 
 
 def read_fabrics(config: Path) -> dict[str, MeasuredFabric]:
-    """Return what was measured on, by name. Raises `UserError` if the file is wrong."""
+    """Read the fabrics of `collectives/fabrics.yaml`, by name. Raises `UserError` if the file is invalid."""
     path = config / "collectives" / "fabrics.yaml"
     return {name: parse(MeasuredFabric, content, f"{path}: {name}") for name, content in read_yaml(path).items()}
 
 
 def read_rows(fabrics: Mapping[str, MeasuredFabric], path: Path) -> list[Row]:
-    """Return measured collectives from a table.
+    """Read measured collectives from a table.
 
-    `GB/s` is bus bandwidth; `GB/s crossing` what leaves the node, or the GPU within one, over time; `us` time.
+    Its units are `GB/s`, bus bandwidth; `GB/s crossing`, bytes that leave the node (within one node: the GPU) over
+    time; and `us`, time.
 
     Raises:
         UserError: If a row names an unknown fabric or has no number where one is due.
@@ -234,7 +246,7 @@ def _row(cells: Mapping[str, str], fabrics: Mapping[str, MeasuredFabric], where:
     time_s = value / US_PER_S
     if cells["unit"] != "us":
         outside = num_gpus - fabrics[cells["fabric"]].gpus_per_node
-        # Within one node all but a rank's own part leaves the GPU.
+        # Within one node, all but a rank's own shard leaves the GPU.
         crossing = (outside if outside > 0 else num_gpus - 1) / num_gpus
         factor = float(bus_factor(kind, num_gpus)) if cells["unit"] == "GB/s" else crossing
         time_s = num_bytes * factor / (value * GIGA)
@@ -242,21 +254,21 @@ def _row(cells: Mapping[str, str], fabrics: Mapping[str, MeasuredFabric], where:
 
 
 def log_errors(rows: Sequence[Row], fabrics: Mapping[str, MeasuredFabric], links: Links) -> list[float]:
-    """Return the logarithm of modelled over measured time of each row."""
+    """Return the logarithm of modelled over measured time, in the order of the rows."""
     errors: list[float] = Curves(rows).log_errors(fabrics, links).tolist()
     return errors
 
 
 class Curves:
-    """Measured collectives by fabric, kind and size of the group, the sizes of each as one array."""
+    """Measured collectives grouped by fabric, kind and group size, to model all sizes of a group in one call."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        of_curve = defaultdict(list)
-        for place, row in enumerate(rows):
-            of_curve[(row.fabric, row.kind, Group(row.num_gpus, 1))].append(place)
+        curves = defaultdict(list)
+        for index, row in enumerate(rows):
+            curves[(row.fabric, row.kind, Group(row.num_gpus, 1))].append(index)
         self._sizes = {
-            curve: (np.array(places), np.array([float(rows[place].num_bytes) for place in places]))
-            for curve, places in of_curve.items()
+            curve: (np.array(indices), np.array([float(rows[index].num_bytes) for index in indices]))
+            for curve, indices in curves.items()
         }
         self._measured = np.log([row.time_s for row in rows])
 
@@ -266,13 +278,13 @@ class Curves:
             name: CollectiveModel(fabrics[name].fabric(links), links) for name in {name for name, *_ in self._sizes}
         }
         modelled = np.empty_like(self._measured)
-        for (name, kind, group), (places, sizes) in self._sizes.items():
-            modelled[places] = models[name].times_s(kind, sizes, group)
+        for (name, kind, group), (indices, sizes) in self._sizes.items():
+            modelled[indices] = models[name].times_s(kind, sizes, group)
         return np.log(modelled) - self._measured
 
 
 def every_other_size(rows: Sequence[Row], first: int) -> set[Row]:
-    """Return every second size of each curve, from the smallest (`first` 0) or the one after (1)."""
+    """Return the rows of every second size of each curve, from the smallest (`first` 0) or the second size (1)."""
     curves = defaultdict(list)
     for row in rows:
         curves[(row.fabric, row.kind, row.num_gpus, row.source)].append(row)
@@ -281,35 +293,39 @@ def every_other_size(rows: Sequence[Row], first: int) -> set[Row]:
 
 
 def fit_collectives(rows: Sequence[Row], fabrics: Mapping[str, MeasuredFabric], links: Links) -> dict[str, Link]:
-    """Return links whose parameters with a prior are fitted to measured collectives, with what is left over as sigma.
+    """Fit the parameters of links that have a prior to measured collectives, and set sigma to the residual error.
 
-    A link is fitted to the rows where it is the outermost, so links inside a node come before the network.
+    A link is fitted to the rows of fabrics whose outermost link it is. Links inside a node are fitted first, then
+    those of networks.
 
     Args:
         rows: Measured collectives.
-        fabrics: What they were measured on.
-        links: All kinds of link; of those to fit, the priors count and not the values. Without rows they are the prior.
+        fabrics: Fabrics that they were measured on, by name.
+        links: All kinds of link, by name.
+
+    Returns:
+        All links by name. A link without rows gets the values of its prior.
     """
     fitted = {name: link.model_copy(update=link.prior) for name, link in links.items()}
     for name in sorted(links, key=lambda name: links[name].is_network):
-        of_link = [row for row in rows if fabrics[row.fabric].link == name]
-        if of_link:
-            fitted[name] = _described(_fit_link(of_link, fabrics, fitted, name), of_link, fabrics, fitted)
+        link_rows = [row for row in rows if fabrics[row.fabric].link == name]
+        if link_rows:
+            fitted[name] = _with_errors(_fit_link(link_rows, fabrics, fitted, name), link_rows, fabrics, fitted)
     return fitted
 
 
-def _described(link: Link, rows: Sequence[Row], fabrics: Mapping[str, MeasuredFabric], links: Links) -> Link:
-    """Return a fitted link with how well it fits: above 1 MiB, where there is any."""
+def _with_errors(link: Link, rows: Sequence[Row], fabrics: Mapping[str, MeasuredFabric], links: Links) -> Link:
+    """Return a fitted link with its error on sizes above 1 MiB, or on all sizes where none is larger."""
     large = [row for row in rows if row.num_bytes > MIB] or rows
     errors = log_errors(large, fabrics, {**links, link.name: link})
     median = statistics.median(abs(exp(error) - 1) for error in errors)
     sources = ", ".join(sorted({row.source for row in rows}))
     fitted_to = f"{len(rows)} rows of {sources}; median error of the {len(large)} largest {median:.1%}"
-    spread = max(LEAST_SIGMA, robust_sigma(errors)) if len(large) >= ENOUGH else max(FEW_SIGMA, median)
+    sigma = max(LEAST_SIGMA, robust_sigma(errors)) if len(large) >= ENOUGH else max(FEW_SIGMA, median)
     sizes = [row.num_bytes for row in rows]
     return link.model_copy(
         update={
-            "sigma": spread,
+            "sigma": sigma,
             "min_bytes": min(sizes),
             "max_bytes": max(sizes),
             "max_gpus": max(row.num_gpus for row in rows),
@@ -319,7 +335,7 @@ def _described(link: Link, rows: Sequence[Row], fabrics: Mapping[str, MeasuredFa
 
 
 def link_file(link: Link) -> str:
-    """Return the content of a link's file, numbers to four digits."""
+    """Return the text of a link's file, with numbers to four digits."""
     content = link.model_dump(exclude_defaults=True).items()
     return to_yaml({key: rounded(value, 4) if isinstance(value, float) else value for key, value in content})
 
@@ -330,45 +346,53 @@ def _fit_link(rows: Sequence[Row], fabrics: Mapping[str, MeasuredFabric], links:
     curves = Curves(rows)
 
     def loss(link: Link) -> float:
-        missed = float(weights @ np.abs(curves.log_errors(fabrics, links | {name: link})))
-        strayed = sum(abs(log(getattr(link, parameter) / value)) for parameter, value in prior.items())
-        return missed + PRIOR_WEIGHT * strayed
+        row_loss = float(weights @ np.abs(curves.log_errors(fabrics, links | {name: link})))
+        prior_loss = sum(abs(log(getattr(link, parameter) / value)) for parameter, value in prior.items())
+        return row_loss + PRIOR_WEIGHT * prior_loss
 
     starts = [links[name].model_copy(update=start) for start in STARTS if set(start) <= set(prior)]
-    nearest_start = min((_descend(start, list(prior), loss, "Powell") for start in [links[name], *starts]), key=loss)
-    # Powell's method moves one parameter at a time: where two trade against each other it stops too early.
-    return _descend(nearest_start, list(prior), loss, "Nelder-Mead")
+    best = min((_minimise(start, list(prior), loss, "Powell") for start in [links[name], *starts]), key=loss)
+    # Powell's method moves one parameter at a time, and stops too early where two trade against each other.
+    return _minimise(best, list(prior), loss, "Nelder-Mead")
 
 
-def _descend(link: Link, parameters: Sequence[str], loss: Callable[[Link], float], method: str) -> Link:
-    """Return the link with the least loss downhill from one; the loss has kinks, and so no slopes to follow."""
+def _minimise(link: Link, parameters: Sequence[str], loss: Callable[[Link], float], method: str) -> Link:
+    """Return the link with the least loss, downhill from `link`. The loss has kinks, so the search takes no slopes."""
     from scipy.optimize import minimize
 
     start = np.log([getattr(link, parameter) for parameter in parameters])
-    most = [
-        0.0 if "efficiency" in parameter else at + FARTHEST for parameter, at in zip(parameters, start, strict=True)
+    upper = [
+        0.0 if "efficiency" in parameter else value + FARTHEST
+        for parameter, value in zip(parameters, start, strict=True)
     ]
 
-    def moved(at: FloatArray) -> Link:
-        return link.model_copy(update=dict(zip(parameters, np.exp(at).tolist(), strict=True)))
+    def with_parameters(logs: FloatArray) -> Link:
+        return link.model_copy(update=dict(zip(parameters, np.exp(logs).tolist(), strict=True)))
 
-    bounds = list(zip(start - FARTHEST, most, strict=True))
-    best = minimize(lambda at: loss(moved(at)), start, method=method, bounds=bounds, options=NEAR_ENOUGH[method])
-    return moved(best.x)
+    best = minimize(
+        lambda logs: loss(with_parameters(logs)), start, method=method,
+        bounds=list(zip(start - FARTHEST, upper, strict=True)), options=TOLERANCES[method],
+    )  # fmt: skip
+    return with_parameters(best.x)
 
 
-def _fabrics_named(table: Path) -> set[str]:
-    """Return the fabrics a table names. Raises `UserError` if there is no such file, or it is no such table."""
+def _fabric_names(table: Path) -> set[str]:
+    """Return the names of fabrics in a table. Raises `UserError` if the file is missing or lacks a column."""
     if not table.exists():
         raise UserError(f"{table}: no such file; write one with 'triplepoint doctor --cluster NAME --measure'")
     return {row["fabric"] for _, row in read_measured(table, _COLUMNS)}
 
 
-def _of_cluster(names: set[str], table: Path, config: Path) -> Measured:
-    """Return a table of one cluster, its links as their kind is known.
+def _read_cluster(names: set[str], table: Path, config: Path) -> MeasuredCollectives:
+    """Read a table of one cluster, with the kinds of its links as priors.
+
+    Args:
+        names: Names of fabrics in the table.
+        table: The table.
+        config: Folder of the configuration.
 
     Raises:
-        UserError: If it has no rows, or is not of one cluster of the configuration.
+        UserError: If the table has no rows or is not of one cluster in the configuration.
     """
     clusters = {fabric.rpartition("-")[0] for fabric in names}
     if len(clusters) != 1 or "" in clusters or not {fabric.rpartition("-")[2] for fabric in names} <= set(LEVELS):
@@ -381,36 +405,43 @@ def _of_cluster(names: set[str], table: Path, config: Path) -> Measured:
     catalogue = Catalogue(config)
     cluster = catalogue.cluster(name, table)
     gpu = catalogue.gpu_of(cluster)
-    bases = {level: load_link(_base(cluster, gpu, level, config), config) for level in LEVELS}
-    links = {f"{name}-{level}": _renamed(base, f"{name}-{level}") for level, base in bases.items()}
+    kinds = {level: load_link(_link_kind(gpu, level), config) for level in LEVELS}
+    links = {f"{name}-{level}": _cluster_link(kind, f"{name}-{level}") for level, kind in kinds.items()}
     rows = read_rows({fabric: _fabric(cluster, gpu, links, fabric, {}) for fabric in levels}, table)
-    fabrics = {fabric: _fabric(cluster, gpu, links, fabric, _fastest(rows)) for fabric in levels}
-    return Measured(rows, fabrics, links, levels)
+    fabrics = {fabric: _fabric(cluster, gpu, links, fabric, _best_bandwidths(rows)) for fabric in levels}
+    return MeasuredCollectives(rows, fabrics, links, levels)
 
 
-def _base(cluster: ClusterConfig, gpu: GpuConfig | None, level: str, config: Path) -> str:
-    """Return the kind of link that a level is one of."""
+def _link_kind(gpu: GpuConfig | None, level: str) -> str:
+    """Return the kind of link at a level of a cluster, by its GPU type."""
     if level == "network":
         return CPU_NETWORK if gpu is None else NETWORK
     return CPU_LINK if gpu is None else gpu.scale_up_link
 
 
-def _renamed(base: Link, name: str) -> Link:
-    """Return a kind of link as a cluster's own, with what is known of the kind as prior."""
-    parameters = [*FITTED, *(parameter for parameter in base.prior if parameter not in FITTED)]
-    prior = {parameter: value for parameter in parameters if (value := getattr(base, parameter)) > 0}
-    return base.model_copy(
-        update={"name": name, "prior": prior, "source": f"priors and the rest: {base.name} as fitted"}
+def _cluster_link(kind: Link, name: str) -> Link:
+    """Return a cluster's own link, whose priors are the values of its kind."""
+    parameters = [*FITTED, *(parameter for parameter in kind.prior if parameter not in FITTED)]
+    prior = {parameter: value for parameter in parameters if (value := getattr(kind, parameter)) > 0}
+    return kind.model_copy(
+        update={"name": name, "prior": prior, "source": f"priors and the rest: {kind.name} as fitted"}
     )
 
 
 def _fabric(
     cluster: ClusterConfig, gpu: GpuConfig | None, links: Mapping[str, Link], fabric: str, fastest: Mapping[str, float]
 ) -> MeasuredFabric:
-    """Return what a level was measured on; for processors its best bandwidth, in `fastest`, stands for that described.
+    """Return the fabric of one level of a cluster.
+
+    Args:
+        cluster: The cluster.
+        gpu: Its GPU type; None for a cluster of CPUs.
+        links: Links of the cluster by name.
+        fabric: Name of the fabric, `<cluster>-<level>`.
+        fastest: Best measured bandwidth by fabric, which a cluster of CPUs takes as its bandwidth. Unit: byte/s.
 
     Raises:
-        UserError: If the adapters of a network are not described.
+        UserError: If the cluster has no description of its network adapters.
     """
     node = f"{cluster.name}-node"
     scale_up = gpu.scale_up_bandwidth.value if gpu else fastest.get(node, 1e9)
@@ -430,8 +461,8 @@ def _fabric(
     return MeasuredFabric.model_validate(common | {"network": fabric, "node_bandwidth": bandwidth})
 
 
-def _fastest(rows: list[Row]) -> dict[str, float]:
-    """Return the best bandwidth of each fabric. Unit: byte/s."""
+def _best_bandwidths(rows: list[Row]) -> dict[str, float]:
+    """Return the best bus bandwidth on each fabric. Unit: byte/s."""
     fastest: dict[str, float] = {}
     for row in rows:
         rate = float(bus_factor(row.kind, row.num_gpus)) * row.num_bytes / row.time_s

@@ -1,6 +1,6 @@
-"""Calibrates the intervals of predicted inference to measured batches, for `triplepoint calibrate --inference`.
+"""Fit of prediction intervals of inference to measured batches, for `triplepoint calibrate --inference`.
 
-No constant is fitted to them: times are those of the tables of kernels and collectives.
+No constant is fitted here. Predicted times come from the models of kernels and collectives.
 """
 
 import math
@@ -32,7 +32,7 @@ class InferenceIntervals:
     """The procedure: see `calibrate.protocol`.
 
     Attributes:
-        table: CSV of measured batches, columns as `read_cases` has them.
+        table: CSV of measured batches, with the columns that `read_cases` describes.
         config: Folder of the configuration.
     """
 
@@ -40,25 +40,28 @@ class InferenceIntervals:
     config: Path
 
     def read(self) -> list["ServingCase"]:
-        """Return the batches, those left out among them."""
+        """Return all batches, also those that `left_out` excludes."""
         return read_cases(self.table, self.config)
 
     def fit(self, measured: list["ServingCase"]) -> ServingCalibration:
-        """Return the intervals, from errors of models that are held out."""
+        """Return the intervals, from errors on held-out models. Raises `UserError` with fewer than two models."""
         cases = [case for case in measured if not case.left_out]
         if len({case.job.model.name for case in cases}) < 2:
-            raise UserError(f"{self.table}: batches of fewer than two models; intervals come from a model held out")
+            raise UserError(
+                f"{self.table}: fewer than two models have batches; intervals are measured on a model left out of the "
+                "fit, so add rows of another model"
+            )
         reasons = list(dict.fromkeys(case.left_out for case in measured if case.left_out))
         fitted_to = ", without ".join([str(self.table), *([" and ".join(reasons)] if reasons else [])])
         return fit(cases, fitted_to, Calibration.load(self.config).fitted.widths.stack)
 
     def report(self, fitted: ServingCalibration) -> list[str]:
-        """Return a line on the rows and the quantile of errors of models held out."""
+        """Return a line of text on the rows and the quantile of errors on held-out models."""
         rows, quantile = fitted.fitted.num_rows, fitted.fitted.quantile
         return [f"{self._target}: intervals from {rows} batches; quantile of models held out {quantile:.2f}"]
 
     def files(self, fitted: ServingCalibration) -> dict[Path, str]:
-        """Return `inference.yaml`."""
+        """Return the text of `inference.yaml`."""
         return {self._target: _HEADER + to_yaml(fitted.fitted.model_dump(mode="json"), width=160, flow=None)}
 
     @property
@@ -71,12 +74,12 @@ class ServingCase:
     """One measured batch.
 
     Attributes:
-        job: What ran.
-        serving: What was asked.
-        step: What is predicted.
-        log_error: Of the prediction.
-        is_first_token: Whether the time to the first token was measured, else that of the whole batch.
-        left_out: Why intervals are not made from it; empty where they are.
+        job: Model, layout and GPU type.
+        serving: Prompt, output and batch size.
+        step: Prediction.
+        log_error: Logarithm of predicted over measured time.
+        is_first_token: Whether the time to the first token was measured, instead of the whole batch.
+        left_out: Reason to exclude the batch from the fit; empty where it is included.
     """
 
     job: Job
@@ -87,21 +90,21 @@ class ServingCase:
     left_out: str = ""
 
     def score(self, calibration: ServingCalibration) -> float:
-        """Return the error in scales: absolute, in log."""
-        first, _, whole = calibration.scales(self.job, self.serving, self.step)
-        return abs(self.log_error) / (first if self.is_first_token else whole)
+        """Return the absolute log error over its scale in a calibration."""
+        first_token, _, whole = calibration.scales(self.job, self.serving, self.step)
+        return abs(self.log_error) / (first_token if self.is_first_token else whole)
 
 
 def read_cases(table: Path, config: Path) -> list[ServingCase]:
-    """Return measured batches, each with what is predicted of it.
+    """Read measured batches, and predict each.
 
     Args:
         table: CSV with columns gpu, precision, model, batch_size, tp, prompt_tokens, output_tokens, framework, one of
-            tokens_per_s_per_gpu and time_to_first_token_s, and left_out: a reason, or empty.
+            tokens_per_s_per_gpu and time_to_first_token_s, and left_out, a reason or empty.
         config: Folder of the configuration.
 
     Raises:
-        UserError: If the table is missing, or a row is not complete or of an unknown model.
+        UserError: If the table is missing, or a row is incomplete or of an unknown model.
     """
     catalogue = Catalogue(config)
     cases = []
@@ -143,27 +146,28 @@ def _case(row: dict[str, str], catalogue: Catalogue, config: Path) -> ServingCas
 
 
 def fit(cases: Sequence[ServingCase], fitted_to: str, unknown_stack_spread: float) -> ServingCalibration:
-    """Return what some measured rows say of the errors of others; each is seen from those of other models.
+    """Return the quantile of errors, each predicted from the rows of other models, and the measured configurations.
 
     Args:
-        cases: The rows, of two models or more.
-        fitted_to: What they are, in words.
-        unknown_stack_spread: What is not known of software that was not measured.
+        cases: Measured rows of at least two models.
+        fitted_to: Description of the rows.
+        unknown_stack_spread: Standard deviation, in log, of an unmeasured software stack.
     """
     size = Counter(_cluster(case) for case in cases)
     scores, weights = [], []
     for case in cases:
         others = [other for other in cases if other.job.model.name != case.job.model.name]
-        scores.append(case.score(_with_places(others, fitted_to, unknown_stack_spread, 1.0)))
-        # As in training: rows of one model on one GPU type are nearly one row.
+        scores.append(case.score(_calibration(others, fitted_to, unknown_stack_spread, 1.0)))
+        # Rows of one model on one GPU type are nearly one row, as in training.
         weights.append(1 / math.sqrt(size[_cluster(case)]))
     quantile = round(conformal_quantile(scores, weights), 4)
-    return _with_places(cases, fitted_to, unknown_stack_spread, quantile)
+    return _calibration(cases, fitted_to, unknown_stack_spread, quantile)
 
 
-def _with_places(
+def _calibration(
     cases: Sequence[ServingCase], fitted_to: str, unknown_stack_spread: float, quantile: float
 ) -> ServingCalibration:
+    """Return the calibration with the configurations of the cases and the given quantile."""
     places = {place_of(case.job, case.serving): None for case in cases}
     fitted = FittedServing(fitted_to=fitted_to, num_rows=len(cases), quantile=quantile, places=list(places))
     return ServingCalibration(fitted, unknown_stack_spread)

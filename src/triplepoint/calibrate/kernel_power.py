@@ -1,13 +1,13 @@
-"""Fits the power of kernel classes to tables of short tests, read by a sensor that averages over a window.
+"""Fit of the power of kernel classes to tables of short tests, measured by a sensor that averages over a window.
 
-A test repeats one kernel for a second or less, and its reading is the mean of a few running means of the driver. These
-also hold what ran before: the pause in which the test was prepared, and earlier tests of the same GPU. So a table is
-read as a series. Each kernel draws
+A test repeats one kernel for a second or less, and its reading is the mean of a few running means of the driver. The
+running means include time before the test: the pause in which it was prepared, and earlier tests of the same GPU. A
+table is therefore modelled as a series. Each kernel draws
 
     P = min(limit, awake + sum(energy per operation or byte * rate))
 
-Nobody wrote down how long a pause was. That of a row is taken from the readings of the two tests beside it on the same
-GPU, never from its own.
+The tables do not give the pauses. The pause of a row follows from the readings of the previous and the next test on the
+same GPU, never from its own reading.
 """
 
 from collections.abc import Sequence
@@ -16,41 +16,43 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from triplepoint.calibrate.protocol import Optimum, least_squares
+from triplepoint.calibrate.protocol import Optimum, least_squares, soft
 from triplepoint.power_sensor import mean_before
 from triplepoint.simulate.power.gpu import Float, Int64
 
 WINDOW_S = 1.0
-"""Of `nvmlDeviceGetPowerUsage` on Hopper. Source: arXiv:2312.02741; tests of known length agree."""
+"""Window of `nvmlDeviceGetPowerUsage` on Hopper. Source: arXiv:2312.02741; tests of known length agree. Unit: s."""
 READ_EVERY_S = 0.1003
-"""Between two reads of a test; the number of reads follows from decimals of the means."""
+"""Time between two reads of a test. The number of reads follows from the decimals of the means. Unit: s."""
 LIMIT_W = 700.0
 """Power limit in the tables. Unit: W."""
 REST_W = 130.0
-"""With clocks up and nothing running: what the shortest tests after long pauses read. Unit: W."""
+"""Power at high clocks without a kernel: the reading of the shortest tests after long pauses. Unit: W."""
 _NOISE = 0.05
-"""Relative error from which a reading counts less: beyond it, mostly a pause was judged wrongly. Assumption."""
+"""Relative error above which a reading counts less, as its pause is then mostly wrong. Assumption."""
 _PRIOR = 1.0
-"""Standard deviation of the logarithm of a number before the fit: what no row says something of stays where it was."""
-_ROUNDS = 4
+"""Prior standard deviation of the logarithm of a parameter, which keeps parameters that no row determines."""
+_ITERATIONS = 4
+"""Iterations between pauses and power."""
 _PAUSES_S = np.concatenate([np.arange(0.015, 0.045, 0.005), np.arange(0.06, 0.3, 0.04), np.arange(0.3, 0.85, 0.05),
                             [0.9, 1.0, 1.2]])  # fmt: skip
-"""Pauses that are tried; beyond the window, longer ones are all the same."""
+"""Pauses to try. Pauses longer than the window all have the same effect. Unit: s."""
 _FIRST_PAUSE_S = 3.0
+"""Pause before the first test of a series. Unit: s."""
 
 
 @dataclass(frozen=True, eq=False)
 class KernelTests:
-    """Tests of kernels, in the order in which each GPU ran them; arrays of shape (num_rows,) unless said otherwise.
+    """Tests of kernels, in the order in which each GPU ran them; arrays of shape (num_rows,) unless stated.
 
     Attributes:
-        series: Numbered series of tests on one GPU with nothing missing; rows of a series are together.
-        kind: Numbered kinds of tests that are prepared alike: a pause is taken from tests of the same kind.
-        warm_s: Time of runs before the first read. Unit: s.
+        series: Number of the series of consecutive tests on one GPU; rows of a series are contiguous.
+        kind: Number of the kind of preparation. Tests of one kind have similar pauses.
+        warm_s: Run time before the first read. Unit: s.
         test_s: Time from the first read to the end. Unit: s.
-        rates: What a kernel does in a second, by what is charged; shape (num_rows, num_charged). Unit: 1e12/s.
+        rates: Rate of each kind of operation or byte that has an energy; shape (num_rows, num_charged). Unit: 1e12/s.
         reading_w: Mean of the reads. Unit: W.
-        is_fitted: Whether the fit may see the reading.
+        is_fitted: Whether the fit uses the reading; the others are held out.
     """
 
     series: Int64
@@ -67,9 +69,9 @@ class KernelPower:
     """Power of a kernel class.
 
     Attributes:
-        awake_w: Power of a GPU on which a kernel runs that does nothing else. Unit: W.
-        energy_pj: Energy of each operation or byte, in the order of `KernelTests.rates`. Unit: pJ.
-        sigma: Standard deviations of both, in their order.
+        awake_w: Power of a GPU that runs a kernel without operations or memory traffic. Unit: W.
+        energy_pj: Energy of each kind of operation or byte, in the order of `KernelTests.rates`. Unit: pJ.
+        sigma: Standard deviations of `awake_w` and then `energy_pj`.
     """
 
     awake_w: float
@@ -77,84 +79,87 @@ class KernelPower:
     sigma: tuple[float, ...] = ()
 
     def power_w(self, rates: Float) -> Float:
-        """Return the mean power of kernels under the limit; `rates` as `KernelTests` has them. Unit: W."""
+        """Return the mean power of kernels under the power limit; `rates` as in `KernelTests`. Unit: W."""
         return np.asarray(np.minimum(self.awake_w + rates @ np.array(self.energy_pj), LIMIT_W))
 
 
 def readings_w(tests: KernelTests, power_w: Float, pause_s: Float) -> Float:
-    """Return what the sensor shows as the mean of each test.
+    """Return the modelled mean reading of each test; shape (num_rows,). Unit: W.
 
     Args:
-        tests: The tests.
+        tests: Tests of kernels.
         power_w: Power of each kernel; shape (num_rows,). Unit: W.
-        pause_s: Time at rest before each test; shape (num_rows,). Unit: s.
+        pause_s: Idle time before each test; shape (num_rows,). Unit: s.
     """
     is_first = np.append(True, tests.series[1:] != tests.series[:-1])
     pause_s = np.where(is_first, _FIRST_PAUSE_S, pause_s)
-    lasts_s = np.stack([pause_s, tests.warm_s + tests.test_s], axis=1).ravel()
-    ends_s = np.cumsum(lasts_s)
+    durations_s = np.stack([pause_s, tests.warm_s + tests.test_s], axis=1).ravel()
+    ends_s = np.cumsum(durations_s)
     watts = np.stack([np.full_like(power_w, REST_W), power_w], axis=1).ravel()
     start_s = ends_s[1::2] - tests.test_s
     num_reads = np.floor(tests.test_s / READ_EVERY_S).astype(int) + 1
     row = np.repeat(np.arange(len(power_w)), num_reads)
-    within = np.arange(len(row)) - np.repeat(np.cumsum(num_reads) - num_reads, num_reads)
-    shown = mean_before(ends_s, watts, start_s[row] + within * READ_EVERY_S, WINDOW_S)
-    return np.asarray(np.bincount(row, shown) / num_reads)
+    index_in_test = np.arange(len(row)) - np.repeat(np.cumsum(num_reads) - num_reads, num_reads)
+    read_w = mean_before(ends_s, watts, start_s[row] + index_in_test * READ_EVERY_S, WINDOW_S)
+    return np.asarray(np.bincount(row, read_w) / num_reads)
 
 
 def find_pauses(tests: KernelTests, power_w: Float, pause_s: Float) -> Float:
-    """Return the pauses before tests that explain the tests beside them; shape (num_rows,). Unit: s.
+    """Find the pauses before tests that explain the readings of neighbouring tests; shape (num_rows,). Unit: s.
 
     Args:
-        tests: The tests.
-        power_w: Power of each kernel. Unit: W.
-        pause_s: Where to begin. Unit: s.
+        tests: Tests of kernels.
+        power_w: Power of each kernel; shape (num_rows,). Unit: W.
+        pause_s: Pauses to start from; shape (num_rows,). Unit: s.
     """
-    own = pause_s.copy()
-    # In turns, so that a pause is not changed together with the one before it.
-    for turn in (0, 1):
-        is_turn = np.arange(len(own)) % 2 == turn
-        shown = [readings_w(tests, power_w, np.where(is_turn, one, own)) for one in _PAUSES_S]
-        error = np.abs(np.log(np.stack(shown) / tests.reading_w))
-        own = np.where(is_turn, _PAUSES_S[np.argmin(error, axis=0)], own)
-    return _of_neighbours(tests, own)
+    best_s = pause_s.copy()
+    # Even and odd rows take turns, so that a pause and the previous one do not change together.
+    for parity in (0, 1):
+        is_turn = np.arange(len(best_s)) % 2 == parity
+        modelled = [readings_w(tests, power_w, np.where(is_turn, tried_s, best_s)) for tried_s in _PAUSES_S]
+        error = np.abs(np.log(np.stack(modelled) / tests.reading_w))
+        best_s = np.where(is_turn, _PAUSES_S[np.argmin(error, axis=0)], best_s)
+    return _neighbour_mean(tests, best_s)
 
 
-def _of_neighbours(tests: KernelTests, own: Float) -> Float:
-    """Return the mean of the tests of the same kind next before and after each one; of one of them at an end."""
-    order = np.lexsort([np.arange(len(own)), tests.kind, tests.series])
-    place, ordered = tests.series[order] * (tests.kind.max() + 1) + tests.kind[order], own[order]
-    is_same = place[1:] == place[:-1]
-    total, count = np.zeros_like(own), np.zeros_like(own)
+def _neighbour_mean(tests: KernelTests, values: Float) -> Float:
+    """Return for each test the mean over the previous and the next test of its kind and series; shape (num_rows,).
+
+    The median over all tests where there is no such neighbour.
+    """
+    order = np.lexsort([np.arange(len(values)), tests.kind, tests.series])
+    group, ordered = tests.series[order] * (tests.kind.max() + 1) + tests.kind[order], values[order]
+    is_same = group[1:] == group[:-1]
+    total, count = np.zeros_like(values), np.zeros_like(values)
     total[1:] += np.where(is_same, ordered[:-1], 0.0)
     total[:-1] += np.where(is_same, ordered[1:], 0.0)
     count[1:] += is_same
     count[:-1] += is_same
-    found = np.empty_like(own)
-    found[order] = np.where(count > 0, total / np.maximum(count, 1.0), np.median(own))
-    return found
+    means = np.empty_like(values)
+    means[order] = np.where(count > 0, total / np.maximum(count, 1.0), np.median(values))
+    return means
 
 
 def fit_kernel_power(tests: KernelTests, start: KernelPower) -> tuple[KernelPower, Float]:
-    """Return the power of a kernel class fitted to the rows that may be seen, and the error of every row.
+    """Fit the power of a kernel class to the tests that are not held out.
 
     Args:
-        tests: The tests.
-        start: Where the search begins.
+        tests: Tests of kernels.
+        start: Power at which the search starts; also the mean of the prior.
 
     Returns:
-        The power, and modelled over measured reading less 1, also of rows left out of the fit; shape (num_rows,).
+        The fitted power, and modelled over measured reading less 1 of all rows, held-out ones too; shape (num_rows,).
     """
     first = np.log([start.awake_w, *start.energy_pj])
     at, pause_s = first, np.full(len(tests.reading_w), 0.05)
     optimum = Optimum(at, np.eye(len(at)))
-    for _ in range(_ROUNDS):
+    for _ in range(_ITERATIONS):
         power_w = _power(at).power_w(tests.rates)
         pause_s = find_pauses(tests, power_w, find_pauses(tests, power_w, pause_s))
 
         def residuals(at: Float, pause_s: Float = pause_s) -> Float:
-            shown = readings_w(tests, _power(at).power_w(tests.rates), pause_s)
-            error = _softened(np.log(shown / tests.reading_w)[tests.is_fitted] / _NOISE)
+            modelled_w = readings_w(tests, _power(at).power_w(tests.rates), pause_s)
+            error = soft(np.log(modelled_w / tests.reading_w)[tests.is_fitted] / _NOISE)
             return np.concatenate([error, (at - first) / _PRIOR])
 
         optimum = least_squares(residuals, at)
@@ -166,10 +171,6 @@ def fit_kernel_power(tests: KernelTests, start: KernelPower) -> tuple[KernelPowe
 
 
 def _power(at: Float | Sequence[float]) -> KernelPower:
+    """Return the power whose parameters have the given logarithms."""
     awake_w, *energy_pj = np.exp(at).tolist()
     return KernelPower(awake_w, tuple(energy_pj))
-
-
-def _softened(residual: Float) -> Float:
-    """Return residuals whose squares grow in a straight line where they are large."""
-    return np.asarray(np.sign(residual) * np.sqrt(2.0 * (np.sqrt(1.0 + residual**2) - 1.0)))

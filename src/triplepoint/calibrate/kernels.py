@@ -1,4 +1,4 @@
-"""Calibrates the kernels of a GPU type to measured times, for `triplepoint calibrate --kernels`."""
+"""Fit of a GPU type's kernels to measured times, for `triplepoint calibrate --kernels`."""
 
 import math
 import statistics
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from triplepoint.calibrate.protocol import positive, rounded, to_yaml
+from triplepoint.calibrate.protocol import positive, rounded, soft, to_yaml
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.yaml_file import read_measured
@@ -31,11 +31,13 @@ from triplepoint.units import US_PER_S
 Array = npt.NDArray[np.float64]
 
 FOLDS = 5
+"""Parts of the shapes, each held out in turn."""
 _STEP = 1e-3
-"""Of slopes, in the logarithm of a parameter: wide enough to see past the stairs of tiles and waves."""
+"""Step of finite differences in the logarithm of a parameter, wider than the steps that tiles and waves cause."""
 _PRIOR = 0.5
+"""Weight of the prior: residuals per unit of a parameter's logarithm."""
 _NOISE = 0.04
-"""Measurements of one shape by different people differ by a few percent; what is beyond counts linearly."""
+"""Relative error above which a row counts linearly. Measurements of one shape by different people differ so much."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class MeasuredKernels:
     Attributes:
         gpu: The GPU type.
         rows: New rows, one for each kernel and library, without the gap to the next kernel.
-        before: Rows of `config/kernels/measured.csv` on the same GPU type and library.
+        before: Rows of `config/kernels/measured.csv` on the same GPU type, library and precision.
     """
 
     gpu: GpuConfig
@@ -60,7 +62,12 @@ class MeasuredKernels:
 
 @dataclass(frozen=True)
 class KernelFit:
-    """Fitted kernels, and the precisions that were measured."""
+    """Kernels fitted to measurements.
+
+    Attributes:
+        config: Kernels of the GPU type.
+        precisions: Precisions that were measured.
+    """
 
     config: KernelConfig
     precisions: list[str]
@@ -79,10 +86,10 @@ class KernelTimes:
     config: Path
 
     def read(self) -> MeasuredKernels:
-        """Return the median of the GPUs measured, and rows of that GPU type and library that are known.
+        """Return the median over the measured GPUs, and earlier rows of that GPU type and library.
 
         Raises:
-            UserError: If the table is missing or is not of one GPU type of the configuration.
+            UserError: If the table is missing or not of one GPU type in the configuration.
         """
         if not self.table.is_file():
             raise UserError(f"{self.table}: no such file; write one with 'triplepoint doctor --cluster NAME --measure'")
@@ -100,18 +107,18 @@ class KernelTimes:
             if row.gpu == gpu.name and row.library in libraries and row.kernel.precision == rows[0].kernel.precision
         ]
         gap_s = read_kernels(gpu, self.config).launch_gap.value / US_PER_S
-        # The doctor's runs follow one another: what it times is a run with the gap to the next.
+        # The doctor times back-to-back launches, so each time includes the gap to the next launch.
         return MeasuredKernels(gpu, [replace(row, time_s=max(row.time_s - gap_s, gap_s)) for row in rows], before)
 
     def fit(self, measured: MeasuredKernels) -> KernelFit:
-        """Return the parameters with the errors of shapes held out."""
+        """Return the parameters, with the errors on held-out shapes."""
         rows, before = measured.rows, measured.before
         source = f"{len(rows)} rows of {rows[0].source}" + (f", {len(before)} of measured.csv" if before else "")
         known = read_kernels(measured.gpu, self.config)
         return KernelFit(fit_kernels([*before, *rows], measured.gpu, known, source), measured.precisions)
 
     def report(self, fitted: KernelFit) -> list[str]:
-        """Return a line on each precision, with the error of shapes held out."""
+        """Return a line of text on each precision, with the error on held-out shapes."""
         fits = {precision: fitted.config.gemm[precision].fit for precision in fitted.precisions}
         return [
             f"{self._path(fitted)}: {precision} GEMMs fitted to {fit.source}; median error of shapes held out "
@@ -128,7 +135,7 @@ class KernelTimes:
 
 
 def _medians(rows: Sequence["Measurement"]) -> list["Measurement"]:
-    """Return one row for each kernel, GPU type and library: GPUs of one type are one."""
+    """Return one row for each kernel, GPU type and library: the median over GPUs."""
     groups: dict[object, list[Measurement]] = defaultdict(list)
     for row in rows:
         groups[row.gpu, row.library, row.kernel].append(row)
@@ -137,7 +144,15 @@ def _medians(rows: Sequence["Measurement"]) -> list["Measurement"]:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One measured kernel: `gpu`, `library`, the kernel, and its `time_s` without the gap to the next. Unit: s."""
+    """One measured kernel.
+
+    Attributes:
+        gpu: GPU type.
+        library: Library with the kernel, or the implementation of attention.
+        kernel: The kernel.
+        time_s: Duration without the gap to the next kernel. Unit: s.
+        source: Short name of the source.
+    """
 
     gpu: str
     library: str
@@ -147,15 +162,15 @@ class Measurement:
 
     @property
     def family(self) -> tuple[int, ...]:
-        """What is held out together: a shape with all its transposes, whoever measured it."""
+        """Group of rows that are held out together: a shape with all its transposes, from all sources."""
         return tuple(sorted(self.kernel.shape)) or (int(self.kernel.num_bytes),)
 
 
 def read_measurements(path: Path) -> list[Measurement]:
-    """Return the rows of a table of measured kernels.
+    """Read the rows of a table of measured kernels.
 
     Raises:
-        UserError: If it is missing or no such table, or a row has no number where one is due.
+        UserError: If the table is missing or lacks a column, or a row has no number where one is due.
     """
     measured = []
     for line, row in read_measured(path, _COLUMNS):
@@ -167,18 +182,8 @@ def read_measurements(path: Path) -> list[Measurement]:
 
 
 _COLUMNS = (
-    "gpu",
-    "library",
-    "cls",
-    "kind",
-    "flops",
-    "num_bytes",
-    "shape",
-    "precision",
-    "is_causal",
-    "time_us",
-    "source",
-)
+    "gpu", "library", "cls", "kind", "flops", "num_bytes", "shape", "precision", "is_causal", "time_us", "source",
+)  # fmt: skip
 
 
 def _measurement(row: dict[str, str]) -> Measurement:
@@ -192,7 +197,14 @@ def _measurement(row: dict[str, str]) -> Measurement:
 
 @dataclass(frozen=True)
 class Space:
-    """Parameters to find: names, where to start, and bounds; all positive, searched in log space."""
+    """Positive parameters of a fit, which searches their logarithms.
+
+    Attributes:
+        names: Names of the parameters.
+        start: Values at which the search starts; also the means of the priors.
+        least: Lower bounds.
+        most: Upper bounds.
+    """
 
     names: tuple[str, ...]
     start: tuple[float, ...]
@@ -210,7 +222,7 @@ GEMM = Space(
 
 _PASS = ("efficiency", "softmax_extent", "tile_overhead", "tail")
 ATTENTION = Space(
-    tuple(f"{way}_{name}" for way in ("forward", "backward") for name in _PASS),
+    tuple(f"{direction}_{name}" for direction in ("forward", "backward") for name in _PASS),
     (0.8, 30.0, 1.0, 0.5) * 2,
     (0.1, 0.5, 0.05, 0.05) * 2,
     (1.0, 200.0, 20.0, 1.0) * 2,
@@ -223,10 +235,17 @@ MEMORY = Space(
 )
 
 Predict = Callable[[dict[str, float], Measurement], float]
+"""Returns the time of a kernel with given parameters. Unit: s."""
 
 
 def fit_gemm(rows: Sequence[Measurement], machine: Machine, source: str) -> GemmParameters:
-    """Return the parameters of one precision, fitted to measured GEMMs; `machine` holds the peaks."""
+    """Fit the GEMM parameters of one precision.
+
+    Args:
+        rows: Measured GEMMs of that precision.
+        machine: Peak rates of the GPU type.
+        source: Source of the rows.
+    """
     unknown = Fit(source=source, rows=0, sigma=1)
 
     def predict(values: dict[str, float], row: Measurement) -> float:
@@ -237,21 +256,28 @@ def fit_gemm(rows: Sequence[Measurement], machine: Machine, source: str) -> Gemm
 
 
 def fit_attention(rows: Sequence[Measurement], machine: Machine, fixed_us: float, source: str) -> AttentionKernel:
-    """Return the parameters of one implementation; kind `both` is a forward and a backward pass together."""
+    """Fit the parameters of one implementation of attention.
+
+    Args:
+        rows: Measured kernels of that implementation. Kind `both` is a forward and a backward pass together.
+        machine: Peak rates of the GPU type.
+        fixed_us: Fixed time of a kernel. Unit: us.
+        source: Source of the rows.
+    """
 
     def predict(values: dict[str, float], row: Measurement) -> float:
-        total = 0.0
-        for way in ("forward", "backward") if row.kernel.kind == "both" else (row.kernel.kind,):
-            total += attention_s(row.kernel.shape, row.kernel.is_causal, way, _pass(values, way), machine)
-            total += fixed_us * 1e-6
-        return total
+        total_s = 0.0
+        for direction in ("forward", "backward") if row.kernel.kind == "both" else (row.kernel.kind,):
+            total_s += attention_s(row.kernel.shape, row.kernel.is_causal, direction, _pass(values, direction), machine)
+            total_s += fixed_us * 1e-6
+        return total_s
 
     values, fit = _fit(ATTENTION, predict, rows, source)
     return AttentionKernel(forward=_pass(values, "forward"), backward=_pass(values, "backward"), fit=fit)
 
 
 def fit_memory(rows: Sequence[Measurement], machine: Machine, source: str) -> MemoryParameters:
-    """Return rate and ramp-up of kernels bound by memory, fitted to kernels with next to no arithmetic."""
+    """Fit the rate and ramp-up of memory-bound kernels to kernels with almost no arithmetic."""
 
     def predict(values: dict[str, float], row: Measurement) -> float:
         ramped = replace(machine, ramp_us=values["ramp_us"], ramp_bytes=values["ramp_bytes"])
@@ -262,14 +288,14 @@ def fit_memory(rows: Sequence[Measurement], machine: Machine, source: str) -> Me
 
 
 def fit_kernels(rows: Sequence[Measurement], gpu: GpuConfig, known: KernelConfig, source: str) -> KernelConfig:
-    """Return the parameters of a GPU's kernels, fitted where there are rows, as they were known elsewhere.
+    """Fit the kernels of a GPU type where there are rows, and keep the known parameters elsewhere.
 
     Args:
-        rows: Measured on that GPU, attention named after its implementation. GEMMs with one row (m = 1) and kernels
-            without a shape determine the rate of memory.
-        gpu: The GPU type, with its peaks.
-        known: What is known so far.
-        source: Where the rows come from.
+        rows: Kernels measured on that GPU type; the library of attention is its implementation. GEMMs with one row
+            (m = 1) and kernels without a shape determine the memory rate.
+        gpu: GPU type, with its peak rates.
+        known: Kernels before the fit.
+        source: Source of the rows.
     """
     peaks = {"bf16": gpu.peak_bf16_flops, "fp8": gpu.peak_fp8_flops, "fp32": gpu.peak_fp32_flops}
     machines = {
@@ -286,15 +312,15 @@ def fit_kernels(rows: Sequence[Measurement], gpu: GpuConfig, known: KernelConfig
         for precision, machine in machines.items()
     }
     for precision in sorted({row.kernel.precision for row in gemms} & set(machines)):
-        chosen = [row for row in gemms if row.kernel.precision == precision]
-        gemm[precision] = fit_gemm(chosen, ramped[precision], source)
+        selected = [row for row in gemms if row.kernel.precision == precision]
+        gemm[precision] = fit_gemm(selected, ramped[precision], source)
         if precision in known.gemm:
             kept = {"batched_efficiency": known.gemm[precision].batched_efficiency}
             gemm[precision] = gemm[precision].model_copy(update=kept)
     attentions = [row for row in rows if row.kernel.cls == "attention"]
     for library in sorted({row.library for row in attentions}):
-        chosen = [row for row in attentions if row.library == library]
-        attention[library] = fit_attention(chosen, ramped["bf16"], memory.fixed_us, source)
+        selected = [row for row in attentions if row.library == library]
+        attention[library] = fit_attention(selected, ramped["bf16"], memory.fixed_us, source)
     return known.model_copy(update={"gemm": gemm, "attention": attention, "memory": memory})
 
 
@@ -305,43 +331,42 @@ def _gemm_of(kernel: Kernel) -> Gemm:
     return Gemm(groups, m, n, k, kernel.num_bytes, output)
 
 
-def _pass(values: dict[str, float], way: str) -> AttentionPass:
-    return AttentionPass(**{name: values[f"{way}_{name}"] for name in _PASS})
+def _pass(values: dict[str, float], direction: str) -> AttentionPass:
+    return AttentionPass(**{name: values[f"{direction}_{name}"] for name in _PASS})
 
 
-def _fit(
-    space: Space, predict: Predict, rows: Sequence[Measurement], source: str
-) -> tuple[dict[str, float], Fit]:  # fmt: skip
+def _fit(space: Space, predict: Predict, rows: Sequence[Measurement], source: str) -> tuple[dict[str, float], Fit]:
+    """Return the fitted parameters by name, and a summary with the held-out errors."""
     errors = _held_out_errors(space, predict, rows)
-    away = np.abs(np.expm1(errors))
+    relative = np.abs(np.expm1(errors))
     flops = [row.kernel.flops for row in rows]
     fit = Fit(
         source=source,
         rows=len(rows),
         sigma=rounded(float(np.std(errors)), 4),
-        held_out_median=rounded(float(np.median(away)), 4),
-        held_out_p90=rounded(float(np.quantile(away, 0.9)), 4),
+        held_out_median=rounded(float(np.median(relative)), 4),
+        held_out_p90=rounded(float(np.quantile(relative, 0.9)), 4),
         flops_range=(min(flops), max(flops)),
     )
     return {name: rounded(value, 4) for name, value in _search(space, predict, rows).items()}, fit
 
 
 def _held_out_errors(space: Space, predict: Predict, rows: Sequence[Measurement]) -> Array:
-    """Return log errors of every row, each predicted by a fit that has not seen its family."""
+    """Return the log error of every row, by a fit without its family; shape (num_rows,)."""
     families = sorted({row.family for row in rows})
     np.random.default_rng(0).shuffle(families)
     fold_of = {tuple(family): number % FOLDS for number, family in enumerate(families)}
     errors = np.zeros(len(rows))
     for fold in range(min(FOLDS, len(families))):
         values = _search(space, predict, [row for row in rows if fold_of[row.family] != fold])
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             if fold_of[row.family] == fold:
-                errors[place] = math.log(predict(values, row) / row.time_s)
+                errors[index] = math.log(predict(values, row) / row.time_s)
     return errors
 
 
 def _search(space: Space, predict: Predict, rows: Sequence[Measurement]) -> dict[str, float]:
-    """Return the parameters that fit best: least squares of log errors, with weights that forgive outliers."""
+    """Return the parameters that fit best, by least squares of log errors with outliers discounted."""
     from scipy.optimize import approx_fprime, least_squares
 
     start = np.log(space.start)
@@ -350,18 +375,12 @@ def _search(space: Space, predict: Predict, rows: Sequence[Measurement]) -> dict
     def residuals(at: Array) -> Array:
         values = dict(zip(space.names, np.exp(at).tolist(), strict=True))
         errors = [math.log(predict(values, row) / row.time_s) / _NOISE for row in rows]
-        # What the rows say nothing of stays where it started.
-        return np.concatenate([np.sign(errors) * _soft(np.abs(errors)), _PRIOR * (at - start)])
+        # The prior keeps parameters that the rows do not determine at their start.
+        return np.concatenate([soft(np.array(errors)), _PRIOR * (at - start)])
 
     def slopes(at: Array) -> Array:
-        # Downwards: upper bounds are fractions of peak, which the sections refuse to pass.
+        # Downwards, because the parameters' models reject values above their upper bounds.
         return np.asarray(approx_fprime(at, residuals, -_STEP))
 
     best = least_squares(residuals, start, slopes, bounds=(least, most), ftol=1e-6)
     return dict(zip(space.names, np.exp(best.x).tolist(), strict=True))
-
-
-def _soft(size: Array) -> Array:
-    # The square of this grows as the square of small errors and linearly with large ones.
-    soft: Array = np.sqrt(2 * (np.sqrt(1 + size**2) - 1))
-    return soft

@@ -1,4 +1,4 @@
-"""Fits what is not known of one layout against another, to differences of errors of layouts of one training."""
+"""Fit of the uncertainty of one layout against another, to differences of errors between layouts of one training."""
 
 import itertools
 import math
@@ -20,18 +20,19 @@ PRIOR = LayoutWidths(
     repeat=0.02, stack=0.5, gradients=1.0, tp=0.03, pp=0.03, vp=0.03, cp=0.03, ep=0.03, micro_batch_size=0.03,
     software=0.05, quantile=2.0, tie_quantile=1.5,
 )  # fmt: skip
-"""What is expected before any pair is seen, and stays where none says anything of a difference. A choice."""
+"""Prior widths, which remain where no pair determines them. A choice."""
 
 _PRIOR_LOG_SIGMA = 1.5
-"""How far the logarithm of a variance strays from the prior's. A choice."""
+"""Prior standard deviation of the logarithm of a variance. A choice."""
 
 _FREEDOM = 4.0
-"""Degrees of freedom of Student's t that differences are taken to follow: a few are far off. A choice."""
+"""Degrees of freedom of the Student's t distribution of differences, which allows for outliers. A choice."""
 
 _FOLDS = 10
-"""Parts of the trainings, each left out in turn for the quantile."""
+"""Parts of the trainings, each held out in turn for the quantile."""
 
 NAMES = tuple(name for name in LayoutWidths.model_fields if name not in ("quantile", "tie_quantile"))
+"""Names of the widths."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +40,12 @@ class Pair:
     """Two measured layouts of one training.
 
     Attributes:
-        training: Which training.
-        one: A row.
-        other: Another one.
-        log_error: Logarithm of measured over predicted time, the first's less the other's.
-        times: How often the square of each width counts, in the order of `NAMES`; shape (num_widths,).
-        weight: Pairs of a training with many layouts count less: together as the square root of their number.
+        training: Key of the training.
+        one: First layout.
+        other: Second layout.
+        log_error: Log error (measured over predicted time) of the first layout less that of the second.
+        times: Multiple of each squared width in the variance, in the order of `NAMES`; shape (num_widths,).
+        weight: Weight in the fit. All pairs of a training together weigh the square root of their number.
         has_first: Whether one of the two is predicted to be the fastest of the training.
     """
 
@@ -58,12 +59,12 @@ class Pair:
 
     @property
     def gained(self) -> float:
-        """By how much the one predicted slower came out faster than predicted, against the other, in log."""
+        """Log gain of the layout predicted slower over the other, measured against predicted."""
         slower = math.log(self.one.measured_s / self.other.measured_s) - self.log_error
         return -self.log_error if slower > 0 else self.log_error
 
     def scale(self, widths: LayoutWidths) -> float:
-        """Return the standard deviation of its log error."""
+        """Return the standard deviation of the log error, given widths."""
         return math.sqrt(float(self.times @ _squares(widths)))
 
 
@@ -72,71 +73,81 @@ def pairs_of(cases: Sequence[Case], calibration: Calibration) -> list[Pair]:
 
     Args:
         cases: Measured rows.
-        calibration: Constants that their times are predicted with, and spreads of stacks.
+        calibration: Calibration with the constants of predictions and the spreads of stacks.
     """
-    found = []
+    pairs = []
     for training, rows in grouped(cases, lambda case: same_training(case.job)).items():
         errors = {case: case.log_error(calibration.constants(case.job)) for case in rows}
-        first = min(rows, key=lambda case: math.log(case.measured_s) - errors[case])
-        spread, pairs = calibration.spread(rows[0].job), list(itertools.combinations(rows, 2))
-        for one, other in pairs:
-            times = differences(one.laid, other.laid, spread)
-            row = np.array([times[name] for name in NAMES])
-            found.append(
-                Pair(training, one, other, errors[one] - errors[other], row, len(pairs) ** -0.5, first in (one, other))
+        fastest = min(rows, key=lambda case: math.log(case.measured_s) - errors[case])
+        spread, combinations = calibration.spread(rows[0].job), list(itertools.combinations(rows, 2))
+        for one, other in combinations:
+            parts = differences(one.laid, other.laid, spread)
+            pairs.append(
+                Pair(
+                    training,
+                    one,
+                    other,
+                    log_error=errors[one] - errors[other],
+                    times=np.array([parts[name] for name in NAMES]),
+                    weight=len(combinations) ** -0.5,
+                    has_first=fastest in (one, other),
+                )
             )
-    return found
+    return pairs
 
 
 def fit_layouts(pairs: Sequence[Pair]) -> LayoutWidths:
-    """Return the widths that differences of errors show, and the quantile of trainings left out; few keep the prior.
+    """Fit widths to differences of errors, and their quantiles to held-out trainings.
 
     Args:
-        pairs: Of many trainings.
+        pairs: Pairs of layouts. With fewer than ten trainings, the result is the prior.
     """
     if len({pair.training for pair in pairs}) < _FOLDS:
         return PRIOR
-    # Rankings show differences to the first, which is first by its errors too: theirs are somewhat larger.
-    first = [(pair, pair.scale(widths)) for pair, widths in left_out(pairs) if pair.has_first]
-    scores = {
-        "quantile": [abs(pair.log_error) / scale for pair, scale in first],
-        "tie_quantile": [pair.gained / scale for pair, scale in first],
+    # Rankings compare with the layout predicted fastest, whose own error made it the fastest: these pairs differ more.
+    scaled = [(pair, pair.scale(widths)) for pair, widths in left_out(pairs) if pair.has_first]
+    scores_of = {
+        "quantile": [abs(pair.log_error) / scale for pair, scale in scaled],
+        "tie_quantile": [pair.gained / scale for pair, scale in scaled],
     }
     return _fit(pairs).model_copy(
-        update={name: round(max(0.0, conformal_quantile(found)), 4) for name, found in scores.items()}
+        update={name: round(max(0.0, conformal_quantile(scores)), 4) for name, scores in scores_of.items()}
     )
 
 
 def left_out(pairs: Sequence[Pair]) -> list[tuple[Pair, LayoutWidths]]:
-    """Return each pair with widths fitted to other trainings; their quantile is the prior's."""
-    trainings = {training: place % _FOLDS for place, training in enumerate(dict.fromkeys(p.training for p in pairs))}
-    found = []
+    """Return each pair with the widths fitted to other trainings; quantiles of these widths are the prior's."""
+    trainings = dict.fromkeys(pair.training for pair in pairs)
+    fold_of = {training: number % _FOLDS for number, training in enumerate(trainings)}
+    results = []
     for fold in range(_FOLDS):
-        widths = _fit([pair for pair in pairs if trainings[pair.training] != fold])
-        found += [(pair, widths) for pair in pairs if trainings[pair.training] == fold]
-    return found
+        widths = _fit([pair for pair in pairs if fold_of[pair.training] != fold])
+        results += [(pair, widths) for pair in pairs if fold_of[pair.training] == fold]
+    return results
 
 
 def _fit(pairs: Sequence[Pair]) -> LayoutWidths:
-    """Return the likeliest widths, drawn to the prior."""
+    """Return the widths of highest posterior probability."""
     from scipy.optimize import minimize
 
     times, errors = np.array([pair.times for pair in pairs]), np.array([pair.log_error for pair in pairs])
     weights, expected = np.array([pair.weight for pair in pairs]), np.log(_squares(PRIOR))
 
     def loss(logs: Float) -> tuple[float, Float]:
-        """Return the negative logarithm of the posterior and its slope, of logarithms of squared widths."""
-        squares = times @ np.exp(logs)
-        score = errors**2 / (_FREEDOM * squares)
-        strays = (logs - expected) / _PRIOR_LOG_SIGMA
-        value = 0.5 * np.log(squares) + (_FREEDOM + 1) / 2 * np.log1p(score)
-        slope = weights * (0.5 - (_FREEDOM + 1) / 2 * score / (1 + score)) / squares
-        return float(weights @ value + strays @ strays / 2), slope @ times * np.exp(logs) + strays / _PRIOR_LOG_SIGMA
+        """Return the negative log posterior of logarithms of squared widths, and its gradient."""
+        variances = times @ np.exp(logs)
+        score = errors**2 / (_FREEDOM * variances)
+        prior_scores = (logs - expected) / _PRIOR_LOG_SIGMA
+        value = 0.5 * np.log(variances) + (_FREEDOM + 1) / 2 * np.log1p(score)
+        slope = weights * (0.5 - (_FREEDOM + 1) / 2 * score / (1 + score)) / variances
+        gradient = slope @ times * np.exp(logs) + prior_scores / _PRIOR_LOG_SIGMA
+        return float(weights @ value + prior_scores @ prior_scores / 2), gradient
 
     best = minimize(loss, expected, jac=True, method="L-BFGS-B")
-    found = np.exp(best.x / 2)
-    return PRIOR.model_copy(update={name: round(float(width), 4) for name, width in zip(NAMES, found, strict=True)})
+    fitted = np.exp(best.x / 2)
+    return PRIOR.model_copy(update={name: round(float(width), 4) for name, width in zip(NAMES, fitted, strict=True)})
 
 
 def _squares(widths: LayoutWidths) -> Float:
+    """Return the squared widths in the order of `NAMES`; shape (num_widths,)."""
     return np.array([getattr(widths, name) ** 2 for name in NAMES])

@@ -1,12 +1,12 @@
-"""Calibrates power and cooling of a GPU type to a recording of one, for `triplepoint calibrate --power`."""
+"""Fit of power and cooling of a GPU type to a recording of one GPU, for `triplepoint calibrate --power`."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from triplepoint.calibrate.power import (
+    COOLING,
     FITTED,
     HeatFit,
     KernelTable,
@@ -29,21 +29,19 @@ from triplepoint.simulate.power.parameters import Estimate, PowerConfig, read_po
 _CAPPED = 0.97
 """Share of the power limit from which a kernel counts as throttled by it."""
 _WORST = 0.2
-"""Mean error of kernels left out from which nothing is written: it was 7 % in the best published models."""
-_COOLING = ("die_resistance", "die_time", "sink_resistance", "sink_time")
+"""Mean error on held-out kernels above which no file is written. The best published models have 7 %."""
 
 
 @dataclass(frozen=True, eq=False)
 class GpuFit:
-    """Power and cooling fitted to a recording of a GPU type, with errors on what was left out.
+    """Power and cooling fitted to a recording of a GPU type, with held-out errors.
 
     Attributes:
-        power: Fitted to kernels, with errors of kernels left out.
-        heat: Fitted to heating and cooling.
-        sustained: By capped kernel, its FLOP/s from the power limit over the measured ones less 1; each by a fit that
-            has not seen its shape.
-        energy_error: Modelled over measured energy of the whole grid less 1, each kernel by a fit without it.
-        cooling_rmse_k: Error of the temperature after the load, by a fit to what came before.
+        power: Power model fitted to kernels.
+        heat: Cooling fitted to the step of load.
+        sustained: By power-capped kernel, its modelled over measured FLOP/s less 1, by a fit without its shape.
+        energy_error: Modelled over measured energy of all kernels less 1, each kernel by a fit without it.
+        cooling_rmse_k: Root mean square error of the temperature after the load, by a fit to the time before. Unit: K.
     """
 
     power: PowerFit
@@ -55,7 +53,12 @@ class GpuFit:
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """A recording of a GPU: kernels one by one, and a step from rest to load and back."""
+    """A recording of one GPU.
+
+    Attributes:
+        table: Kernels run one after the other.
+        log: A step from rest to load and back.
+    """
 
     table: KernelTable
     log: StepLog
@@ -65,32 +68,31 @@ class PowerAndCooling:
     """The procedure: see `calibrate.protocol`."""
 
     def __init__(self, folder: Path, gpu: str, config: Path) -> None:
-        """Begin at what is known of a GPU type.
+        """Read the configured power and cooling of a GPU type, where the fit starts.
 
         Args:
-            folder: Recording of kernels one by one and of a step from rest to load and back, as
-                `triplepoint characterise --record` writes it.
+            folder: Recording that `triplepoint characterise --record` wrote.
             gpu: GPU type that was recorded.
             config: Folder of the configuration.
 
         Raises:
-            UserError: If nothing is known of the GPU type.
+            UserError: If the GPU type has no power or cooling in the configuration.
         """
         self.folder, self.config = folder, config
         self.gpu: GpuConfig = Catalogue(config).gpu(gpu)
         for path in (config / "power" / f"{gpu}.yaml", config / "heat" / f"{gpu}.yaml"):
             if not path.is_file():
                 raise UserError(
-                    f"{path}: no such file; a fit begins at what is known, so copy that of the nearest GPU type there"
+                    f"{path}: no such file; the fit starts from this file; copy that of the most similar GPU type"
                 )
         self.power, self.heat = read_power(gpu, config), read_heat(gpu, config)
 
     def read(self) -> Recorded:
-        """Return the recording. Raises `UserError` if it is not whole or not of such a GPU."""
+        """Return the recording. Raises `UserError` if it is incomplete or of another GPU type."""
         return Recorded(read_kernel_table(self.folder, self.gpu), read_step_log(self.folder, self.gpu))
 
     def fit(self, measured: Recorded) -> GpuFit:
-        """Return power and cooling, with errors of kernels and of the cooling that were left out."""
+        """Return power and cooling, with the errors on held-out kernels and on held-out cooling."""
         source, table, known = f"recording {self.folder}", measured.table, self.heat.cooling["air"]
         power = fit_power(table, self.power, source)
         weight = table.power_w / table.power_w.sum()
@@ -103,10 +105,10 @@ class PowerAndCooling:
         )
 
     def report(self, fitted: GpuFit) -> list[str]:
-        """Return errors of what was left out, and every number before and after.
+        """Return the held-out errors, and every parameter before and after the fit.
 
         Raises:
-            UserError: If power of kernels left out is far off.
+            UserError: If the error on held-out kernels is too large.
         """
         mean = np.abs(fitted.power.held_out_error).mean()
         if mean > _WORST:
@@ -126,24 +128,27 @@ class PowerAndCooling:
 
 
 def _cooling_rmse_k(log: StepLog, known: CoolingConfig, source: str) -> float:
-    """Return the error of the part of a log after its load, by a fit that has not seen it."""
-    high = log.power_w > (log.power_w.min() + log.power_w.max()) / 2
-    seen = slice(0, int(np.flatnonzero(high)[-1]) + 1)
-    blind = fit_heat([StepLog(log.t_s[seen], log.power_w[seen], log.temp_c[seen])], known, source)
-    away = log.temp_c - simulate_log(delayed(log, blind.delay_s), blind.cooling, blind.inlet_c[0])
-    return float(np.sqrt((away[seen.stop :] ** 2).mean()))
+    """Return the root mean square error of a log after its load, by a fit to the time before. Unit: K."""
+    is_loaded = log.power_w > (log.power_w.min() + log.power_w.max()) / 2
+    load_end = int(np.flatnonzero(is_loaded)[-1]) + 1
+    blind = fit_heat([StepLog(log.t_s[:load_end], log.power_w[:load_end], log.temp_c[:load_end])], known, source)
+    error_k = log.temp_c - simulate_log(delayed(log, blind.delay_s), blind.cooling, blind.inlet_c[0])
+    return float(np.sqrt((error_k[load_end:] ** 2).mean()))
 
 
 def sustained_error(table: KernelTable, fit: PowerFit) -> dict[str, float]:
-    """Return for kernels throttled by the power limit their modelled over measured speed less 1, by the blind fits."""
+    """Return modelled over measured speed less 1 of power-capped kernels, by kernel and operands.
+
+    Each error comes from the model that was fitted without the kernel.
+    """
     limit, top = fit.config.power_limit.value, fit.config.clocks.max_clock.value
     errors = {}
     for row in np.flatnonzero((table.power_w > _CAPPED * limit) & (table.clock_mhz < 0.99 * top)):
         kernel = table.pick(np.array([row]))
         measured = rate_at(kernel.clock_mhz / top, kernel.activity.clock_bound)
-        # The kernel at the highest clock, where it would draw more than the limit.
-        free = kernel.activity.at_rate(1.0 / measured)
-        clock = clock_at_limit(fit.blind[table.kernel[row]], free, limit, kernel.temp_c)
+        # At the highest clock the kernel would draw more than the limit.
+        uncapped = kernel.activity.at_rate(1.0 / measured)
+        clock = clock_at_limit(fit.blind[table.kernel[row]], uncapped, limit, kernel.temp_c)
         operands = "random" if np.all(kernel.activity.randomness) else "zero"
         speed = rate_at(clock / top, kernel.activity.clock_bound) / measured
         errors[f"{table.kernel[row]} {operands}"] = float(speed[0] - 1.0)
@@ -151,11 +156,11 @@ def sustained_error(table: KernelTable, fit: PowerFit) -> dict[str, float]:
 
 
 def _errors(fit: GpuFit) -> list[str]:
-    """Return lines on the errors of what was left out of the fit."""
-    away = np.abs(fit.power.held_out_error)
+    """Return lines of text on the held-out errors."""
+    errors = np.abs(fit.power.held_out_error)
     lines = [
-        f"power of kernels left out of the fit: mean error {away.mean():.1%}, P90 {np.quantile(away, 0.9):.1%}, "
-        f"{len(away)} rows; energy of all of them {fit.energy_error:+.1%}",
+        f"power of kernels left out of the fit: mean error {errors.mean():.1%}, P90 {np.quantile(errors, 0.9):.1%}, "
+        f"{len(errors)} rows; energy of all of them {fit.energy_error:+.1%}",
         f"heating and cooling, fitted: RMSE {fit.heat.rmse_k[0]:.2f} K, worst {fit.heat.worst_k:.1f} K; "
         f"cooling by a fit to heating alone: RMSE {fit.cooling_rmse_k:.2f} K",
     ]
@@ -166,18 +171,18 @@ def _errors(fit: GpuFit) -> list[str]:
 
 
 def _changes(power: PowerConfig, heat: HeatConfig, fit: GpuFit) -> list[str]:
-    """Return every number before and after, with its standard deviation."""
-    before = [(name, getattr(power, name, None) or getattr(power.clocks, name)) for name in FITTED]
-    before += [(name, getattr(heat.cooling["air"], name)) for name in _COOLING]
-    config = fit.power.config
-    after = [getattr(config, name, None) or getattr(config.clocks, name) for name in FITTED]
-    after += [getattr(fit.heat.cooling, name) for name in _COOLING]
-    return list(_compared(before, after))
+    """Return a line of text on every parameter before and after the fit, with its standard deviation."""
+    before, after = _parameters(power, heat.cooling["air"]), _parameters(fit.power.config, fit.heat.cooling)
+    return [
+        f"{name}: {old.value:g} +- {old.sigma:g} -> {after[name].value:g} +- {after[name].sigma:g} {after[name].unit}"
+        for name, old in before.items()
+    ]
 
 
-def _compared(before: Iterable[tuple[str, Estimate]], after: Iterable[Estimate]) -> Iterable[str]:
-    for (name, old), new in zip(before, after, strict=True):
-        yield f"{name}: {old.value:g} +- {old.sigma:g} -> {new.value:g} +- {new.sigma:g} {new.unit}"
+def _parameters(power: PowerConfig, cooling: CoolingConfig) -> dict[str, Estimate]:
+    """Return the fitted parameters of power and cooling by name."""
+    parameters = {name: getattr(power, name, None) or getattr(power.clocks, name) for name in FITTED}
+    return parameters | {name: getattr(cooling, name) for name in sorted(COOLING)}
 
 
 def _text(fitted: PowerConfig | HeatConfig) -> str:

@@ -1,4 +1,4 @@
-"""The protocol of a calibration: read, fit, error on what was held out, write with deviations; statistics of fits."""
+"""Steps that every calibration follows (read, fit, report held-out errors, write files), and statistics of fits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,35 +16,35 @@ Fitted = TypeVar("Fitted")
 
 
 class Procedure(Protocol[Measured, Fitted]):
-    """How one kind of constants is calibrated. The simulator reads the files it writes."""
+    """Calibration of one kind of constants. The simulator reads the files that it writes."""
 
     def read(self) -> Measured:
         """Return the measurements.
 
         Raises:
-            UserError: If a file is missing, damaged or of something else.
+            UserError: If a file is missing, damaged or of another kind.
         """
 
     def fit(self, measured: Measured) -> Fitted:
-        """Return the constants with their standard deviations, and errors of measurements held out of the fit.
+        """Return the constants with standard deviations, and the errors on measurements held out of the fit.
 
         Raises:
             UserError: If the measurements do not determine the constants.
         """
 
     def report(self, fitted: Fitted) -> list[str]:
-        """Return lines on what was fitted and on the error of what was held out.
+        """Return lines of text on the fitted constants and the held-out error.
 
         Raises:
             UserError: If that error is so large that nothing should be written.
         """
 
     def files(self, fitted: Fitted) -> dict[Path, str]:
-        """Return what to write, by path."""
+        """Return the text of each file to write, by path."""
 
 
 def calibrate(procedure: Procedure[Measured, Fitted]) -> list[str]:
-    """Run a procedure, write its files, each whole or not at all, and return its report.
+    """Run a procedure, write each of its files atomically, and return its report.
 
     Raises:
         UserError: If the measurements cannot be read or used; nothing is written then.
@@ -60,15 +60,15 @@ def to_yaml(content: dict[str, Any], *, width: int = 120, flow: bool | None = Fa
     """Return the text of a configuration file, keys in the order given.
 
     Args:
-        content: What to write.
-        width: Longest line.
-        flow: None writes innermost lists and mappings on one line each.
+        content: Content of the file.
+        width: Longest line, in characters.
+        flow: Flow style as in `yaml.safe_dump`; None writes innermost lists and mappings on one line each.
     """
     return str(yaml.safe_dump(content, sort_keys=False, width=width, allow_unicode=True, default_flow_style=flow))
 
 
 def positive(text: str) -> float:
-    """Return a number that was measured. Raises `ValueError` if it is none, not above 0, or not finite."""
+    """Parse a measured number. Raises `ValueError` if it is no number, not above 0, or not finite."""
     value = float(text)
     if not (0 < value < float("inf")):
         raise ValueError(f"found {text!r}, expected a number above 0")
@@ -76,23 +76,25 @@ def positive(text: str) -> float:
 
 
 def rounded(value: float, digits: int) -> float:
-    """Return a number to so many significant digits."""
+    """Return a number rounded to `digits` significant digits."""
     return float(f"{value:.{digits}g}")
 
 
 _SLOPE_STEP = 1e-4
+"""Relative step of the finite differences that give the slopes of residuals."""
 
 COVERAGE = 0.9
-"""Share of measurements an interval is made to hold."""
+"""Share of measurements that an interval should contain."""
 
 
 @dataclass(frozen=True, eq=False)
 class Optimum:
-    """The numbers of a least-squares fit.
+    """Result of a least-squares fit.
 
     Attributes:
-        at: The numbers.
-        covariance: Of the numbers, if residuals are in standard deviations.
+        at: Fitted parameters; shape (num_parameters,).
+        covariance: Covariance of the parameters, given residuals in standard deviations; shape (num_parameters,
+            num_parameters).
     """
 
     at: Float
@@ -100,12 +102,12 @@ class Optimum:
 
 
 def least_squares(residuals: Callable[[Float], Float], start: Float) -> Optimum:
-    """Return the numbers with the least sum of squared residuals, downhill from `start`.
+    """Return the parameters with the least sum of squared residuals, downhill from `start`.
 
     Args:
-        residuals: Of a list of numbers of similar size (logarithms, say), in standard deviations, with a residual for
-            every prior; at least as many as numbers.
-        start: Where to begin.
+        residuals: Maps parameters to residuals in standard deviations, one of each prior among them. There must be at
+            least as many residuals as parameters, and parameters of similar size, such as logarithms.
+        start: Parameters at which the search starts; shape (num_parameters,).
     """
     from scipy import optimize
 
@@ -113,19 +115,24 @@ def least_squares(residuals: Callable[[Float], Float], start: Float) -> Optimum:
     return Optimum(best.x, np.asarray(np.linalg.pinv(best.jac.T @ best.jac)))
 
 
+def soft(residual: Float) -> Float:
+    """Return residuals whose squares grow quadratically while small and linearly when large, to discount outliers."""
+    return np.asarray(np.sign(residual) * np.sqrt(2.0 * (np.sqrt(1.0 + residual**2) - 1.0)))
+
+
 def conformal_quantile(
     scores: Sequence[float], weights: Sequence[float] | None = None, coverage: float = COVERAGE
 ) -> float:
-    """Return the score that a new one stays below with the given probability, if it is drawn as these were.
+    """Return the bound that a new score stays below with the given probability, if drawn like the given scores.
 
     Args:
-        scores: Absolute log errors over their scale, of predictions that were not fitted to them.
-        weights: Of each score; rows of one source and model are nearly one row. Equal where not given.
-        coverage: Probability.
+        scores: Absolute log errors over their scale, of predictions that were not fitted to these rows.
+        weights: Weight of each score, as rows of one source and model are nearly one row. Default: equal weights.
+        coverage: Probability, 0 to 1.
 
     Returns:
-        The smallest score at which the weights reach `coverage`, a new score of mean weight counted as infinite; the
-        largest where none does.
+        The smallest score at which the summed weights reach `coverage`, where the new score counts as infinite with
+        the mean weight. The largest score where none reaches it.
 
     Raises:
         ValueError: If there is no score.
@@ -138,5 +145,5 @@ def conformal_quantile(
     order = np.argsort(scores)
     weight = np.ones(len(scores)) if weights is None else np.asarray(weights, dtype=float)
     reached = np.cumsum(weight[order]) / (weight.sum() + weight.mean())
-    place = int(np.searchsorted(reached, coverage - 1e-12))
-    return float(np.asarray(scores)[order[min(place, len(scores) - 1)]])
+    index = int(np.searchsorted(reached, coverage - 1e-12))
+    return float(np.asarray(scores)[order[min(index, len(scores) - 1)]])

@@ -1,7 +1,7 @@
-"""Checks predictions beyond the sizes they are fitted at, for `triplepoint calibrate --scaling`: scale is left out.
+"""Error of predictions at more GPUs than they are fitted at, for `triplepoint calibrate --scaling`.
 
-All is fitted to rows of few GPUs, constants, widths and the quantile; the larger rows are then predicted. The ratio of
-a larger row to the smaller ones of its training says how well scaling alone is known.
+Constants, widths and the quantile are fitted to rows of few GPUs. The larger rows are then predicted. The ratio of a
+larger row to the smaller rows of the same training gives the error of scaling alone.
 """
 
 import math
@@ -23,7 +23,7 @@ _HEADER = """\
 # Written by `triplepoint calibrate --scaling`: errors of rows larger than those that all was fitted to.
 """
 MOST_GPUS = 64
-"""Rows of so many GPUs or fewer are fitted to."""
+"""Most GPUs of a row that the fit uses; larger rows are held out."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Scaling:
     Attributes:
         tables: CSV files with the columns of `triplepoint predict --published` and `step_time_s`.
         config: Folder of the configuration.
-        say: Called with a line on every row that is passed over.
+        say: Called with a line of text on every skipped row.
     """
 
     tables: Sequence[Path]
@@ -45,7 +45,7 @@ class Scaling:
         return [case for table in self.tables for case in read_cases(table, self.config, self.say)]
 
     def fit(self, measured: list[Case]) -> ScalingKnown:
-        """Return errors of the larger rows. Raises `UserError` if there are no larger or no smaller ones."""
+        """Return the errors on the larger rows. Raises `UserError` if there are no larger or no smaller rows."""
         few = [case for case in measured if case.job.num_gpus <= MOST_GPUS]
         many = [case for case in measured if case.job.num_gpus > MOST_GPUS]
         names = ", ".join(map(str, self.tables))
@@ -56,42 +56,47 @@ class Scaling:
         return scaling_known(few, many, fit(few, f"{MOST_GPUS} GPUs or fewer", self.config), names)
 
     def report(self, fitted: ScalingKnown) -> list[str]:
-        """Return a line on every kind of larger rows, and one on ratios."""
+        """Return a line of text on every group of larger rows, and one on ratios."""
         lines = [
-            f"calibrate: {one.num_rows} rows beyond {fitted.most_gpus} GPUs, {one.known}: median error "
-            f"{one.median_error:.1%}, {one.coverage:.0%} in their interval"
-            for one in fitted.left_out
+            f"calibrate: {group.num_rows} rows beyond {fitted.most_gpus} GPUs, {group.known}: median error "
+            f"{group.median_error:.1%}, {group.coverage:.0%} in their interval"
+            for group in fitted.left_out
         ]
         return [*lines, f"calibrate: ratios to smaller rows: median error {fitted.ratio_error:.1%}, "
                 f"{fitted.ratio_coverage:.0%} in their interval, {fitted.per_octave:.3f} per root octave"]  # fmt: skip
 
     def files(self, fitted: ScalingKnown) -> dict[Path, str]:
-        """Return `scaling.yaml`."""
+        """Return the text of `scaling.yaml`."""
         path = self.config / "calibration" / "scaling.yaml"
         return {path: _HEADER + to_yaml(fitted.model_dump(), width=118, flow=None)}
 
 
 def scaling_known(few: Sequence[Case], many: Sequence[Case], fitted: Calibration, names: str) -> ScalingKnown:
-    """Return errors of larger rows.
+    """Return the errors on rows of many GPUs, of step times and of ratios to smaller rows.
 
     Args:
-        few: Rows that were fitted to.
-        many: Larger ones.
-        fitted: The calibration that the first give.
-        names: Tables they are from.
+        few: Rows of few GPUs, which the calibration was fitted to.
+        many: Rows of more GPUs.
+        fitted: Calibration fitted to `few`.
+        names: Names of the tables.
+
+    Raises:
+        UserError: If fewer than two trainings have rows of few and of many GPUs.
     """
     keys: dict[Known, Callable[[Case], Hashable]] = {
         "all": lambda case: True, "stack": lambda case: case.job.stack, "training": _training,
     }  # fmt: skip
     left_out = []
     for known, key in keys.items():
-        seen = {key(case) for case in few}
-        if rows := [case for case in many if key(case) in seen]:
+        fitted_keys = {key(case) for case in few}
+        if rows := [case for case in many if key(case) in fitted_keys]:
             left_out.append(_left_out(known, rows, fitted))
     ratios = _ratios([*few, *many], fitted)
     if len({ratio.training for ratio in ratios}) < 2:
         raise UserError(f"{names}: fewer than two trainings on both sides of {MOST_GPUS} GPUs; add rows")
-    inside = [ratio.score <= _quantile([one for one in ratios if one.training != ratio.training]) for ratio in ratios]
+    inside = [
+        ratio.score <= _quantile([other for other in ratios if other.training != ratio.training]) for ratio in ratios
+    ]
     return ScalingKnown(
         fitted_to=names, most_gpus=MOST_GPUS, num_fitted=len(few), left_out=left_out,
         per_octave=round(_quantile(ratios), 4),
@@ -116,41 +121,43 @@ def _left_out(known: Known, rows: Sequence[Case], fitted: Calibration) -> LeftOu
 
 @dataclass(frozen=True)
 class _Ratio:
-    """A larger row against the smaller ones of its training.
+    """Ratio of a larger row to the smaller rows of its training.
 
     Attributes:
-        training: Which training.
+        training: Key of the training.
         log_error: Logarithm of measured over predicted ratio of step times.
-        octaves: Of GPUs, from the largest of the smaller ones.
-        num_alike: Ratios of this training.
+        octaves: Doublings of GPUs from the largest smaller row.
+        num_ratios: Number of ratios of this training.
     """
 
     training: Hashable
     log_error: float
     octaves: float
-    num_alike: int
+    num_ratios: int
 
     @property
     def score(self) -> float:
+        """Absolute log error per root octave."""
         return abs(self.log_error) / math.sqrt(self.octaves)
 
 
 def _ratios(cases: Sequence[Case], fitted: Calibration) -> list[_Ratio]:
-    found = []
+    """Return the ratio of every row of many GPUs whose training has rows of few GPUs."""
+    ratios = []
     for training, rows in grouped(cases, _training).items():
         few = [case for case in rows if case.job.num_gpus <= MOST_GPUS]
         many = [case for case in rows if case.job.num_gpus > MOST_GPUS]
         if not few:
             continue
-        start = float(np.mean([case.log_error(fitted.constants(case.job)) for case in few]))
+        few_error = float(np.mean([case.log_error(fitted.constants(case.job)) for case in few]))
         largest = max(case.job.num_gpus for case in few)
         for case in many:
-            log_error = case.log_error(fitted.constants(case.job)) - start
-            found.append(_Ratio(training, log_error, math.log2(case.job.num_gpus / largest), len(many)))
-    return found
+            log_error = case.log_error(fitted.constants(case.job)) - few_error
+            ratios.append(_Ratio(training, log_error, math.log2(case.job.num_gpus / largest), len(many)))
+    return ratios
 
 
 def _quantile(ratios: Sequence[_Ratio]) -> float:
-    """Return the score within which 90 % are; ratios of one training are nearly one."""
-    weights = [1 / math.sqrt(ratio.num_alike) for ratio in ratios]
+    """Return the score that 90 % of ratios stay below, where ratios of one training count as little more than one."""
+    weights = [1 / math.sqrt(ratio.num_ratios) for ratio in ratios]
     return conformal_quantile([ratio.score for ratio in ratios], weights)

@@ -1,4 +1,4 @@
-"""Measured steps beside simulated ones: what constants of software stacks are fitted to."""
+"""Measured training steps with their simulated times, to which constants of software stacks are fitted."""
 
 import math
 from collections import Counter
@@ -24,12 +24,14 @@ from triplepoint.simulate.step import simulate_step
 Float = npt.NDArray[np.float64]
 
 FACTORS = (0.75, 1.0, 1.3, 1.7)
+"""Factors on kernel times at which each step is simulated."""
 HOST_TIMES_S = (5e-6, 20e-6, 60e-6, 120e-6)
-"""Constants that steps are simulated at; between them the logarithm of the time is a cubic of theirs."""
+"""Host times per launch at which each step is simulated. Between all these constants, the logarithm of the step time is
+a cubic of their logarithms. Unit: s."""
 
 _LOG_FACTORS, _LOG_HOSTS = np.log(FACTORS), np.log(HOST_TIMES_S)
-_FINE = np.linspace(math.log(0.55), math.log(2.3), 101)
-"""Logarithms of factors among which the exact one is looked for."""
+_FINE_LOG_FACTORS = np.linspace(math.log(0.55), math.log(2.3), 101)
+"""Grid on which the exact factor of a row is interpolated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,12 +39,12 @@ class Case:
     """One measured row, with its simulated times.
 
     Attributes:
-        id: Of the row.
-        job: What ran.
-        measured_s: Time of a step.
+        id: Identifier of the row.
+        job: Model, layout, GPU type and software.
+        measured_s: Measured time of a step. Unit: s.
         log_times: Logarithms of simulated times in s at `FACTORS` and `HOST_TIMES_S`; shape (4, 4).
-        uncertainty: Of the simulated times.
-        gradient_share: Part of the simulated step that reducing gradients takes, 0 to 1.
+        uncertainty: Uncertainty of the simulated times.
+        gradient_share: Share of the simulated step that gradient reduction takes, 0 to 1.
     """
 
     id: str
@@ -54,23 +56,24 @@ class Case:
 
     @property
     def laid(self) -> Laid:
-        """The training, as it is laid out."""
+        """The job with its gradient share, to compare layouts."""
         return Laid(self.job, self.gradient_share)
 
     @property
     def cluster(self) -> tuple[str, str, str]:
-        """Rows of one stack, model and precision are nearly one row."""
+        """Stack, model and precision. Rows with the same ones count as little more than one row."""
         return self.job.stack, self.job.model.name, self.job.precision
 
     @property
     def model_size(self) -> tuple[int, int]:
-        """What makes two models the same size: width and parameters."""
+        """Width and number of parameters, equal for models of the same size."""
         return self.job.model.hidden_size, self.job.model.num_parameters
 
     def predicted_s(self, constants: Constants) -> float:
-        """Return the simulated time."""
-        weights = _cubic(math.log(constants.factor), _LOG_FACTORS), _cubic(math.log(constants.host_s), _LOG_HOSTS)
-        return math.exp(float(weights[0] @ self.log_times @ weights[1]))
+        """Return the step time with given constants, interpolated between the simulated ones. Unit: s."""
+        factor_weights = _cubic(math.log(constants.factor), _LOG_FACTORS)
+        host_weights = _cubic(math.log(constants.host_s), _LOG_HOSTS)
+        return math.exp(float(factor_weights @ self.log_times @ host_weights))
 
     def log_error(self, constants: Constants) -> float:
         """Return the logarithm of measured over simulated time."""
@@ -78,18 +81,19 @@ class Case:
 
     @cached_property
     def log_factor(self) -> float:
-        """Logarithm of the factor at which the simulated time is the measured one, with the usual time of the host."""
-        times = _cubic(_FINE, _LOG_FACTORS) @ (self.log_times @ _cubic(math.log(Constants.host_s), _LOG_HOSTS))
-        return float(np.interp(math.log(self.measured_s), times, _FINE))
+        """Logarithm of the factor that makes the simulated time equal the measured one, at the default host time."""
+        log_times = self.log_times @ _cubic(math.log(Constants.host_s), _LOG_HOSTS)
+        fine_log_times = _cubic(_FINE_LOG_FACTORS, _LOG_FACTORS) @ log_times
+        return float(np.interp(math.log(self.measured_s), fine_log_times, _FINE_LOG_FACTORS))
 
 
 def read_cases(source: Path, config: Path, say: Callable[[str], None] | None = None) -> list[Case]:
-    """Return the rows of a table that have a step time and can be simulated.
+    """Read the rows of a table that have a step time and can be simulated.
 
     Args:
         source: CSV with the columns of `triplepoint predict --published` and `step_time_s`.
         config: Folder of the configuration.
-        say: Called with a line on every row that is passed over, and why.
+        say: Called with a line of text on every skipped row, with the reason.
 
     Raises:
         UserError: If the table cannot be read or has no step times.
@@ -110,7 +114,7 @@ def read_cases(source: Path, config: Path, say: Callable[[str], None] | None = N
         except (UserError, UnreadableError) as error:
             reason = str(error)
         if say:
-            say(f"{source}: {row.id} passed over: {reason}")
+            say(f"{source}: {row.id} left out: {reason}")
     return cases
 
 
@@ -126,28 +130,28 @@ def make_case(id_: str, job: Job, measured_s: float, config: Path) -> Case:
 
 
 def cluster_weights(cases: Sequence[Case]) -> Float:
-    """Return weights that give each cluster of nearly equal rows the square root of its number."""
+    """Return a weight for each row, such that a cluster of n similar rows weighs the square root of n."""
     size = Counter(case.cluster for case in cases)
     return np.array([1 / math.sqrt(size[case.cluster]) for case in cases])
 
 
 def errors_by_host(cases: Sequence[Case], log_factors: Float, hosts_s: Float) -> Float:
-    """Return log errors at several times of the host.
+    """Return log errors of rows at several host times.
 
     Args:
         cases: Measured rows.
-        log_factors: Logarithms of the factors on the time of their kernels; shape (num_cases,).
-        hosts_s: Times of the host per launch; shape (num_hosts,). Unit: s.
+        log_factors: Logarithms of the factors on their kernel times; shape (num_cases,).
+        hosts_s: Host times per launch; shape (num_hosts,). Unit: s.
 
     Returns:
-        Measured over simulated; shape (num_cases, num_hosts).
+        Logarithms of measured over simulated time; shape (num_cases, num_hosts).
     """
-    times, hosts = np.array([case.log_times for case in cases]), _cubic(np.log(hosts_s), _LOG_HOSTS)
-    at_factor = np.einsum("cfh,cf->ch", times, _cubic(log_factors, _LOG_FACTORS))
-    return cast(Float, np.log([[case.measured_s] for case in cases]) - at_factor @ hosts.T)
+    log_times, host_weights = np.array([case.log_times for case in cases]), _cubic(np.log(hosts_s), _LOG_HOSTS)
+    at_factor = np.einsum("cfh,cf->ch", log_times, _cubic(log_factors, _LOG_FACTORS))
+    return cast(Float, np.log([[case.measured_s] for case in cases]) - at_factor @ host_weights.T)
 
 
 def _cubic(x: Float | float, knots: Float) -> Float:
-    """Return the weights of values at four knots in the cubic through them, at x; shape of x, then (4,)."""
+    """Return the weights of the values at four knots that interpolate them cubically at x; shape of x, then (4,)."""
     weights = [np.prod([(x - other) / (knot - other) for other in knots if other != knot], axis=0) for knot in knots]
     return np.stack(weights, axis=-1)

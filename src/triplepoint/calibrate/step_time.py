@@ -1,7 +1,7 @@
-"""Calibrates step times: the usual factor of each GPU type, the ratio of each stack to it, and what is not known.
+"""Fit of step times: the usual factor of each GPU type, the ratio of each stack to it, and their uncertainties.
 
-Constants are medians of the factors at which rows come out exactly. What is not known is found by leaving out what a
-prediction may lack - the version, the stack, its GPU type, its precision, experts - and looking how far off it is then.
+Constants are medians of the factors that predict single rows exactly. Uncertainties come from leaving out what a
+prediction may lack (the version, the stack, its GPU type, its precision, experts) and taking the errors then.
 """
 
 import math
@@ -45,13 +45,13 @@ _HEADER = """\
 """
 
 _LEAST_SPREAD = 0.012
-"""Smallest spread of a stack's rows, in log: steps of one job vary by so much between runs."""
+"""Smallest standard deviation of a stack's rows, in log: the variation of one job's steps between runs."""
 
 _UPPER_QUARTILE = 1.15
-"""Standard deviations of a normal that three of four stay within."""
+"""Standard deviations within which three of four values of a normal distribution lie."""
 
 _PRIOR_WIDTH, _PRIOR_GROUPS = 0.08, 1.0
-"""What leaving something out costs, in log, before it was tried, and how many groups that counts for. A choice."""
+"""Prior width, in log, of leaving out a group, and its weight in groups. A choice."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class StepTimes:
         tables: CSV files with the columns of `triplepoint predict --published` and `step_time_s`.
         target: YAML file to write.
         config: Folder of the configuration.
-        say: Called with a line on every row that is passed over.
-        stacks: Words of which one must stand in the framework's name; None for all.
-        max_gpus: Most GPUs of a row; None for any.
-        known: What the stacks of these rows are added to; None to fit everything to these rows alone.
+        say: Called with a line of text on every skipped row.
+        stacks: Words of which one must occur in the framework's name; None selects all rows.
+        max_gpus: Most GPUs of a row; None for no limit.
+        known: Calibration to which the stacks of these rows are added; None to fit everything to these rows alone.
     """
 
     tables: Sequence[Path]
@@ -77,23 +77,23 @@ class StepTimes:
     known: Calibration | None = None
 
     def read(self) -> list[Case]:
-        """Return the rows selected. Raises `UserError` if a table cannot be read, or no row is left."""
+        """Return the selected rows. Raises `UserError` if a table cannot be read or no row is selected."""
         cases = [case for table in self.tables for case in read_cases(table, self.config, self.say)]
         if selected := [case for case in cases if self._is_selected(case)]:
             return selected
         raise UserError(f"no row left of {', '.join(map(str, self.tables))}; widen --stack or --max-gpus")
 
     def fit(self, measured: list[Case]) -> Calibration:
-        """Return the constants of stacks, and the quantile of errors of models held out."""
-        words = [", ".join(str(table) for table in self.tables)]
-        words += [f"frameworks with {' or '.join(self.stacks)}"] if self.stacks else []
-        words += [f"{self.max_gpus} GPUs or fewer"] if self.max_gpus else []
+        """Return the constants of stacks, and the quantile of errors on held-out models."""
+        selection = [", ".join(str(table) for table in self.tables)]
+        selection += [f"frameworks with {' or '.join(self.stacks)}"] if self.stacks else []
+        selection += [f"{self.max_gpus} GPUs or fewer"] if self.max_gpus else []
         if self.known:
-            return added(self.known, measured, "; ".join(words))
-        return fit(measured, "; ".join(words), self.config)
+            return added(self.known, measured, "; ".join(selection))
+        return fit(measured, "; ".join(selection), self.config)
 
     def report(self, fitted: Calibration) -> list[str]:
-        """Return a line on the stacks and the quantile of errors of models held out, and one on what is not known."""
+        """Return a line of text on the stacks and the held-out quantile, and one on the widths."""
         content = fitted.fitted
         stacks, rows, quantile = len(content.stacks), content.num_rows, content.quantile
         widths = ", ".join(f"{name} {width:.3f}" for name, width in content.widths.model_dump().items())
@@ -112,11 +112,11 @@ class StepTimes:
 
 
 def fit(cases: Sequence[Case], fitted_to: str, config: Path) -> Calibration:
-    """Return the calibration that some cases give.
+    """Fit a calibration to measured rows.
 
     Args:
         cases: Measured rows.
-        fitted_to: What they are, in words.
+        fitted_to: Description of the rows.
         config: Folder of the configuration.
     """
     bare = _with_constants(cases, fitted_to, config)
@@ -132,20 +132,20 @@ def fit(cases: Sequence[Case], fitted_to: str, config: Path) -> Calibration:
 
 
 def added(known: Calibration, cases: Sequence[Case], fitted_to: str) -> Calibration:
-    """Return a calibration with the stacks of more rows; all else is as it was: usual factors, widths, other stacks.
+    """Add the stacks of further rows to a calibration; usual factors, widths and other stacks stay as they are.
 
     Args:
         known: The calibration.
         cases: Measured rows, however few.
-        fitted_to: What they are, in words.
+        fitted_to: Description of the rows.
     """
     fitted = known.fitted
-    found = Ratios(fitted.gpus, {}, {}, math.log(fitted.experts_ratio))
-    stacks = {one.stack: one for one in fitted.stacks}
+    ratios = Ratios(fitted.gpus, {}, {}, math.log(fitted.experts_ratio))
+    stacks = {constant.stack: constant for constant in fitted.stacks}
     for stack, rows in grouped(cases, lambda case: case.job.stack).items():
-        log_ratio = ratio_of(rows, found.usual, 0.0)
-        left = [case.log_factor - found.usual(case.job) - log_ratio for case in rows]
-        square = sum(error**2 for error in left) + FEW_ROWS * fitted.widths.row**2
+        log_ratio = ratio_of(rows, ratios.usual, 0.0)
+        errors = [case.log_factor - ratios.usual(case.job) - log_ratio for case in rows]
+        square = sum(error**2 for error in errors) + FEW_ROWS * fitted.widths.row**2
         stacks[str(stack)] = StackConstant(
             stack=str(stack),
             ratio=round(math.exp(log_ratio), 4),
@@ -158,16 +158,17 @@ def added(known: Calibration, cases: Sequence[Case], fitted_to: str) -> Calibrat
     update = {
         "fitted_to": f"{fitted.fitted_to}; added: {fitted_to}",
         "num_rows": fitted.num_rows + len(cases),
-        "stacks": sorted(stacks.values(), key=lambda one: one.stack),
+        "stacks": sorted(stacks.values(), key=lambda constant: constant.stack),
         "places": [*fitted.places, *new],
     }
     return Calibration(fitted.model_copy(update=update), known.config)
 
 
 def _held_out(cases: Sequence[Case], calibration: Calibration) -> dict[Case, float]:
-    """Return log errors of rows, each seen from other models: of its kind, or else from the whole fit.
+    """Return the log error of every row, predicted from models of other sizes.
 
-    Where a stack was measured on one model with experts, leaving that out says what is not known of experts.
+    A row whose stack has only one model size of its kind (GPU type, precision, experts) is predicted by the whole fit
+    instead. Otherwise its error would be that of an unknown kind, which the widths contain already.
     """
     errors = left_out(cases, lambda case: case.model_size, calibration)
     for rows in grouped(cases, lambda case: (case.job.family, kind_of(case.job))).values():
@@ -177,9 +178,15 @@ def _held_out(cases: Sequence[Case], calibration: Calibration) -> dict[Case, flo
 
 
 def without(cases: Sequence[Case], gone: Iterable[Case], calibration: Calibration) -> Calibration:
-    """Return a calibration with the constants and places of cases that are left; what is not known stays as it was."""
-    hidden = set(gone)
-    others = [case for case in cases if case not in hidden]
+    """Fit the constants without some rows, and keep the uncertainties of a calibration.
+
+    Args:
+        cases: Measured rows.
+        gone: Rows to leave out.
+        calibration: Calibration fitted to all rows.
+    """
+    removed = set(gone)
+    others = [case for case in cases if case not in removed]
     if not others:
         return calibration
     bare, fitted = _with_constants(others, "", calibration.config).fitted, calibration.fitted
@@ -187,16 +194,20 @@ def without(cases: Sequence[Case], gone: Iterable[Case], calibration: Calibratio
     stacks = [stack.model_copy(update={"spread": spreads[stack.stack]}) for stack in bare.stacks]
     kinds = {str(kind_of(case.job)) for case in others}
     cells = {(case.job.family, str(kind_of(case.job))) for case in others}
-    known = [one for one in fitted.kinds if (one.stack, one.kind) in cells or (not one.stack and one.kind in kinds)]
+    spread_by_kind = [
+        spread
+        for spread in fitted.kinds
+        if (spread.stack, spread.kind) in cells or (not spread.stack and spread.kind in kinds)
+    ]
     update = {
         "stacks": stacks, "quantile": fitted.quantile, "widths": fitted.widths, "layouts": fitted.layouts,
-        "kinds": known,
+        "kinds": spread_by_kind,
     }  # fmt: skip
     return Calibration(bare.model_copy(update=update), calibration.config)
 
 
 def left_out(cases: Sequence[Case], key: Key, calibration: Calibration) -> dict[Case, float]:
-    """Return log errors of rows, each predicted by constants fitted without all rows of the same key."""
+    """Return the log error of every row, predicted by constants fitted without the rows of the same key."""
     errors: dict[Case, float] = {}
     for members in grouped(cases, key).values():
         others = without(cases, members, calibration)
@@ -205,18 +216,18 @@ def left_out(cases: Sequence[Case], key: Key, calibration: Calibration) -> dict[
 
 
 def _with_constants(cases: Sequence[Case], fitted_to: str, config: Path) -> Calibration:
-    """Return the constants that cases give, with nothing on what is not known."""
-    found, by_stack = ratios_of(cases, ()), grouped(cases, lambda case: case.job.stack)
-    hosts = {stack: host for stack, rows in by_stack.items() if (host := host_of(rows, found, found.of_stack[stack]))}
+    """Fit the constants to measured rows, with widths and spreads of 0."""
+    ratios, by_stack = ratios_of(cases, ()), grouped(cases, lambda case: case.job.stack)
+    hosts = {stack: host for stack, rows in by_stack.items() if (host := host_of(rows, ratios, ratios.by_stack[stack]))}
     if hosts:
-        # Stacks whose host is what tables do not know are left out of the usual factors, which are then found again.
-        found = ratios_of(cases, hosts)
-        hosts = {stack: host_of(by_stack[stack], found, 0.0) or host for stack, host in hosts.items()}
+        # Stacks bound by their host say nothing of kernel times, so the usual factors are fitted again without them.
+        ratios = ratios_of(cases, hosts)
+        hosts = {stack: host_of(by_stack[stack], ratios, 0.0) or host for stack, host in hosts.items()}
     stacks = [
         StackConstant(
             stack=str(stack),
-            ratio=round(math.exp(hosts[stack][1] if stack in hosts else found.of_stack[stack]), 4),
-            experts_ratio=round(math.exp(found.experts_of(rows[0].job)), 4),
+            ratio=round(math.exp(hosts[stack][1] if stack in hosts else ratios.by_stack[stack]), 4),
+            experts_ratio=round(math.exp(ratios.experts_of(rows[0].job)), 4),
             host_s=hosts[stack][0] if stack in hosts else None,
             num_rows=len(rows),
             kinds=sorted({str(kind_of(case.job)) for case in rows}),
@@ -230,8 +241,8 @@ def _with_constants(cases: Sequence[Case], fitted_to: str, config: Path) -> Cali
         quantile=1.0,
         widths=Widths(row=0.0, version=0.0, stack=0.0, gpu=0.0, stack_on_gpu=0.0, experts=0.0, precision=0.0),
         layouts=PRIOR,
-        experts_ratio=round(math.exp(found.experts), 4),
-        gpus=found.gpus,
+        experts_ratio=round(math.exp(ratios.experts), 4),
+        gpus=ratios.gpus,
         stacks=stacks,
         places=list({_place(case.job): None for case in cases}),
     )
@@ -239,70 +250,68 @@ def _with_constants(cases: Sequence[Case], fitted_to: str, config: Path) -> Cali
 
 
 def _spreads(cases: Sequence[Case], errors: dict[Case, float]) -> dict[str, float]:
-    """Return the standard deviation of the rows of every version of a stack; of few rows, drawn to that of all."""
-    everything, found = _spread(cases, errors), {}
-    for stack, rows in grouped(cases, lambda case: case.job.stack).items():
-        found[str(stack)] = _drawn(rows, errors, everything)
-    return found
+    """Return the standard deviation of each version of a stack, shrunk to that of all rows where it has few rows."""
+    overall = _spread(cases, errors)
+    return {
+        str(stack): _shrunk_spread(rows, errors, overall)
+        for stack, rows in grouped(cases, lambda case: case.job.stack).items()
+    }
 
 
 def _kinds(cases: Sequence[Case], errors: dict[Case, float]) -> list[KindSpread]:
-    """Return the scatter of rows by kind, and by kind on each stack; of few rows, drawn to that of more of them."""
-    everything, found = _spread(cases, errors), []
+    """Return the standard deviation by kind, and by kind on each stack, shrunk to the next larger group."""
+    overall, spreads = _spread(cases, errors), []
     for kind, rows in grouped(cases, lambda case: str(kind_of(case.job))).items():
-        of_kind = _drawn(rows, errors, everything)
-        found.append(KindSpread(stack="", kind=str(kind), num_rows=len(rows), spread=of_kind))
+        of_kind = _shrunk_spread(rows, errors, overall)
+        spreads.append(KindSpread(stack="", kind=str(kind), num_rows=len(rows), spread=of_kind))
         for stack, members in grouped(rows, lambda case: case.job.family).items():
-            spread = _drawn(members, errors, of_kind)
-            found.append(KindSpread(stack=str(stack), kind=str(kind), num_rows=len(members), spread=spread))
-    return sorted(found, key=lambda one: (one.stack, one.kind))
+            spread = _shrunk_spread(members, errors, of_kind)
+            spreads.append(KindSpread(stack=str(stack), kind=str(kind), num_rows=len(members), spread=spread))
+    return sorted(spreads, key=lambda spread: (spread.stack, spread.kind))
 
 
-def _drawn(rows: Sequence[Case], errors: dict[Case, float], usual: float) -> float:
-    """Return the standard deviation of some rows; of few, drawn to the usual one."""
-    drawn = (len(rows) * _spread(rows, errors) ** 2 + FEW_ROWS * usual**2) / (len(rows) + FEW_ROWS)
-    return round(max(math.sqrt(drawn), _LEAST_SPREAD), 4)
+def _shrunk_spread(rows: Sequence[Case], errors: dict[Case, float], prior: float) -> float:
+    """Return the standard deviation of some rows, shrunk to a prior where they are few."""
+    variance = (len(rows) * _spread(rows, errors) ** 2 + FEW_ROWS * prior**2) / (len(rows) + FEW_ROWS)
+    return round(max(math.sqrt(variance), _LEAST_SPREAD), 4)
 
 
 def _spread(cases: Sequence[Case], errors: dict[Case, float]) -> float:
-    """Return the standard deviation that nine of ten errors of some rows speak of."""
+    """Return the standard deviation of a normal distribution with the same 90 % quantile of absolute errors."""
     return weighted_quantile([abs(errors[case]) for case in cases], cluster_weights(cases).tolist(), COVERAGE) / Z90
 
 
 def _widths(cases: Sequence[Case], by_size: dict[Case, float], calibration: Calibration) -> Widths:
-    """Return what is not known of a job unlike the calibrated ones."""
+    """Return the uncertainties of jobs that lack something measured, such as the stack or the GPU type."""
     families = grouped(cases, lambda case: case.job.family)
 
-    def divided(part: Key) -> list[Case]:
-        """Return the rows of stacks that have rows of more than one part."""
-        return [case for rows in families.values() if len({part(case) for case in rows}) > 1 for case in rows]
-
-    def width(part: Key, of: Sequence[Case]) -> float:
-        """Return the root mean square of mean errors of what is left out: a part of one stack."""
-        return _width(of, lambda case: (case.job.family, part(case)), calibration)
+    def width_within_stacks(part: Key) -> float:
+        """Return the width of leaving out one part of a stack, over stacks with more than one."""
+        divided = [case for rows in families.values() if len({part(case) for case in rows}) > 1 for case in rows]
+        return _width(divided, lambda case: (case.job.family, part(case)), calibration)
 
     return Widths(
         row=round(_spread(cases, by_size), 4),
-        version=width(lambda case: case.job.stack, divided(lambda case: case.job.stack)),
-        stack=width(lambda case: None, cases),
+        version=width_within_stacks(lambda case: case.job.stack),
+        stack=_width(cases, lambda case: case.job.family, calibration),
         gpu=_width(cases, lambda case: case.job.gpu.architecture, calibration),
-        stack_on_gpu=width(lambda case: case.job.gpu.name, divided(lambda case: case.job.gpu.name)),
-        experts=width(lambda case: kind_of(case.job).experts, divided(lambda case: kind_of(case.job).experts)),
-        precision=width(lambda case: case.job.precision, divided(lambda case: case.job.precision)),
+        stack_on_gpu=width_within_stacks(lambda case: case.job.gpu.name),
+        experts=width_within_stacks(lambda case: kind_of(case.job).experts),
+        precision=width_within_stacks(lambda case: case.job.precision),
     )
 
 
 def _width(cases: Sequence[Case], key: Key, calibration: Calibration) -> float:
-    """Return the standard deviation of mean errors of groups left out in turn; of few groups, drawn to the prior.
+    """Return the standard deviation of the mean errors of groups, each left out in turn; shrunk to the prior.
 
-    That of a normal with the same upper quartile: a group or two that are something else altogether do not count.
+    It is that of a normal distribution with the same upper quartile, so that one or two outlying groups do not count.
     """
     errors = left_out(cases, key, calibration)
     groups = grouped(cases, key).values() if errors else ()
     means = [abs(float(np.average([errors[case] for case in rows], weights=cluster_weights(rows)))) for rows in groups]
     spread = float(np.quantile(means, 0.75)) / _UPPER_QUARTILE if means else 0.0
-    drawn = (len(means) * spread**2 + _PRIOR_GROUPS * _PRIOR_WIDTH**2) / (len(means) + _PRIOR_GROUPS)
-    return round(math.sqrt(drawn), 4)
+    variance = (len(means) * spread**2 + _PRIOR_GROUPS * _PRIOR_WIDTH**2) / (len(means) + _PRIOR_GROUPS)
+    return round(math.sqrt(variance), 4)
 
 
 def _place(job: Job) -> Place:

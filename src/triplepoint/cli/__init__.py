@@ -16,42 +16,57 @@ if TYPE_CHECKING:
 
     from triplepoint.cli.answer import Answer
 
-COMMANDS = {
-    "plan": "expand studies to points, say which are valid, and write point.json of each run",
-    "launch": "train one run as a gang, with telemetry and traces",
-    "simulate": "simulate one run in place of a launch",
-    "import": "make a run of recordings that other tools made: telemetry, traces",
-    "telemetry": "align one run's recordings: clocks, steps, gaps",
-    "parse": "parse the traces of some ranks of a run",
-    "trace": "analyse traces of PyTorch, Nsight Systems or rocprof: kernels, collectives, critical path, timeline",
-    "aggregate": "join the runs of each study into tables",
-    "claims": "judge what is published by the tables",
-    "figure": "draw one figure from the tables",
-    "report": "write the self-contained report",
-    "record": "watch a job of your own: its steps, power and heat, as a run like any other",
-    "doctor": "check a machine, or all nodes of a cluster, before GPU hours are spent",
-    "predict": "predict step time, memory and bottleneck of any configurations, one a row of a CSV",
-    "search": "find the configuration to train with, and the few that are worth measuring",
-    "project": "say what a job would be on 1,000 to 100,000 GPUs: time, power, heat, failures",
-    "whatif": "say what each factor costs a point, or makes of the difference of two points",
-    "swings": "say how far and how fast power swings, whether that is allowed, and what would help",
-    "frontier": "choose clocks of pipeline stages that save energy, for the time or power there is",
-    "why": "say why a job is slow, per GPU and per step: causes, what each costs, what to do",
-    "recommend": "recommend where pipeline stages run and how many layers they have, hardware faults first",
-    "compare": "say why one run or trace is slower or hotter than another; or judge a table of own measured values",
-    "calibrate": "fit the constants of software stacks to measured step times",
-    "characterise": "measure what the power sensors of a GPU do to the truth: a sensor card",
-    "overhead": "measure what sampling costs the training it watches",
-    "export": "write the runs of a study as MLflow, W&B, Prometheus or Chakra have them",
-    "completion": "print a script that completes commands and names in bash, zsh or fish",
+GROUPS = {
+    "Your own jobs and recordings": {
+        "record": "record a job of your own: step times, power, heat, and a trace on request",
+        "import": "make a run of recordings by other tools: telemetry, traces",
+        "trace": "analyse traces of PyTorch, Nsight Systems or rocprof: where each rank's time went",
+        "why": "say why a job is slow: which GPUs, for what cause, what each costs a day, what to do",
+        "compare": "say why one run or trace is slower or hotter than another; or judge a table of measured values",
+        "recommend": "recommend where pipeline stages run and how many layers they have, hardware faults first",
+    },
+    "Before GPU hours are spent": {
+        "predict": "predict step time, memory, power and heat of configurations",
+        "search": "find the configuration to train with, and the few that are worth measuring",
+        "whatif": "say what each factor costs a point, or makes of the difference of two points",
+        "project": "say what a job would be on 1,000 to 100,000 GPUs: time, power, heat, failures",
+        "swings": "say how far and how fast power swings, whether that is allowed, and what would help",
+        "frontier": "choose clocks of pipeline stages that save energy, for the time or power there is",
+    },
+    "Machines": {
+        "doctor": "check a machine, or all nodes of a cluster",
+        "calibrate": "fit the models to measurements of your own",
+        "characterise": "measure what the power sensors of a GPU show, and write a sensor card",
+        "overhead": "measure what sampling costs the training it watches",
+    },
+    "Studies: the stages that Snakemake calls, in their order": {
+        "plan": "show the points of studies: which can run, what they will cost; write point.json of each run",
+        "launch": "train one run on its nodes, with telemetry and traces",
+        "simulate": "simulate one run in place of a launch",
+        "telemetry": "align the telemetry of a run: clocks, steps, gaps",
+        "parse": "parse the traces of some ranks of a run",
+        "aggregate": "join the runs of each study into tables",
+        "claims": "judge what is published by the tables",
+        "figure": "draw one figure from the tables",
+        "report": "write the self-contained report",
+    },
+    "Elsewhere": {
+        "export": "write the runs of a study for MLflow, W&B, Prometheus or Chakra",
+        "completion": "print a script that completes commands and names in bash, zsh or fish",
+    },
 }
-"""Subcommands in the order of the pipeline, then those alongside it, with their line in `--help`."""
+"""Subcommands by what they are for, with their line in `--help`."""
+COMMANDS = {name: about for commands in GROUPS.values() for name, about in commands.items()}
 
 _INTERNAL = ("sample", "serve")
 
 _WITHOUT_PANDAS = ("simulate", "import", "telemetry", "parse", "trace", "aggregate", "claims", "why")
 """Subcommands that are called for every run, or handle what all of them wrote; those that draw use pandas."""
 
+_TALK = ("record", "launch", "doctor", "overhead", "characterise", "completion")
+"""Subcommands that pass on what others say, or tell themselves what they do."""
+_OF_CONFIG = ("plan", "predict", "search", "whatif", "frontier", "project", "calibrate")
+"""Subcommands that do nothing without the folder of the configuration."""
 _SERVER = "TRIPLEPOINT_FORKS"
 """`forks.SERVER`: importing it takes as long as all else a command starts with."""
 _COMPILED = ("_scanner", "_sweep")
@@ -121,8 +136,13 @@ def _answer(
     """Run a subcommand and print its answer: as text, or as one JSON object; return its exit status."""
     from triplepoint.cli.answer import Answer
 
+    if command in _OF_CONFIG and not words.config.is_dir():
+        raise UserError(
+            f"{words.config}: no such folder, and {command} needs models and clusters; run it in Triplepoint's clone, "
+            "or name the folder with --config CLONE/config"
+        )
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed) if words.json else contextlib.nullcontext():
+    with contextlib.redirect_stdout(printed) if words.json else contextlib.nullcontext(), _ticking(command):
         found = run(words)
     if words.json:
         answer = found if isinstance(found, Answer) else Answer.of_printed(printed.getvalue(), found or 0)
@@ -133,6 +153,15 @@ def _answer(
     if found.text:
         sys.stdout.write(found.text if found.text.endswith("\n") else f"{found.text}\n")
     return found.status
+
+
+def _ticking(command: str) -> contextlib.AbstractContextManager[object]:
+    """Return what shows on a terminal, from the first second on, that a command works; in a log it would be noise."""
+    if command in (*_TALK, *_INTERNAL) or not sys.stderr.isatty():
+        return contextlib.nullcontext()
+    from triplepoint.cli.progress import Progress
+
+    return Progress(f"{command}: working")
 
 
 def hide_pandas() -> None:
@@ -157,16 +186,11 @@ def _fail(line: str, status: int) -> int:
 
 def _help() -> str:
     width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {about}" for name, about in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: triplepoint SUBCOMMAND [ARGUMENTS]",
-            "",
-            "What a distributed LLM training run costs in time, power and heat, and why.",
-            "Snakemake calls these stages in order; each can also be called by hand.",
-            "",
-            *lines,
-            "",
-            "triplepoint SUBCOMMAND --help tells more. Exit status: 0 done, 1 failed, 2 something you can mend.",
-        ]
+    lines = ["usage: triplepoint SUBCOMMAND [ARGUMENTS]", ""]
+    lines += ["What a distributed LLM training run costs in time, power and heat, and why.", ""]
+    for group, commands in GROUPS.items():
+        lines += [group, *(f"  {name:<{width}}  {about}" for name, about in commands.items()), ""]
+    lines.append(
+        "triplepoint SUBCOMMAND --help tells more. Exit status: 0 done, 1 failed, 2 something you can correct."
     )
+    return "\n".join(lines)

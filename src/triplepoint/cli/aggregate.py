@@ -18,7 +18,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("studies", nargs="*", metavar="STUDY", help="studies of RESULTS/plan.json (default: all)")
     add_config(made)
     made.add_argument(
-        "--plan", metavar="DIGEST", help="refuse another plan of the study than that with this digest (default: any)"
+        "--plan", metavar="DIGEST", help="refuse a plan of the study with another digest (default: accept any)"
     )
     made.add_argument("--jobs", type=whole_number(), default=1, metavar="N", help="runs to read at once")
     add_results(made)
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         if arguments.plan not in (None, of_study.digest()):
             raise UserError(
                 f"{path}: holds another plan of study {study} than the tables are asked for (digest "
-                f"{of_study.digest()[:12]}, expected {arguments.plan[:12]}); something else wrote it meanwhile, run "
+                f"{of_study.digest()[:12]}, expected {arguments.plan[:12]}); another command changed it since, so run "
                 "snakemake again"
             )
     with claim_results(arguments.results).acquire_or_refuse():

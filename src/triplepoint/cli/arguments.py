@@ -171,24 +171,29 @@ def out_folder(text: str) -> Path:
 def _check_folder(folder: Path) -> None:
     there = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), Path())
     if not there.is_dir():
-        raise argparse.ArgumentTypeError(f"{there} is no folder; move it away, or use another path")
+        raise argparse.ArgumentTypeError(f"{there} is not a folder; move it away, or use another path")
     if not os.access(there, os.W_OK | os.X_OK):
         raise argparse.ArgumentTypeError(f"{there} cannot be written into: no permission, or a read-only file system")
 
 
 def add_job(parser: argparse.ArgumentParser, usual_name: str) -> None:
     """Add what its job is called, `usual_name` if nothing is said, its study, and what is known of it."""
-    parser.add_argument("--name", metavar="NAME", help=f"what the job is called (default: {usual_name})")
-    parser.add_argument("--study", default="recorded", metavar="NAME", help="study of recorded runs it belongs to")
+    parser.add_argument("--name", metavar="NAME", help=f"name of the job (default: {usual_name})")
     parser.add_argument(
-        "--describe", type=in_file, metavar="FILE", help="YAML of what is known of the job (default: none)"
+        "--study", default="recorded", metavar="NAME", help="study of recorded runs to put the run into"
+    )
+    parser.add_argument(
+        "--describe",
+        type=in_file,
+        metavar="FILE",
+        help="YAML that describes the job: model, layout, batch (default: none)",
     )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="the same, one setting; repeatable (default: none)",
+        help="describe one setting of the job, such as tp=8; repeatable (default: none)",
     )
 
 
@@ -228,18 +233,18 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 def add_prices(parser: argparse.ArgumentParser) -> None:
     """Add the prices of energy and of GPU hours; `read_prices` returns them."""
     parser.add_argument(
-        "--price-kwh", type=number(0, 1e6), metavar="PRICE", help="of a kWh (default: energy costs nothing)"
+        "--price-kwh", type=number(0, 1e6), metavar="PRICE", help="price of a kWh (default: energy costs nothing)"
     )
     parser.add_argument(
         "--price-gpu-hour",
         type=number(0, 1e6),
         metavar="PRICE",
-        help="of a GPU for an hour, same currency (default: nothing)",
+        help="price of a GPU for an hour, without its energy (default: nothing)",
     )
-    parser.add_argument("--currency", type=_currency, default="currency", metavar="NAME", help="what prices are in")
+    parser.add_argument("--currency", type=_currency, default="currency", metavar="NAME", help="name of the currency")
     parser.add_argument(
         "--pue", type=number(1, 10), default=1.0, metavar="FACTOR",
-        help="power usage effectiveness of the hall, times which energy is paid (default: 1, what nodes take alone)",
+        help="power usage effectiveness of the hall: energy paid over energy of nodes (default: 1)",
     )  # fmt: skip
 
 
@@ -285,5 +290,5 @@ def run_folder(arguments: argparse.Namespace) -> Path:
 
 
 def say(line: str) -> None:
-    """Tell the user about progress, at once."""
-    print(line, file=sys.stderr, flush=True)
+    """Tell the user about progress, at once, in the place of what `Progress` shows on a terminal."""
+    print(f"\r\x1b[K{line}" if sys.stderr.isatty() else line, file=sys.stderr, flush=True)

@@ -16,15 +16,16 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "calibrate",
-        "Fit what GPU types and software stacks make of kernel times, and what is not known, to measured step times. "
-        "Kernels and collectives are fitted to tables of their own, which 'triplepoint doctor --measure' writes, power "
-        "and cooling to a recording, the heat of a cluster to runs on it.",
+        "Fit the model to measurements. A table IN.csv of step times fits the constants of GPU types and software "
+        "stacks, "
+        "and the width of the intervals. Tables of 'triplepoint doctor --measure' fit kernels and collectives, a "
+        "recording fits power and cooling, and runs fit the heat of their cluster.",
         [
             "triplepoint calibrate measured.csv",
             "triplepoint calibrate --collectives results/doctor/h200x32/20260101T000000/collectives.csv",
             "triplepoint calibrate --heat results/runs/RUN",
         ],
-        answer={"report": "lines on what was fitted, and its error where held out"},
+        answer={"report": "lines on what was fitted, and its error on data left out of the fit"},
     )
     made.add_argument(
         "tables", nargs="*", type=in_table, metavar="IN.csv",
@@ -32,45 +33,48 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     made.add_argument(
         "--anew", action="store_true",
-        help="fit everything to the tables alone (default: their stacks are added to what is fitted)",
+        help="fit everything to the tables alone (default: add their stacks to the fitted ones)",
     )  # fmt: skip
     made.add_argument(
-        "--stack", action="append", metavar="WORDS", help="only frameworks with these words (default: all)"
+        "--stack",
+        action="append",
+        metavar="WORDS",
+        help="use only rows whose framework has these words; repeatable (default: all)",
     )
     made.add_argument(
-        "--max-gpus", type=whole_number(1_000_000), metavar="N", help="only rows of N GPUs or fewer (default: all)"
+        "--max-gpus", type=whole_number(1_000_000), metavar="N", help="use only rows of N GPUs or fewer (default: all)"
     )
     made.add_argument(
         "--collectives",
         type=in_file,
         metavar="FILE",
-        help="fit links of a cluster to collectives.csv (default: left)",
+        help="fit links of a cluster to this collectives.csv (default: none)",
     )
     made.add_argument(
-        "--kernels", type=in_file, metavar="FILE", help="fit kernels of a GPU type to its kernels.csv (default: left)"
+        "--kernels", type=in_file, metavar="FILE", help="fit kernels of a GPU type to its kernels.csv (default: none)"
     )
     made.add_argument(
         "--power", type=Path, metavar="DIR",
         help="fit power and cooling of a GPU type to a recording of kernels and of a step from rest to load, "
-        "as triplepoint characterise --record writes it (default: left)",
+        "as 'triplepoint characterise --record' writes it (default: none)",
     )  # fmt: skip
     made.add_argument(
         "--heat", type=Path, nargs="+", metavar="RUN",
-        help="learn inlet, resistances, preheat and fans of a cluster from runs on it, folders results/runs/RUN after "
-        "the telemetry stage ('triplepoint telemetry RUN'); runs of different loads tell more. Writes "
-        "CONFIG/clusters/CLUSTER-learned.yaml and its airflow (default: left)",
+        help="fit inlet, resistances, preheat and fans of a cluster to runs on it, folders results/runs/RUN after "
+        "'triplepoint telemetry RUN'; runs of different loads fit better. Writes "
+        "CONFIG/clusters/CLUSTER-learned.yaml and its airflow (default: none)",
     )  # fmt: skip
     made.add_argument(
         "--inference",
         type=in_file,
         metavar="FILE",
-        help="intervals of inference from measured batches, columns as in tests/data/inference/tensorrt_llm.csv "
-        "(default: left)",
+        help="fit intervals of inference to measured batches, columns as in tests/data/inference/tensorrt_llm.csv "
+        "(default: none)",
     )
     made.add_argument(
         "--scaling", type=in_file, nargs="+", metavar="IN.csv",
-        help="check step times beyond 64 GPUs: fit to rows of fewer, predict the others; columns as IN.csv. Writes "
-        "CONFIG/calibration/scaling.yaml, which 'triplepoint project' uses (default: left)",
+        help="test predictions beyond 64 GPUs: fit to smaller rows, predict the larger ones; columns as IN.csv. Writes "
+        "CONFIG/calibration/scaling.yaml, which 'triplepoint project' uses (default: none)",
     )  # fmt: skip
     made.add_argument(
         "--gpu", metavar="NAME", help="GPU type of the recording of --power, a file in CONFIG/gpus (no default)"
@@ -80,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
         "--out",
         type=out_file,
         metavar="FILE",
-        help="where to write what tables say (default: CONFIG/calibration/fitted.yaml)",
+        help="where to write the constants fitted to IN.csv (default: CONFIG/calibration/fitted.yaml)",
     )
     return made
 
@@ -100,11 +104,16 @@ def run(arguments: argparse.Namespace) -> Answer:
             "--scaling, a recording with --power, or runs with --heat"
         )
     if bool(arguments.power) != bool(arguments.gpu):
-        raise UserError("calibrate: --power and --gpu go together; name the recording and the GPU type it is of")
+        raise UserError("calibrate: --power needs --gpu, and --gpu needs --power; give the recording and its GPU type")
     if arguments.out and not arguments.tables:
-        raise UserError("calibrate: --out is for constants fitted to tables IN.csv; others are written into --config")
+        raise UserError(
+            "calibrate: --out takes only constants fitted to tables IN.csv; leave it out, the others are written "
+            "below --config"
+        )
     if arguments.tables.count(STANDARD_INPUT) > 1:
-        raise UserError("calibrate: '-' stands twice; standard input can be read once")
+        raise UserError(
+            "calibrate: '-' is given twice, but standard input can be read only once; give one of the tables as a file"
+        )
     from triplepoint.calibrate.protocol import calibrate
 
     lines = [line for procedure in _procedures(arguments) for line in calibrate(procedure)]

@@ -11,7 +11,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "characterise",
-        "Measure what the power sensors of a GPU do to the truth; write a sensor card.",
+        "Measure how the power sensors of a GPU sample, average and delay power; write a sensor card.",
         ["triplepoint characterise results/sensors/h200.json --record recording"],
         answer={"card": "file that was written", "sensors": "period, window and lag by sensor (docs/methodology.md)"},
     )

@@ -20,20 +20,20 @@ A and B are each one of
   FOLDER       a run's folder, parsed or raw, wherever it is
   TRACES       a trace, or a folder of the traces of one job, of any vendor that 'triplepoint trace' reads
   STUDY:POINT  all repeats of a point: settings (parallelism:model=gpt3-175b,tp=8,pp=4) or the beginning of its runs
-What is printed says in a sentence why B is slower or hotter, what changed, which parts of the step the time went into,
-which kernels, and power, clocks, heat and energy. The parts add up to the difference of the step, and so do kernels.
-docs/compare.md says how.
+The first sentence says why B is slower or hotter. Then come what changed, the parts of the step that take the time,
+the kernels, and power, clocks, temperatures and energy. The parts add up to the difference of the step, and so do the
+kernels. docs/compare.md says how.
 
 TABLE.csv is your own measurements, one configuration a row:
   settings      as 'triplepoint predict' reads them (docs/config.md): model, cluster and global_batch_size, and
                 what else says which point it is: tp, pp, micro_batch_size, recompute, engine, ... ; id is optional
   quantities    columns of table points in their unit: step_time_s, gpu_power_w, gpu_temp_max_c, ... ; a blank cell was
                 not measured. docs/claims.md lists a few more, such as computation_kernels_s
-  <quantity>_sd standard deviation of a quantity, optional: the value is taken to be known to 1.645 of them (90 %)
+  <quantity>_sd standard deviation of a quantity, optional: the 90 % interval of the value is 1.645 of them to each side
 
-A row is held against the run in RESULTS that has the settings it states; the others may be any, but must not leave
-several points. Where there is no such run it is held against the prediction, with the defaults of 'predict'.
-agrees: the intervals of both overlap; differs: they do not; cannot tell: there is no number of ours (docs/claims.md).
+A row is compared with the run in RESULTS that has its settings; settings it leaves out may have any value, but only
+one point may match. Where there is no such run, the row is compared with the prediction by the defaults of 'predict'.
+agrees: the intervals of both overlap; differs: they do not; cannot tell: Triplepoint has no number (docs/claims.md).
 """
 _EXAMPLES = (
     "triplepoint compare llama3-70b_h200x32_tp4-pp4-dp2 llama3-70b_h100x64_tp4-pp8-dp2 --html why.html",
@@ -41,16 +41,18 @@ _EXAMPLES = (
     "triplepoint compare measured.csv -o compared.csv",
 )
 _ANSWER = {
-    "sentence": "why B is slower or hotter; of A and B, as all keys but rows",
+    "sentence": "why B is slower or hotter; for A and B alone, as all keys but rows",
     "first": "what A is: its word, origin, runs, traced ranks, profiled steps",
     "other": "the same of B",
     "changes": "what differs: area, name, and both values as text",
     "step": "the difference of the step and its parts, which add up to it; null without step times (s)",
-    "changed_rank": "rank whose own work changed more than that of others, null of none; parts are then its own (s)",
+    "changed_rank": "rank whose own work changed more than that of the others, whose parts `step` then has; null if "
+    "there is none",
     "kernels": "matched kernels, with counts, summed time and what they add to the step (s)",
-    "quantities": "columns of table points of both, change with interval, and whether it is beyond the spread",
-    "notes": "what has to be known to read the numbers",
-    "rows": "of TABLE.csv: the judged values, as the columns of OUT",
+    "quantities": "columns of table points of A and B, the change with its interval, and whether it is beyond the "
+    "spread",
+    "notes": "what you need to know to read the numbers",
+    "rows": "for TABLE.csv: the judged values, as the columns of OUT",
 }
 _WIDEST = 40
 
@@ -65,9 +67,9 @@ def parser() -> argparse.ArgumentParser:
         _ANSWER,
     )
     made.add_argument("first", metavar="A|TABLE.csv", help="run, folder, traces or STUDY:POINT; or a table, alone")
-    made.add_argument("other", nargs="?", metavar="B", help="what is compared with A (default: none, A is a table)")
-    made.add_argument("--html", type=out_file, metavar="FILE", help="page of A and B to write (default: none)")
-    made.add_argument("-o", "--out", type=out_file, metavar="OUT", help="of a table: CSV to write (default: none)")
+    made.add_argument("other", nargs="?", metavar="B", help="what to compare with A (default: none, A is a table)")
+    made.add_argument("--html", type=out_file, metavar="FILE", help="write a page on A and B (default: none)")
+    made.add_argument("-o", "--out", type=out_file, metavar="OUT", help="for TABLE.csv: CSV to write (default: none)")
     add_steps(made)
     add_rules(made)
     add_results(made)

@@ -20,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
     made = make_parser(
         "doctor",
         "Check this machine, or all nodes of a cluster, before GPU hours are spent. Nothing is changed on them. "
-        "Exit status 0: nothing failed; 1: something did; 2: something you can mend. With --files check the "
+        "Exit status 0: nothing failed; 1: something did; 2: an error you can correct. With --files check the "
         "configuration instead.",
         ["triplepoint doctor", "triplepoint doctor --cluster h200x32 --measure 60", "triplepoint doctor --files h200"],
         answer={
@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
             "checked_at": "time of the check, UTC, ISO 8601",
             "has_failed": "whether a check failed",
             "checks": "name, status, what was found and what was expected of each check",
-            "nodes": "what was read of every node",
+            "nodes": "what was read on every node",
             "wrote": "files that were written",
             "files": "with --files: the files of the configuration, and what is wrong or missing",
         },
@@ -41,12 +41,14 @@ def parser() -> argparse.ArgumentParser:
         "costs; exit status 2 if a file is broken",
     )
     made.add_argument("--cluster", metavar="NAME", help="a cluster of CONFIG/clusters (default: this machine)")
-    made.add_argument("--nodes", type=whole_number(), metavar="N", help="only N of the cluster's nodes (default: all)")
+    made.add_argument(
+        "--nodes", type=whole_number(), metavar="N", help="check only N of the cluster's nodes (default: all)"
+    )
     made.add_argument(
         "--measure",
         type=seconds(0.001, 86400),
         metavar="SECONDS",
-        help="also measure collectives for about so long, and every GPU (default: no measurement)",
+        help="also measure collectives and every GPU, for about SECONDS (default: no measurement)",
     )
     made.add_argument(
         "--ranks", type=whole_number(), metavar="N", help="ranks of the measurement on each node (default: one a GPU)"
@@ -93,7 +95,7 @@ def _check_files(arguments: argparse.Namespace) -> Answer:
 
     if arguments.cluster or arguments.nodes or arguments.measure or arguments.ranks:
         raise UserError(
-            "--files checks the configuration, not machines; give the other options in a command without it"
+            "--files checks the configuration, not machines; leave the other options out, or run them without --files"
         )
     checks = check_files(arguments.files, arguments.config)
     status = USER_ERROR if any(check.status == "broken" for check in checks) else 0

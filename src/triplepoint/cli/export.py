@@ -10,30 +10,40 @@ from triplepoint.errors import UserError
 _OUT = {"mlflow": "mlruns", "wandb": ".", "prometheus": "triplepoint.prom", "chakra": "chakra"}
 
 
+_NEXT = {
+    "mlflow": "; look at them with: MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {out}",
+    "wandb": "; send them with: wandb sync {out}/wandb/offline-run-*",
+    "prometheus": "; node_exporter reads it with --collector.textfile.directory",
+    "chakra": "; 'triplepoint trace' and ASTRA-sim read them",
+}
+"""What a user does with what was written."""
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "export",
-        "Write the runs of a study as other tools have them. Files are written, nothing is sent and nothing listens.",
+        "Write the runs of a study in the format of another tool. Only files are written: nothing is sent.",
         [
             "triplepoint export parallelism --to mlflow --out mlruns",
             "triplepoint export parallelism --to wandb",
             "triplepoint export parallelism --to prometheus --out /var/lib/node_exporter/parallelism.prom",
             "triplepoint export parallelism --to chakra --out chakra",
         ],
-        "mlflow: an experiment in MLflow's file store; 'mlflow ui --backend-store-uri mlruns' shows it.\n"
-        "wandb: offline runs in OUT/wandb, of the library wandb if it is installed; 'wandb sync' sends them.\n"
+        "mlflow: an experiment in MLflow's file store; 'MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri "
+        "mlruns' shows it.\n"
+        "wandb: offline runs in OUT/wandb; the library wandb writes them and 'wandb sync' sends them.\n"
         "prometheus: power, heat and clocks of nodes and GPUs for node_exporter's textfile collector.\n"
         "chakra: OUT/RUN/chakra.RANK.et, the traces of runs as MLCommons' Chakra execution traces.",
         answer={"to": "format", "num_runs": "runs of the study", "files": "folder of each run, or the file"},
     )
-    made.add_argument("study", metavar="STUDY", help="a study whose tables are made")
-    made.add_argument("--to", choices=tuple(_OUT), required=True, help="format")
+    made.add_argument("study", metavar="STUDY", help="study whose runs are exported; its tables must exist")
+    made.add_argument("--to", choices=tuple(_OUT), required=True, help="tool that will read the runs")
     made.add_argument(
         "--out",
         metavar="OUT",
-        help="folder to write into, of prometheus a file "
-        f"(default: {', '.join(f'{place} of {kind}' for kind, place in _OUT.items())})",
+        help="folder to write into, a file for prometheus "
+        f"(default: {', '.join(f'{place} for {kind}' for kind, place in _OUT.items())})",
     )
     add_results(made)
     return made
@@ -58,4 +68,4 @@ def run(arguments: argparse.Namespace) -> Answer:
     else:
         files = (mlflow if kind == "mlflow" else wandb).write(arguments.study, runs, target)
     content = {"to": kind, "num_runs": len(runs), "files": files}
-    return Answer(content, f"export: {len(runs)} runs of {arguments.study} to {target}")
+    return Answer(content, f"{len(runs)} runs of {arguments.study} are in {target}{_NEXT[kind].format(out=target)}")

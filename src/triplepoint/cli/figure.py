@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     spec_of(arguments.name)
     study, slash, _ = arguments.name.rpartition("/")
     if slash and not re.fullmatch(NAME_PATTERN, study):
-        raise UserError(f"figure: {study!r} is no name of a study; expected STUDY/NAME, such as mine/timeline")
+        raise UserError(f"figure: {study!r} is not the name of a study; expected STUDY/NAME, such as mine/timeline")
     from triplepoint.figures.write import write_figure
 
     write_figure(arguments.name, arguments.results, arguments.out)

@@ -9,9 +9,11 @@ from triplepoint.errors import PointError
 _ABOUT = """\
 SOURCE is one of
   RUN        run id, or the folder of a run: its point is simulated
-  POINT      .yaml, .yml, .json or .csv as 'triplepoint predict' reads it, or POINT:ID of several
-The plan has one clock for each pipeline stage and is simulated whole. Clocks for each direction or pass are said beside
-it. Budgets are of the mean over a step, at the plug. The script is printed and never applied.
+  POINT      .yaml, .yml, .json or .csv as 'triplepoint predict' reads it, or POINT:ID for one of several
+
+Passes that other stages do not wait for can run at lower clocks. The plan has one clock for each pipeline stage, held
+through the step, and is simulated as a whole. Budgets are means over a step, at the plug. The script that sets clocks
+is printed; nothing is applied. The method is in docs/frontier.md.
 """
 _EXAMPLES = (
     "triplepoint frontier gpt3-175b_h200x32_tp2-pp16_mbs1_act_r1",
@@ -19,6 +21,7 @@ _EXAMPLES = (
     "triplepoint frontier point.yaml --node-power 6000 --gpu-temp 75 --script clocks.sh",
 )
 _ANSWER = {
+    "answer": "one sentence",
     "name": "the run or point",
     "num_stages": "pipeline stages",
     "num_microbatches": "micro-batches",
@@ -26,8 +29,8 @@ _ANSWER = {
     "is_held_by_power_limit": "whether the power limit costs more than 1 % of a step",
     "present": "the step as it is: time, energy of GPUs, power at the plug, hottest die, throttling",
     "slowdown": "by which share a step may take longer",
-    "verified": "the same of the plan, simulated",
-    "steady": "the same of the highest steady clocks under the power limit; null where it does not hold",
+    "verified": "the same with the plan",
+    "steady": "the same at the highest steady clocks under the power limit; null where it does not lower clocks",
     "stages": "clock of each stage, power of a GPU in its heaviest pass, clocks by direction",
     "plans": "the plan, and those with clocks for each direction and pass: time, energy, power, clocks",
     "frontier": "such plans for other lengths of a step",
@@ -39,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "frontier",
-        "Choose clocks of pipeline stages that save energy: in the bubble, under the power limit, within budgets.",
+        "Choose the clocks of pipeline stages that save energy at a given step time, or keep a power budget.",
         _EXAMPLES,
         _ABOUT,
         answer=_ANSWER,
@@ -47,27 +50,30 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("source", metavar="SOURCE", help="run or point, see below")
     made.add_argument(
         "--slowdown", type=number(0, 100, "percent"), metavar="PERCENT",
-        help="by how much a step may take longer (default: 1; with a budget as little as it asks)",
+        help="how much longer a step may take (default: 1; with a budget, as little as it needs)",
     )  # fmt: skip
     made.add_argument(
-        "--node-power", type=number(1, 1e6, "watts"), metavar="W", help="budget of a node (default: none)"
-    )
+        "--node-power",
+        type=number(1, 1e6, "watts"),
+        metavar="W",
+        help="budget of the node that draws most (default: none)",
+    )  # fmt: skip
     made.add_argument(
         "--rack-power", type=number(1, 1e7, "watts"), metavar="W",
-        help="budget of a rack, of a cluster with nodes_per_rack (default: none)",
+        help="budget of the rack that draws most; the cluster needs nodes_per_rack (default: none)",
     )  # fmt: skip
     made.add_argument(
         "--hall-power",
         type=number(1, 1e9, "watts"),
         metavar="W",
-        help="budget of all nodes of the job (default: none)",
+        help="budget of all nodes of the job together (default: none)",
     )
     made.add_argument(
-        "--gpu-temp", type=number(1, 150, "degC"), metavar="C", help="highest temperature of a die (default: none)"
+        "--gpu-temp", type=number(1, 150, "degC"), metavar="C", help="limit of the hottest GPU (default: none)"
     )
     made.add_argument("--figure", type=out_figure, metavar="OUT", help=".pdf, .png or .svg to write (default: none)")
     made.add_argument(
-        "--script", type=out_file, metavar="FILE", help="write the script that locks clocks (default: none)"
+        "--script", type=out_file, metavar="FILE", help="file for the script that sets clocks (default: none)"
     )
     add_results(made)
     add_config(made)
@@ -76,8 +82,8 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Say which clocks stages should have."""
-    from triplepoint.advise.frontier import Budget, advise
-    from triplepoint.advise.frontier_text import content, render, script
+    from triplepoint.advise.frontier.frontier import Budget, advise
+    from triplepoint.advise.frontier.text import content, render, script
     from triplepoint.cli.named_points import named_points
     from triplepoint.config.plan import run_id
     from triplepoint.files import write_text
@@ -103,7 +109,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         write_text(arguments.script, script(answer))
         say(f"frontier: script in {arguments.script}")
     if arguments.figure is not None:
-        from triplepoint.advise.frontier_figure import draw
+        from triplepoint.advise.frontier.figure import draw
         from triplepoint.figures.write import save
 
         save(draw(answer), arguments.figure)

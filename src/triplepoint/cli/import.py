@@ -3,6 +3,7 @@
 import argparse
 import gc
 import re
+import shlex
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -39,8 +40,8 @@ _ANSWER = {
     "steps": "steps of a rank by kind",
     "formats": "files by format",
     "shows": "what the sensors can and cannot show",
-    "notes": "what was put right or left out of files",
-    "left_out": "columns not taken, with why",
+    "notes": "what was corrected in files or left out of them",
+    "left_out": "columns not taken, and why",
     "others": "files not read",
 }
 
@@ -49,14 +50,18 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "import",
-        "Make a run of recordings of your own: telemetry of nvidia-smi, DCGM, Prometheus, rocm-smi, amd-smi, Omnistat, "
-        "WattAMeter, Zeus or any CSV, and Kineto traces, as they lie in a folder. Formats are told by what files hold. "
-        "See docs/import.md.",
+        "Turn a folder of recordings into a run: telemetry of nvidia-smi, DCGM, Prometheus, rocm-smi, amd-smi, "
+        "Omnistat, "
+        "WattAMeter, Zeus or any CSV, and traces of Kineto, Nsight Systems or rocprof. Formats are recognised by the "
+        "content of the files. See docs/import.md.",
         _EXAMPLES,
         answer=_ANSWER,
     )
     made.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="folder of recordings of one job, one file or pipe; - is stdin"
+        "folder",
+        type=Path,
+        metavar="FOLDER",
+        help="folder with the recordings of one job, or one file; - for standard input",
     )
     add_job(made, "job")
     made.add_argument(
@@ -101,20 +106,26 @@ def _add_clocks(made: argparse.ArgumentParser) -> None:
         "--start", metavar="TIME", help="time of the first sample, for recordings without times (no default)"
     )
     made.add_argument(
-        "--period", type=seconds(0.001, 3600), metavar="S", help="seconds between samples of those (no default)"
+        "--period",
+        type=seconds(0.001, 3600),
+        metavar="S",
+        help="seconds between samples, for recordings without times (no default)",
     )
 
 
 def _add_places(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--hosts", metavar="LIST", help="hosts in the order of ranks (default: of their names)")
+    made.add_argument("--hosts", metavar="LIST", help="hosts in the order of ranks (default: sorted by name)")
     made.add_argument(
         "--host-pattern",
         metavar="REGEX",
-        help="finds the host in paths of files, in its group (default: by column, folder or file name)",
+        help="finds the host in a file's path, as its group (default: by column, folder or file name)",
     )
     made.add_argument("--gpus", metavar="LIST", help="GPUs of each host that worked for the job: 0-3,6 (default: all)")
     made.add_argument(
-        "--gpus-per-node", type=whole_number(), metavar="N", help="where files are named by rank alone (default: 8)"
+        "--gpus-per-node",
+        type=whole_number(),
+        metavar="N",
+        help="GPUs of a node, where files are named by rank alone (default: 8)",
     )
 
 
@@ -125,7 +136,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     from triplepoint.importers.hosts import offsets_of
     from triplepoint.importers.run import Job, import_folder
     from triplepoint.importers.times import find_zone
-    from triplepoint.trace.pipes import spooled
+    from triplepoint.trace.pipes import spool_pipes
 
     gc.disable()  # millions of cells that are in no cycle, walked again and again
     if arguments.timezone:
@@ -144,12 +155,12 @@ def run(arguments: argparse.Namespace) -> Answer:
     )
     job = Job(described, _numbers(arguments.gpus), *_steps(arguments), study=arguments.study)
     with Progress("looking at files") as progress, tempfile.TemporaryDirectory() as scratch:
-        (folder,) = spooled([arguments.folder], Path(scratch) / "pipes", progress)
+        (folder,) = spool_pipes([arguments.folder], Path(scratch) / "pipes", progress)
         try:
             done = import_folder(folder, arguments.results, job, wanted, catalogue, progress)
         except UserError as error:
             raise UserError(str(error).replace(str(folder), str(arguments.folder))) from None
-    return Answer(asdict(done), "\n".join(_lines(done)))
+    return Answer(asdict(done), "\n".join(_lines(done, arguments.results)))
 
 
 def _describe(arguments: argparse.Namespace) -> tuple[Any, Any]:
@@ -165,9 +176,11 @@ def _describe(arguments: argparse.Namespace) -> tuple[Any, Any]:
 def _steps(arguments: argparse.Namespace) -> tuple[Path | None, Path | None, str]:
     """Return what tells the steps: a CSV, or a log with its pattern."""
     if (arguments.log is None) != (arguments.step_pattern is None):
-        raise UserError("import: --log and --step-pattern go together; name the log and the lines that end a step")
+        raise UserError(
+            "import: --log and --step-pattern are needed together: the log file, and the lines in it that end a step"
+        )
     if arguments.log is not None and arguments.steps is not None:
-        raise UserError("import: steps are told either by --steps or by --log; leave one out")
+        raise UserError("import: --steps and --log both give the steps; leave one out")
     return arguments.steps, arguments.log, arguments.step_pattern or ""
 
 
@@ -185,29 +198,38 @@ def _numbers(text: str | None) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _lines(done: "Imported") -> list[str]:
-    """Return what was imported, to be read."""
+def _lines(done: "Imported", results: Path) -> list[str]:
+    """Return what was imported, to be read: the run first, and what to do with it."""
+    from triplepoint.recorded.run import sum_up
     from triplepoint.units import counted
 
-    lines = []
-    for host in done.hosts:
-        if host["num_samples"]:
-            gpus = counted(host["num_gpus"], "GPU")
-            samples = f"{host['num_samples']} samples every {host['period_s']:.3g} s, {host['start']} to {host['end']}"
-            lines.append(f"{host['host']}: {gpus}, {samples}: {', '.join(host['columns'])}")
-        else:
-            lines.append(f"{host['host']}: no telemetry")
-    steps = ", ".join(f"{num} {kind}" for kind, num in done.steps.items()) or "none: the recording is one window"
+    folder = results / "runs" / done.run
+    lines = [f"imported as {folder}: {sum_up(folder)}", f"why it is slow: triplepoint why {shlex.quote(str(folder))}"]
+    sampled = [host for host in done.hosts if host["num_samples"]]
+    for host in sampled[:_MOST_LISTED]:
+        gpus = counted(host["num_gpus"], "GPU")
+        samples = f"{counted(host['num_samples'], 'sample')}, each device every {host['period_s']:.3g} s"
+        columns = ", ".join(host["columns"])
+        lines.append(f"{host['host']}: {gpus}, {samples}, {host['start']} to {host['end']}: {columns}")
+    if len(sampled) > _MOST_LISTED:
+        lines.append(f"and {len(sampled) - _MOST_LISTED} more hosts: --json lists them all")
+    if silent := [host["host"] for host in done.hosts if not host["num_samples"]]:
+        lines.append(f"without telemetry: {counted(len(silent), 'host')}, {_some(silent)}")
+    steps = (
+        ", ".join(f"{num} {kind}" for kind, num in done.steps.items()) or "none, so the whole recording is one window"
+    )
     lines.append(f"traces: {done.num_traces}; steps: {steps}")
     lines += [f"note: {note}" for note in done.notes[:_MOST_LISTED]]
     if len(done.notes) > _MOST_LISTED:
         lines.append(f"note: {len(done.notes) - _MOST_LISTED} more; --json lists them all")
     lines += [f"shows: {line}" for line in done.shows]
     if done.left_out:
-        lines.append(
-            "left out: " + "; ".join(f"{name} ({why})" for name, why in list(done.left_out.items())[:_MOST_LISTED])
-        )
+        lines.append(f"left out: {_some([f'{name} ({why})' for name, why in done.left_out.items()])}")
     if done.others:
-        lines.append(f"not read: {', '.join(done.others[:_MOST_LISTED])}")
-    lines.append(f"run: {done.run}")
+        lines.append(f"not read, of no format that is known: {_some(done.others)}")
     return lines
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _MOST_LISTED
+    return ", ".join(names[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -26,17 +26,15 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "launch",
-        "Train one run as a gang through submitit. A result that is already there is kept; a job of Slurm whose "
-        "launcher was killed is gone on with. "
-        "Exit status 0: a result (ok, oom, invalid); 1: it crashed, hung or was lost; 2: something you can mend.",
+        "Train one run as a gang through submitit. A result that is already there is kept; a Slurm job whose "
+        "launcher was killed is continued. "
+        "Exit status 0: a result (ok, oom, invalid); 1: it crashed, hung or was lost; 2: an error you can correct.",
         ["triplepoint launch RUN"],
         answer=RUN_ANSWER,
     )
     add_run(made)
     add_config(made)
-    made.add_argument(
-        "--log", type=Path, metavar="FILE", help="file to write what is said to (default: standard error)"
-    )
+    made.add_argument("--log", type=Path, metavar="FILE", help="file for the messages (default: standard error)")
     made.add_argument("--force", action="store_true", help="launch again even if the result is there")
     return made
 

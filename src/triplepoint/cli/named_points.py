@@ -44,5 +44,8 @@ def _point_of_run(run: str, arguments: argparse.Namespace) -> Request:
     folder = run_folder(named)
     planned = read_json(PlannedRun, folder / "point.json", "plan the run again")
     if not planned.point.knows("model", "tp", "pp", "dp", "global_batch_size", "micro_batch_size"):
-        raise UserError(f"{run}: model, layout or batch of the recorded job are unknown; describe it (docs/own_job.md)")
+        raise UserError(
+            f"{run}: the model, layout or batch of the recorded job is unknown; describe the job in a job.yaml, see "
+            "docs/own_job.md"
+        )
     return Request(named.run, folder, planned.point, None, None)

@@ -15,18 +15,18 @@ def add_rules(parser: argparse.ArgumentParser) -> None:
     """Add `--scheme` and `--rules`, what kernels are told apart by."""
     parser.add_argument("--scheme", choices=SCHEMES, default="default", help="classes to sort kernels into")
     parser.add_argument(
-        "--rules", type=Path, metavar="FILE", help="YAML file of rules that go before the scheme's (default: none)"
+        "--rules", type=Path, metavar="FILE", help="YAML file of rules tried before those of the scheme (default: none)"
     )
 
 
 def add_steps(parser: argparse.ArgumentParser) -> None:
-    """Add `--steps`, how the annotations that are the steps are called."""
+    """Add `--steps`, which annotations are steps."""
     parser.add_argument(
         "--steps",
         type=_pattern,
         metavar="PATTERN",
-        help="regular expression of the names of ranges (NVTX, ROCTX, record_function) that are the steps, with their "
-        "number in a group where they have one (default: ProfilerStep#N, else 'step N' or 'iteration N')",
+        help="regular expression for the names of ranges (NVTX, ROCTX, record_function) that are steps; its "
+        "group, if it has one, is the number of the step (default: ProfilerStep#N, else 'step N' or 'iteration N')",
     )
 
 
@@ -34,7 +34,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from None
 
 
 def load_rules(arguments: argparse.Namespace) -> Scheme:

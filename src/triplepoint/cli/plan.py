@@ -23,8 +23,8 @@ def parser() -> argparse.ArgumentParser:
         ["triplepoint plan microbatch", "triplepoint plan parallelism --simulated h200x32 --summary"],
         "Without --cluster, --simulated and --all-clusters, CONFIG/config.yaml decides, as in snakemake.",
         answer={
-            "points": "each point: run, studies, why it is invalid, and of a valid one what exists and its cost",
-            "summary": "lines on what exists and what lies ahead; with --write what was written",
+            "points": "each point: run, studies, and why it is invalid, or what of it exists and its cost",
+            "summary": "lines on what exists and what is missing; with --write what was written",
         },
     )
     made.add_argument("studies", nargs="*", metavar="STUDY", help="studies in CONFIG/studies (default: all)")
@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
         "--simulated", action="append", metavar="NAME",
         help="simulate points on this cluster (default: CONFIG/config.yaml); repeatable",
     )  # fmt: skip
-    made.add_argument("--all-clusters", action="store_true", help="points on all others too, reached or not")
+    made.add_argument("--all-clusters", action="store_true", help="also points on all other clusters, reached or not")
     made.add_argument(
         "--figure",
         action="append",
@@ -50,10 +50,10 @@ def parser() -> argparse.ArgumentParser:
         "--max-gpu-hours",
         type=float,
         metavar="H",
-        help="budget of launches whose study is not named (default: max_gpu_hours of CONFIG/config.yaml)",
+        help="budget in GPU hours for studies that are not named (default: max_gpu_hours of CONFIG/config.yaml)",
     )
     made.add_argument("--write", action="store_true", help="write RESULTS/plan.json and point.json of each run")
-    made.add_argument("--summary", action="store_true", help="only what exists, and what is ahead will cost")
+    made.add_argument("--summary", action="store_true", help="show only what exists, and the cost of what is missing")
     add_results(made)
     return made
 
@@ -124,8 +124,8 @@ def _machines(plan: "Plan") -> list[str]:
 
 def _beyond_budget(costs: "Sequence[RunCost]", arguments: argparse.Namespace) -> list[str]:
     """Return what Snakemake will ask before it launches so much, a line if anything."""
-    from triplepoint.budget import over_budget
     from triplepoint.config.study import read_selection
+    from triplepoint.plan_cost import over_budget
 
     chosen = read_selection(arguments.config)
     budget = chosen.max_gpu_hours if arguments.max_gpu_hours is None else arguments.max_gpu_hours

@@ -3,13 +3,16 @@
 import argparse
 import csv
 import io
+import math
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_config, in_table, make_parser, out_table, say
+from triplepoint.cli.progress import Progress
 from triplepoint.errors import UserError
+from triplepoint.units import counted, show_seconds
 
 if TYPE_CHECKING:
     from triplepoint.simulate.predict.prediction import Prediction
@@ -49,8 +52,8 @@ With --rank, between the key and these:
   tied_with_first          whether it is as fast as the first with a chance of 10 % or more; no layout that
                            only recomputes more
 
-With --published, FILE is a table of training runs as others publish them: a CSV, one run a row. Blanks are derived or
-take the default; other columns are named and passed over, but one that looks like a misspelt one of these is refused:
+With --published, FILE is a CSV of training runs as others publish them, one run a row. A blank cell is derived or takes
+the default. Other columns are named and left unread; one that looks like a misspelt column of these is refused:
   id            key of the row in OUT (default: its number)
   model         name; of one in config/published/models.yaml, nothing else about the architecture is needed
   hidden layers heads kv_heads ffn vocab params_B        the architecture, wins over the name; params_B decides between
@@ -82,9 +85,9 @@ take the default; other columns are named and passed over, but one that looks li
                 tokens sent; nodes of a token's experts, at most (blank: the stack's)
   interconnect  nodes and what is between them, such as '8x400G IB/node', '4 GPUs/node, RoCE 4x200', 'NVL36',
                 'rail-optimised, 2:1 oversubscription', 100GbE (blank: what the GPU type usually comes with)
-  notes         memory of the GPU and LoRA are read of them, nothing else
-A row that contradicts itself, or has a setting that can have no effect in it, is invalid. Where a word could mean
-something else, or says nothing, `reason` says what was taken for what.
+  notes         only the memory of the GPU and LoRA are read from them
+A row that contradicts itself, or has a setting that can have no effect in it, is invalid. Where a word has
+several meanings or none, `reason` says how it was read.
 """
 _EXAMPLES = (
     "triplepoint predict config/studies/parallelism.yaml predicted.csv",
@@ -107,17 +110,17 @@ def parser() -> argparse.ArgumentParser:
         help="configurations: .csv, .tsv, .txt, .yaml, .yml or .json; - for standard input",
     )  # fmt: skip
     made.add_argument(
-        "target", type=out_table, nargs="?", metavar="OUT",
-        help="CSV to write, whole or not (default: -, standard output)",
+        "target", type=out_table, nargs="?", metavar="OUT", default=False,
+        help="CSV with all columns to write, - for standard output (default: none, a summary is printed)",
     )  # fmt: skip
-    made.add_argument("--published", action="store_true", help="FILE is a table of training runs in others' words")
+    made.add_argument("--published", action="store_true", help="FILE is a table of published training runs, see below")
     made.add_argument(
         "--simulated", action="append", default=[], metavar="NAME",
-        help="points on this cluster are those of 'plan --simulated NAME'; repeatable (default: none)",
+        help="give points on this cluster the run ids of 'plan --simulated NAME'; repeatable (default: none)",
     )  # fmt: skip
     made.add_argument(
         "--time-only", action="store_true",
-        help="leave power, heat and clocks out: several times faster, at the clocks that constants were fitted at",
+        help="leave power, heat and clocks out: several times faster, with clocks as in the fitted measurements",
     )  # fmt: skip
     made.add_argument(
         "--rank", action="store_true",
@@ -130,29 +133,36 @@ def parser() -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> Answer:
     """Predict the rows of a file."""
     source, config = arguments.source, arguments.config
-    if arguments.target is not None:
+    if arguments.target:
         _check_apart(source, arguments.target)
-    if arguments.published:
-        if arguments.simulated:
-            raise UserError("predict: --simulated is for clusters of the configuration, which --published has none of")
-        from triplepoint.published.table import predict_table
+    if arguments.published and arguments.simulated:
+        raise UserError(
+            "predict: --simulated simulates clusters of the configuration, and a --published table has none; leave "
+            "one out"
+        )
+    rows: list[tuple[dict[str, object], Prediction]]
+    from triplepoint.predictions import predict_file
+    from triplepoint.published.table import predict_table
 
-        rows: list[tuple[dict[str, object], Prediction]] = [
-            ({"id": key}, prediction) for key, prediction in predict_table(source, config, say, not arguments.time_only)
-        ]
-    else:
-        from triplepoint.predictions import predict_file
-
-        found = predict_file(source, config, say, arguments.simulated, not arguments.time_only)
-        rows = [({"id": key, "run": run}, prediction) for key, run, prediction in found]
+    with Progress(f"reading {source}") as progress:
+        if arguments.published:
+            read = predict_table(source, config, say, not arguments.time_only, progress)
+            rows = [({"id": key}, prediction) for key, prediction in read]
+        else:
+            found = predict_file(source, config, progress, arguments.simulated, not arguments.time_only)
+            rows = [({"id": key, "run": run}, prediction) for key, run, prediction in found]
     if arguments.rank:
         from triplepoint.ranking import rank
 
         ranked = rank([prediction for _, prediction in rows], config)
         rows = [(keys | more, prediction) for (keys, prediction), more in zip(rows, ranked, strict=True)]
-    text = _table(rows)
     values = [{name: _value(name, cell) for name, cell in keys.items()} | it.values() for keys, it in rows]
-    content = {"rows": [{k: None if v == "" else v for k, v in row.items()} for row in values], "out": arguments.target}
+    content = {
+        "rows": [{k: None if v == "" else v for k, v in row.items()} for row in values], "out": arguments.target or None
+    }  # fmt: skip
+    if arguments.target is False:
+        return Answer(content, _summary(rows, str(source)))
+    text = _table(rows)
     if arguments.target is None:
         return Answer(content, text)
     from triplepoint.files import write_text
@@ -160,7 +170,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     write_text(arguments.target, text)
     counts = Counter(str(prediction.status) for _, prediction in rows)
     words = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    return Answer(content, f"predict: {len(rows)} rows to {arguments.target}: {words}")
+    return Answer(content, f"predict: {counted(len(rows), 'row')} written to {arguments.target}: {words}")
 
 
 def _value(name: str, cell: object) -> object:
@@ -174,6 +184,67 @@ def _check_apart(source: Path, target: Path) -> None:
     """Refuse to write over what is read, however its path is spelled."""
     if source.exists() and target.exists() and source.samefile(target):
         raise UserError(f"{target}: is the file that is read, {source}; name another one to write")
+
+
+def _summary(rows: "list[tuple[dict[str, object], Prediction]]", source: str) -> str:
+    """Return predictions to be read: the answer in a sentence, then a line for each."""
+    ranks = ("rank", "slower_fraction") if rows and "rank" in rows[0][0] else ()
+    lines = [("", *(name.removesuffix("_fraction") for name in ranks), *_SUMMARY.values())]
+    for keys, one in rows:
+        ranked = (str(keys[name]) for name in ranks)
+        lines.append((_called(keys), *ranked, *(_shown(one, name) for name in _SUMMARY)))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+    reasons = [f"{_called(keys)}: {one.reason}" for keys, one in rows if one.status != "ok" and one.reason]
+    notes = dict.fromkeys(one.reason for _, one in rows if one.status == "ok" and one.reason)
+    end = f"in brackets: 90 % intervals. All columns: triplepoint predict {source} - (or OUT.csv, or --json)"
+    return "\n".join([_first_line(rows), "", *table, "", *reasons, *notes, end])
+
+
+def _first_line(rows: "list[tuple[dict[str, object], Prediction]]") -> str:
+    """Return the answer: of one configuration its step, of several what becomes of them."""
+    if len(rows) != 1:
+        counts = Counter(str(one.status) for _, one in rows)
+        return f"{len(rows)} configurations: {', '.join(f'{num} {status}' for status, num in counts.most_common())}"
+    ((keys, one),) = rows
+    if not one.step_time_s > 0 or one.status not in ("ok", "undecided"):
+        return f"{_called(keys)}: {one.status}: {one.reason}"
+    low, high = (show_seconds(value) for value in (one.step_time_lo_s, one.step_time_hi_s))
+    whole = "batch" if one.time_to_first_token_s > 0 else "step"
+    largest = f"; largest part of the time: {one.bottleneck}" if one.bottleneck else ""
+    speed = f"{one.tokens_per_s_per_gpu:.4g} token/s per GPU"
+    return f"{_called(keys)}: {show_seconds(one.step_time_s)} a {whole} ({low} to {high}), {speed}{largest}"
+
+
+_SUMMARY = {
+    "status": "status", "step_time_s": "step s", "tokens_per_s_per_gpu": "token/s/GPU", "mfu": "MFU %",
+    "memory_gib": "GiB", "gpu_power_w": "GPU W", "gpu_temp_max_c": "max degC", "gpu_energy_per_token_j": "J/token",
+}  # fmt: skip
+"""Columns of the summary by those of a prediction; intervals stand with step time, power, temperature and energy."""
+
+
+def _called(keys: "dict[str, object]") -> str:
+    return str(keys.get("run") or keys["id"])
+
+
+def _interval(low: float, high: float) -> str:
+    return f"{low:.3g} to {high:.3g}"
+
+
+def _shown(one: "Prediction", name: str) -> str:
+    """Return a value of a prediction with its interval where it has one; nothing where it is not known."""
+    values = one.values()
+    value = values[name]
+    if not isinstance(value, float):
+        return str(value)
+    if math.isnan(value):
+        return ""
+    stem, _, unit = name.rpartition("_")
+    low, high = (values.get(f"{stem}_{end}_{unit}") for end in ("lo", "hi"))
+    scaled = 100 * value if name == "mfu" else value
+    if isinstance(low, float) and isinstance(high, float) and not math.isnan(low):
+        return f"{scaled:.4g} ({_interval(low, high)})"
+    return f"{scaled:.4g}"
 
 
 def _table(rows: "list[tuple[dict[str, object], Prediction]]") -> str:

@@ -20,28 +20,26 @@ from triplepoint.cli.arguments import (
 from triplepoint.errors import UserError
 
 if TYPE_CHECKING:
-    from triplepoint.advise.project import Question
-    from triplepoint.advise.project_failures import Failures
-    from triplepoint.advise.project_network import Network
+    from triplepoint.advise.project.failures import Failures
+    from triplepoint.advise.project.network import Network
+    from triplepoint.advise.project.project import Question
 
 _ABOUT = """\
 SOURCE is one of
-  POINT   .yaml, .yml or .json as 'triplepoint predict' reads it, or POINT:ID of several
-  RUN     run id, or the folder of a run; of a measured one, steps follow from its median measured step
-  FILE    of config/projection, which says all that is asked
-Its job is scaled by data parallelism: each replica stays as it is, and there are more or fewer.
+  POINT   .yaml, .yml or .json as 'triplepoint predict' reads it, or POINT:ID for one of several
+  RUN     run id, or the folder of a run; step times of a measured run start from its median measured step
+  FILE    of config/projection, which holds the whole question
+The job is scaled by data parallelism: each replica stays as it is, and there are more or fewer of them.
 
 columns, with 90 % intervals:
-  efficiency %    tokens per second and GPU over those of the point, on the same network
-  MW              mean of all nodes at the plug, which is also their heat; without switches, storage and cooling
-  node J/token    the same times step time, per trained token
-  max degC        hottest GPU
-  slowest GPU %   by how much longer the slowest GPU computes than the middle one; interval over draws of parts
-  MTTF h          mean time to failure of the job
-  checkpoint min  work between checkpoints at the highest goodput
-  goodput %       share of the time that goes into work that is kept
+  efficiency         tokens per second and GPU, compared with the job as it is on the same network
+  slowest GPU        how much longer the slowest GPU computes than the median one; interval over draws of parts
+  all nodes          mean power at the plug, which is also the heat; without switches, storage and cooling
+  energy             of all nodes, per trained token
+  checkpoint every   time between checkpoints that gives the highest goodput
+  goodput            share of the time spent on work that is kept
 
-What is assumed and left out, and how intervals were checked: docs/projection.md.
+Assumptions, and how intervals were checked: docs/projection.md.
 """
 _EXAMPLES = (
     "triplepoint project point.yaml",
@@ -50,7 +48,7 @@ _EXAMPLES = (
     "triplepoint project point.yaml --topology dragonfly --oversubscription 2 --failures 1:2:4 --restart 300",
 )
 _ANSWER = {
-    "answer": "one sentence",
+    "answer": "a few sentences",
     "start": "GPUs of the point",
     "measured_step_time_s": "median measured step that all follows from; null where it is the prediction",
     "study": "study of the sizes that the cluster has, or null",
@@ -73,60 +71,74 @@ _MOST_GPUS = 10**7
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
-        "project", "Say what a training job would be on 1,000 to 100,000 GPUs.", _EXAMPLES, _ABOUT, answer=_ANSWER
+        "project",
+        "Project a training job to 1,000 to 100,000 GPUs: speed, power, heat, failures.",
+        _EXAMPLES,
+        _ABOUT,
+        answer=_ANSWER,
     )
     made.add_argument("point", metavar="SOURCE", help="the job to start from, see above")
     add_results(made)
     made.add_argument(
         "--gpus", type=_sizes, default=(), metavar="N,N",
-        help="sizes (default: near 1024, 8192, 32768, 102400; with --batch fixed, doublings that divide it)",
+        help="numbers of GPUs (default: near 1024, 8192, 32768, 102400; with --batch fixed, doublings that divide it)",
     )  # fmt: skip
     made.add_argument(
-        "--batch", choices=("grown", "fixed"), default="grown", help="global batch: grows with GPUs, or stays"
+        "--batch",
+        choices=("grown", "fixed"),
+        default="grown",
+        help="whether the global batch grows or stays",
     )
     _add_network(made)
-    made.add_argument("--draws", type=whole_number(_MOST_DRAWS), default=20, metavar="N", help="draws of parts")
+    made.add_argument("--draws", type=whole_number(_MOST_DRAWS), default=20, metavar="N", help="draws of GPU parts")
     _add_failures(made)
     made.add_argument("--figure", type=out_figure, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
     made.add_argument(
         "--study", type=out_file, metavar="FILE",
-        help="study to write, of the sizes that the cluster has, which checks the efficiency (default: none)",
+        help="write a study of the sizes that the cluster has, to check the efficiency (default: none)",
     )  # fmt: skip
-    made.add_argument("--out", type=out_file, metavar="FILE", help="table projection, .parquet or .csv (default: none)")
+    made.add_argument(
+        "--out", type=out_file, metavar="FILE", help="write the table projection, .parquet or .csv (default: none)"
+    )
     add_config(made)
     return made
 
 
 def _add_network(made: argparse.ArgumentParser) -> None:
     made.add_argument(
-        "--topology", choices=("fat_tree", "rail_optimised", "dragonfly"), help="switches (default: the cluster's)"
+        "--topology",
+        choices=("fat_tree", "rail_optimised", "dragonfly"),
+        help="switches (default: the cluster's)",
     )
     made.add_argument(
         "--oversubscription", type=number(1, 64), metavar="RATIO",
-        help="bandwidth into a leaf switch or group over that out of it (default: the cluster's)",
+        help="bandwidth into a leaf switch or group, over the bandwidth out of it (default: the cluster's)",
     )  # fmt: skip
     made.add_argument(
         "--gpus-per-leaf",
         type=whole_number(_MOST_GPUS),
         metavar="N",
-        help="GPUs of one leaf switch, or group (default: by topology)",
+        help="GPUs below one leaf switch, or of one group (default: by topology)",
     )
     made.add_argument(
         "--adapters", action="append", default=[], type=_adapters, metavar="NxGB/S",
-        help="adapters of a node and Gb/s of each, 8x400; repeatable, to compare (default: the cluster's)",
+        help="adapters of a node and Gb/s of each, such as 8x400; repeat it to compare (default: the cluster's)",
     )  # fmt: skip
 
 
 def _add_failures(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--failures", type=_rates, metavar="RATE",
-        help="failures per 1,000 node-days of 8 GPUs, or LOW:RATE:HIGH with its interval (default: published curve)",
+        help="failures per 1,000 node-days, or LOW:RATE:HIGH with its interval (default: published curve)",
     )  # fmt: skip
     made.add_argument(
-        "--checkpoint", type=number(1e-3, 86400), metavar="S", help="time a checkpoint stops the job (default: 33)"
+        "--checkpoint", type=number(1e-3, 86400), metavar="S", help="seconds a checkpoint stops the job (default: 33)"
     )
     made.add_argument(
-        "--restart", type=number(0, 86400), metavar="S", help="from a failure until the job goes on (default: 300)"
+        "--restart",
+        type=number(0, 86400),
+        metavar="S",
+        help="seconds from a failure to the restart (default: 300)",
     )
 
 
@@ -144,7 +156,7 @@ def _float(text: str) -> float:
 
 
 def _adapters(text: str) -> tuple[int, float]:
-    from triplepoint.advise.project_network import read_adapters
+    from triplepoint.advise.project.network import read_adapters
 
     try:
         return read_adapters(text)
@@ -161,8 +173,8 @@ def _rates(text: str) -> tuple[float, ...]:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Project a point, and draw the figure that is asked for."""
-    from triplepoint.advise import project_answer as answer
-    from triplepoint.advise.project import project
+    from triplepoint.advise.project import text as answer
+    from triplepoint.advise.project.project import project
     from triplepoint.files import write_text
 
     if arguments.study is not None and arguments.study.suffix != ".yaml":
@@ -172,10 +184,11 @@ def run(arguments: argparse.Namespace) -> Answer:
     rows, text, figure = answer.rows(found), answer.render(found), arguments.figure
     if arguments.study is not None:
         write_text(arguments.study, answer.study_of(found, arguments.config))
-        say(f"project: study in {arguments.study}; triplepoint plan {arguments.study.stem}")
+        text += f"\n\nNext: triplepoint plan {arguments.study.stem}, for the study in {arguments.study}"
     if figure is not None or arguments.out is not None:
         _write(rows, arguments.out, figure)
-        text += f"\nFigure: {figure}" if figure else ""
+        if figure:
+            say(f"project: figure in {figure}")
     content = {
         "answer": answer.headline(found), "start": found.start, "rows": rows, "known": found.known,
         "failures": question.failures, "batch": question.batch, "num_draws": question.num_draws, "figure": figure,
@@ -186,10 +199,10 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 def _question(arguments: argparse.Namespace) -> "Question":
     """Return what is asked, by a file of `config/projection` or by options."""
-    from triplepoint.advise.project import Question
-    from triplepoint.advise.project_file import is_projection, read_question
-    from triplepoint.advise.project_network import Network
-    from triplepoint.advise.recommend import measured_step_s
+    from triplepoint.advise.project.file import is_projection, read_question
+    from triplepoint.advise.project.network import Network
+    from triplepoint.advise.project.project import Question
+    from triplepoint.aggregate.steps import measured_step_s
     from triplepoint.cli.named_points import named_points
 
     path = Path(arguments.point)
@@ -224,7 +237,7 @@ def _write(rows: list[dict[str, Any]], out: Path | None, figure: Path | None) ->
 
 
 def _networks(arguments: argparse.Namespace) -> "tuple[Network, ...]":
-    from triplepoint.advise.project_network import Network
+    from triplepoint.advise.project.network import Network
 
     switches = arguments.topology, arguments.oversubscription
     adapters = dict.fromkeys(arguments.adapters) or (None,)
@@ -232,7 +245,7 @@ def _networks(arguments: argparse.Namespace) -> "tuple[Network, ...]":
 
 
 def _failures(arguments: argparse.Namespace) -> "Failures":
-    from triplepoint.advise.project_failures import Failures
+    from triplepoint.advise.project.failures import Failures
 
     given: dict[str, Any] = {"checkpoint_s": arguments.checkpoint, "restart_s": arguments.restart}
     if rates := arguments.failures:

@@ -19,19 +19,20 @@ from triplepoint.cli.arguments import (
 from triplepoint.errors import UserError
 
 if TYPE_CHECKING:
-    from triplepoint.advise.recommend import Advice
+    from triplepoint.advise.recommend.advice import Advice
 
 _MOST_MINUTES = 60 * 24 * 7
 _ABOUT = """\
-Of a run, a slot passport is learned from its telemetry and kept in RESULTS/passports/CLUSTER.json. Of a cluster, the
-last one kept is used, or its file as it is declared; --set says which point. GPUs and nodes that cost time are named
-first. Then the order of hosts, the layers of pipeline stages and the micro-batch are searched, then power limits of
-single GPUs.
-What gains is recommended only if the lower end of its 90 % interval is above 0. Nothing is applied.
-docs/recommend.md says how.
+The telemetry of RUN shows how each GPU is cooled and how much it leaks; this passport is kept in
+RESULTS/passports/CLUSTER.json. Hardware that costs time is named first. Then the order of hosts, the layers of
+pipeline stages and the micro-batch are searched, then power limits of single GPUs. With CLUSTER in place of RUN, name
+the job with --set; the last kept passport is used, or the cluster as its file describes it.
+
+A change is recommended only if the lower end of its 90 % interval is above 0. Nothing is applied. The method is in
+docs/recommend.md.
 """
 _ANSWER = {
-    "answer": "one sentence",
+    "answer": "a few sentences",
     "passport": "resistance, contact, preheat, leakage and clock of each slot, and what all nodes share; or null",
     "outliers": "GPUs and nodes that cost time, and how much",
     "drift": "slots whose resistance changed since the passport before",
@@ -59,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "recommend",
-        "Recommend where pipeline stages run, how many layers they have, and power limits; hardware faults first.",
+        "Recommend what to repair, where to place pipeline stages, and which power limits to set.",
         [
             "triplepoint recommend llama3-70b_h200x32_tp4-pp4-dp2_mbs1_r1",
             "triplepoint recommend llama3-70b_h200x32_tp4-pp4-dp2_mbs1_r1 --layers 21,19,21,19",
@@ -78,33 +79,38 @@ def parser() -> argparse.ArgumentParser:
     add_results(made)
     made.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE",
-        help="of a cluster: a setting of the point; repeatable (default: none)",
+        help="with CLUSTER: a setting of the job; repeatable (default: none)",
     )  # fmt: skip
     made.add_argument(
         "--layers", type=_layers, default=(), metavar="N,N,...",
-        help="judge these layers of stages, in place of a search (default: search)",
+        help="judge this split of layers over stages (default: search for one)",
     )  # fmt: skip
     made.add_argument(
         "--restart-minutes",
         type=number(0, _MOST_MINUTES, "minutes", is_least_allowed=False),
-        default=15.0,
+        default=15,
         metavar="MIN",
-        help="what an interruption of the job costs",
+        help="minutes that a restart of the job costs",
     )
     made.add_argument(
-        "--hosts", type=out_file, metavar="FILE", help="write the hosts in rank order, one a line (default: none)"
+        "--hosts", type=out_file, metavar="FILE", help="write the hosts in rank order, one per line (default: none)"
     )
     made.add_argument(
-        "--caps", type=out_file, metavar="FILE", help="write a script that sets the power limits (default: none)"
+        "--caps",
+        type=out_file,
+        metavar="FILE",
+        help="write the power limits as a script (default: none)",
     )
-    made.add_argument("--study", type=out_file, metavar="FILE", help="study that verifies it, to write (default: none)")
+    made.add_argument(
+        "--study", type=out_file, metavar="FILE", help="write a study that verifies the gain, .yaml (default: none)"
+    )
     made.add_argument(
         "--found",
         nargs=2,
         metavar=("A", "B"),
-        help="add a pair of finished runs to the ledger, and print it (default: none)",
+        help="add a pair of finished runs, before and after, to the ledger and print it (default: none)",
     )
-    made.add_argument("--ledger", action="store_true", help="print promised against found gains, and no more")
+    made.add_argument("--ledger", action="store_true", help="print promised and measured gains, nothing else")
     add_config(made)
     return made
 
@@ -113,8 +119,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Learn, search and say what to do; or say what became of it."""
     if arguments.run and is_run_folder(arguments.run):
         run_folder(arguments)
-    from triplepoint.advise.passport_file import find_drift, keep, last_before
-    from triplepoint.advise.recommend_text import content, render
+    from triplepoint.advise.recommend.kept_passports import find_drift, keep, last_before
+    from triplepoint.advise.recommend.text import content, render
 
     results: Path = arguments.results
     if arguments.ledger or arguments.found:
@@ -132,30 +138,45 @@ def run(arguments: argparse.Namespace) -> Answer:
     _write(arguments, advice)
     study = _promise(arguments, advice)
     minutes = arguments.restart_minutes
-    return Answer(content(advice, drift, minutes) | {"study": study}, render(advice, drift, minutes))
+    text = f"{render(advice, drift, minutes)}{_next(arguments, advice, study is not None)}"
+    return Answer(content(advice, drift, minutes) | {"study": study}, text)
+
+
+def _next(arguments: argparse.Namespace, advice: "Advice", has_study: bool) -> str:
+    """Return what to run next, as the end of the text: the study that verifies the gain, where there is one."""
+    if has_study:
+        studies, path = arguments.config / "studies", arguments.study
+        move = "" if path.resolve().parent == studies.resolve() else f"move {path} to {studies}, then "
+        return f"\n\nNext: {move}triplepoint plan {path.stem} --cluster {advice.site.point.cluster.name}"
+    if advice.is_accepted or advice.accepted_limits:
+        return "\n\nNext: the same command with --study FILE.yaml writes a study that verifies the gain."
+    return ""
 
 
 def _advise(arguments: argparse.Namespace) -> "Advice":
-    from triplepoint.advise.passport_file import last_of
-    from triplepoint.advise.recommend import advise, advise_cluster
+    from triplepoint.advise.recommend.advice import advise, advise_cluster
+    from triplepoint.advise.recommend.kept_passports import last_of
 
     name, config = arguments.run, arguments.config
     if name is None:
-        raise UserError("recommend: no run; name a run in RESULTS/runs, or a cluster with --set for its point")
+        raise UserError("recommend: no run; name a run in RESULTS/runs, or a cluster with --set for its job")
     is_run = (arguments.results / "runs" / name / "point.json").is_file()
     if is_run or not (config / "clusters" / f"{name}.yaml").is_file():
         if arguments.set:
-            raise UserError(f"recommend: --set is of a cluster, found {name}; a run has its own point, leave it out")
+            raise UserError(
+                f"recommend: --set goes with a cluster, found run {name}, which has its own job; leave it out"
+            )
         return advise(run_folder(arguments), config, arguments.layers)
     if not arguments.set:
-        raise UserError(f"recommend: {name} is a cluster; say which point, such as --set model=llama3-70b --set tp=4")
+        raise UserError(f"recommend: {name} is a cluster; name the job, such as --set model=llama3-70b --set tp=4")
     settings, passport = read_settings(arguments.set, "recommend"), last_of(name, arguments.results)
-    say(f"recommend: {name}, {f'passport of {passport.run}' if passport else 'as declared: no passport is kept'}")
+    known = f"by the passport of run {passport.run}" if passport else "as its file describes it: no passport is kept"
+    say(f"recommend: {name} {known}")
     return advise_cluster(name, settings, config, passport, arguments.layers)
 
 
 def _write(arguments: argparse.Namespace, advice: "Advice") -> None:
-    from triplepoint.advise.recommend_text import hosts_in_order, script
+    from triplepoint.advise.recommend.text import hosts_in_order, script
     from triplepoint.files import write_text
 
     if arguments.hosts:
@@ -163,52 +184,47 @@ def _write(arguments: argparse.Namespace, advice: "Advice") -> None:
         write_text(arguments.hosts, "\n".join(hosts_in_order(advice, placement)) + "\n")
         say(f"recommend: hosts in rank order in {arguments.hosts}")
     if arguments.caps and not advice.accepted_limits:
-        say(f"recommend: no power limit is recommended, so there is nothing to set: {_not_written(arguments.caps)}")
+        say(f"recommend: no power limit is recommended: {_not_written(arguments.caps)}")
     elif arguments.caps:
         write_text(arguments.caps, script(advice))
         say(f"recommend: power limits in {arguments.caps}; nothing was set")
 
 
 def _not_written(path: Path) -> str:
-    return f"{path} is from before, do not use it" if path.exists() else f"no {path}"
+    return f"{path} is from before, do not use it" if path.exists() else f"{path} was not written"
 
 
 def _promise(arguments: argparse.Namespace, advice: "Advice") -> dict[str, object] | None:
     """Write down what is promised, and the study that is asked for."""
-    from triplepoint.advise import follow_up, ledger
+    from triplepoint.advise.recommend import ledger, verification
     from triplepoint.files import write_text
 
     path: Path | None = arguments.study
-    promised = follow_up.accepted(advice)
+    promised = verification.accepted(advice)
     if not promised:
         if path is not None:
-            say(f"recommend: nothing is recommended, so there is nothing to verify: {_not_written(path)}")
+            say(f"recommend: nothing is recommended, nothing is to verify: {_not_written(path)}")
         return None
-    study = follow_up.follow_up(advice, path.stem, arguments.config) if path is not None else None
+    study = verification.follow_up(advice, path.stem, arguments.config) if path is not None else None
     for kind, gain in promised.items():
         runs = study.pairs[kind]._asdict() if study and kind in study.pairs else {}
         given = ledger.Promise(
             name=advice.name, kind=kind, gain=gain.share, gain_lo=gain.lo, gain_hi=gain.hi, **runs,
             is_simulated=advice.site.point.engine == "simulated",
         )  # fmt: skip
-        say(f"recommend: promised gain, {kind}, kept in {ledger.promise(arguments.results, given)}")
+        say(f"recommend: promised gain ({kind}) kept in {ledger.promise(arguments.results, given)}")
     if study is None or path is None:
         return None
     write_text(path, study.text)
     if study.left_out:
         say(f"recommend: the study verifies the placement alone: {study.left_out.removeprefix('recommend: --study: ')}")
     number = max(len(pairs.first) for pairs in study.pairs.values())
-    studies = arguments.config / "studies"
-    move = "" if path.resolve().parent == studies.resolve() else f"move it to {studies}, then "
-    say(
-        f"recommend: {number} pairs of runs at a spread of {study.spread:.2%} in {path}; "
-        f"{move}triplepoint plan {path.stem} --cluster {advice.site.point.cluster.name}"
-    )
+    say(f"recommend: study of {number} pairs of runs in {path}, for steps that vary by {100 * study.spread:.2f} %")
     return {"file": path, "pairs": number, "spread": study.spread, "order": list(study.order)}
 
 
 def _ledger(arguments: argparse.Namespace) -> Answer:
-    from triplepoint.advise import ledger
+    from triplepoint.advise.recommend import ledger
 
     if arguments.found:
         ledger.add_pair(arguments.results, arguments.run, *arguments.found)
@@ -218,12 +234,12 @@ def _ledger(arguments: argparse.Namespace) -> Answer:
 
 def _of_sensors(arguments: argparse.Namespace) -> Answer | None:
     """Return what sensors say of a recorded run whose cluster or job nobody described; None of other runs."""
-    from triplepoint.advise.recommend import is_described
+    from triplepoint.advise.recommend.advice import is_described
 
     folder: Path = arguments.results / "runs" / str(arguments.run)
     if not (folder / "point.json").is_file() or is_described(folder, arguments.config):
         return None
-    from triplepoint.advise.sensed import content, render
+    from triplepoint.advise.recommend.from_sensors import content, render
     from triplepoint.compare.sides import Context
     from triplepoint.trace.taxonomy import load_scheme
     from triplepoint.why.sources import why

@@ -1,6 +1,7 @@
 """`triplepoint record -- COMMAND`: watch a job of one's own, and make a run of it."""
 
 import argparse
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from triplepoint.cli.arguments import (
     seconds,
     whole_number,
 )
-from triplepoint.errors import UserError
+from triplepoint.errors import UserError, shown
 
 if TYPE_CHECKING:
     from triplepoint.recorded.record import Watching
@@ -30,16 +31,18 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "record",
-        "Watch a job of your own: a sampler on each node, times of its steps, a profiled window, and a run like any "
-        "other in RESULTS/runs, with the prediction beside it where the job is described. The command's exit status "
-        "is passed on.",
+        "Record a job of your own: its step times, the power and temperature of each node, and a trace if you ask for "
+        "one. It becomes a run in RESULTS/runs, which 'why', 'compare' and the report read; with --describe it is "
+        "compared with the prediction. "
+        "The exit status of COMMAND is passed on.",
         [
             "triplepoint record -- torchrun --nproc-per-node 8 train.py",
             "srun triplepoint record --describe job.yaml -- python pretrain_gpt.py",
+            "triplepoint record --profile 20:22 -- torchrun --nproc-per-node 8 train.py",
             "triplepoint record --pid 4711 --log train.log --step-pattern megatron",
         ],
-        "See docs/own_job.md.",
-        answer={"exit_status": "of the job"},
+        "docs/own_job.md tells how steps are marked, which launchers work, and how a job can end.",
+        answer={"exit_status": "exit status of the job"},
     )
     _add_targets(made)
     add_job(made, "its script")
@@ -47,28 +50,43 @@ def parser() -> argparse.ArgumentParser:
         "--steps",
         choices=("auto", "calls", "framework", "profiler", "optimizer", "none"),
         default="auto",
-        help="what may mark steps inside the job's Python processes; auto: the most certain of them that does",
+        help="what marks a step in the job's Python processes; auto: the first of calls, framework, profiler and "
+        "optimizer that marks one",
     )
     made.add_argument(
         "--step-pattern",
         metavar="NAME|REGEX",
-        help="mark steps by lines of the log: megatron, deepspeed, ... (default: none)",
+        help="mark steps by lines of the job's output: megatron, deepspeed, torchtitan, huggingface, lightning, or a "
+        "regular expression (default: none)",
     )
     made.add_argument(
-        "--log", type=Path, metavar="FILE", help="with --pid: log that --step-pattern is looked for in (default: none)"
+        "--log",
+        type=Path,
+        metavar="FILE",
+        help="with --pid or --job: file with the job's output, for --step-pattern (default: none)",
     )
     made.add_argument(
         "--warmup",
         type=whole_number(_MOST_STEPS, least=0),
         default=2,
         metavar="N",
-        help="first marked steps that are not measured",
+        help="number of first steps that count as warm-up",
     )
-    made.add_argument("--profile", metavar="FIRST:LAST", help="steps to profile, such as 20:22 (default: none)")
-    made.add_argument("--device", choices=("cpu", "cuda", "rocm"), help="what it computes on (default: as found here)")
+    made.add_argument(
+        "--profile",
+        metavar="FIRST:LAST",
+        help="steps to profile, LAST excluded: 20:22 are steps 20 and 21 (default: none)",
+    )
+    made.add_argument(
+        "--device", choices=("cpu", "cuda", "rocm"), help="what the job computes on (default: what this machine has)"
+    )
     made.add_argument("--period", type=seconds(0.001, 3600), default=0.1, metavar="S", help="seconds between samples")
     made.add_argument(
-        "--fast-period", type=seconds(0.001, 3600), default=0.05, metavar="S", help="seconds between samples of power"
+        "--fast-period",
+        type=seconds(0.001, 3600),
+        default=0.05,
+        metavar="S",
+        help="seconds between samples of GPU power",
     )
     add_config(made)
     add_results(made)
@@ -77,31 +95,35 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_targets(made: argparse.ArgumentParser) -> None:
-    """Add what says which job is meant, where it is no command."""
+    """Add the options that name a job, or a recording, other than that of a command."""
     made.add_argument(
         "--pid",
         type=whole_number(2**22),
         metavar="PID",
-        help="follow a process that runs already (default: the job of COMMAND)",
+        help="record a process that runs already, until it ends (default: COMMAND)",
     )
     made.add_argument(
-        "--job", metavar="ID", help="follow a job of Slurm: on each of its nodes, until it ends (default: none)"
+        "--job",
+        metavar="ID",
+        help="record a Slurm job that runs already, on all its nodes, until it ends (default: none)",
     )
     made.add_argument(
         "--finish",
         nargs="?",
         const="",
         metavar="FOLDER",
-        help="make runs of recordings whose watcher was killed (default: all)",
+        help="turn recordings whose 'triplepoint record' was killed into runs (default: all of them)",
     )
     made.add_argument(
         "--profile-now",
         type=whole_number(_MOST_STEPS),
         metavar="STEPS",
-        help="profile steps of a recording under way (default: none)",
+        help="profile the next STEPS steps of a job that is being recorded (default: none)",
     )
     made.add_argument(
-        "--session", metavar="FOLDER", help="recording that --profile-now or --pid joins (default: the only one)"
+        "--session",
+        metavar="FOLDER",
+        help="the recording that --profile-now profiles (default: the only one under way)",
     )
 
 
@@ -115,9 +137,10 @@ def _record(arguments: argparse.Namespace) -> int:
     command = _command(arguments)
     meant = [name for name in ("pid", "job", "finish", "profile_now") if getattr(arguments, name) is not None]
     if len(meant) + bool(command) != 1:
+        options = [f"--{name.replace('_', '-')}" for name in meant] + ["-- COMMAND"] * bool(command)
         raise UserError(
-            "record: expected either -- COMMAND or one of --pid, --job, --finish, --profile-now; see 'triplepoint "
-            "record --help'"
+            f"record: {' and '.join(options) or 'no job is named'}; give one of -- COMMAND, --pid, --job, --finish and "
+            "--profile-now, such as 'triplepoint record -- torchrun train.py'"
         )
     if arguments.finish is not None:
         return _finish_all(arguments)
@@ -125,14 +148,16 @@ def _record(arguments: argparse.Namespace) -> int:
         return _profile_now(arguments)
     setup = _setup_of(arguments)
     if arguments.job is not None:
-        from triplepoint.recorded.slurm_job import record_job
+        from triplepoint.recorded.record import record_job
 
-        return record_job(arguments.job, arguments.results, setup, _watching(arguments), _finish_one(arguments))
+        return record_job(
+            arguments.job, arguments.results, setup, _watching(arguments), arguments.log, _finish_one(arguments)
+        )
     return _watch(arguments, command, setup)
 
 
 def _setup_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    from triplepoint.recorded.setup import make_setup
+    from triplepoint.recorded.session import make_setup
 
     setup = make_setup(
         _job_of(arguments),
@@ -140,7 +165,7 @@ def _setup_of(arguments: argparse.Namespace) -> dict[str, Any]:
         study=arguments.study,
         describe=arguments.describe,
         settings=read_settings(arguments.set, "record"),
-        name=arguments.name,
+        name=arguments.name or (f"job-{arguments.job}".replace("_", "-") if arguments.job else None),
         warmup=arguments.warmup,
         folder=_folder_of(arguments),
     )
@@ -173,8 +198,7 @@ def _job_of(arguments: argparse.Namespace) -> list[str]:
 def _watch(arguments: argparse.Namespace, command: list[str], setup: dict[str, Any]) -> int:
     from triplepoint.processes import start_ticks
     from triplepoint.recorded.record import record_command, record_process
-    from triplepoint.recorded.session import Session, job_key
-    from triplepoint.recorded.setup import ask_for_window, read_window
+    from triplepoint.recorded.session import Session, ask_for_window, job_key, read_window
 
     how, status = _watching(arguments), 0
     window = None if arguments.profile is None else read_window(arguments.profile)
@@ -192,9 +216,17 @@ def _watch(arguments: argparse.Namespace, command: list[str], setup: dict[str, A
         status = record_command(session, command, how, sys.stderr if arguments.json else sys.stdout)
     else:
         record_process(session, arguments.pid, how, arguments.log)
-    if session.is_over() and session.claim_finish():
+    if session.problem is not None:
+        say(f"triplepoint: {session.problem.strerror}; {_kept(arguments, session)}")
+    elif session.is_over() and session.claim_finish():
         _finish_one(arguments)(session)
     return status
+
+
+def _kept(arguments: argparse.Namespace, session: "Session") -> str:
+    """Return how a run is made of a recording that could not be finished."""
+    command = f"triplepoint record --finish {shlex.quote(str(session.folder))} --results {arguments.results}"
+    return f"the recording is kept, make a run of it with '{command}'"
 
 
 def _finish_one(arguments: argparse.Namespace) -> Any:
@@ -204,6 +236,7 @@ def _finish_one(arguments: argparse.Namespace) -> Any:
         from triplepoint.manifest import read_manifest
         from triplepoint.recorded.finish import finish, notes_of
         from triplepoint.recorded.job import NothingRecordedError
+        from triplepoint.recorded.run import sum_up
 
         study = session.setup().get("study", arguments.study)
         try:
@@ -212,20 +245,18 @@ def _finish_one(arguments: argparse.Namespace) -> Any:
             shutil.rmtree(session.folder, ignore_errors=True)
             say(f"triplepoint: {error}")
             return
-        except UserError as error:
+        except (UserError, OSError) as error:
             (session.folder / "finish").rmdir()
-            say(
-                f"triplepoint: {error}; kept in {session.folder}, make a run of it with 'triplepoint record --finish', "
-                "and --set KEY=VALUE where what is described is wrong"
-            )
+            said = f"{error.filename2 or error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+            say(f"triplepoint: {said}; {_kept(arguments, session)}, and --set KEY=VALUE where the description is wrong")
             return
         folder = arguments.results / "runs" / run_name
+        say(f"triplepoint: recorded as {folder}: {sum_up(folder)}")
         for note in notes_of(read_manifest(folder / "raw" / "manifest.json")):
             say(f"triplepoint: note: {note}")
-        see = f"see why it is slow with 'triplepoint why {folder}'"
+        say(f"triplepoint: why it is slow: triplepoint why {shlex.quote(str(folder))}")
         if Path("Snakefile").is_file():
-            see += f", and its figures with \"snakemake report --config 'studies=[{study}]'\""
-        say(f"triplepoint: recorded as {folder}; {see}")
+            say(f"triplepoint: its figures and page: snakemake report --config 'studies=[{study}]'")
 
     return finish_session
 
@@ -236,16 +267,26 @@ def _watching(arguments: argparse.Namespace) -> "Watching":
 
     if arguments.step_pattern is not None:
         step_pattern(arguments.step_pattern)
-    if arguments.log is not None and (arguments.pid is None or arguments.step_pattern is None):
-        raise UserError("record: --log is read with --pid and --step-pattern; a command's own output is read anyway")
+    is_attached = arguments.pid is not None or arguments.job is not None
+    if arguments.log is not None and not (is_attached and arguments.step_pattern):
+        raise UserError(
+            "record: --log is for --step-pattern with --pid or --job; the output of -- COMMAND is read without it"
+        )
+    if is_attached and arguments.step_pattern and arguments.log is None:
+        raise UserError("record: --step-pattern with --pid or --job needs --log FILE, the file with the job's output")
+    if arguments.log is not None and not arguments.log.is_file():
+        raise UserError(f"record: --log {arguments.log}: no such file; name the file that the job writes its output to")
     device = arguments.device or find_device()
     return Watching(device, arguments.period, arguments.fast_period, arguments.steps, arguments.step_pattern)
 
 
 def _check_program(program: str) -> None:
     if shutil.which(program) is None:
-        found = "is not executable" if Path(program).is_file() else "no such program"
-        raise UserError(f"record: {program!r}: {found}; expected a command after --, such as -- python train.py")
+        is_file = Path(program).is_file()
+        found = f"not executable; 'chmod +x' it, or write -- python {program}" if is_file else (
+            "no such program; expected a command after --, such as -- python train.py"
+        )  # fmt: skip
+        raise UserError(f"record: {program!r}: {found}")
 
 
 def _open_sessions(arguments: argparse.Namespace, named: str | None) -> "list[Session]":
@@ -254,22 +295,32 @@ def _open_sessions(arguments: argparse.Namespace, named: str | None) -> "list[Se
 
     if named:
         if not (Path(named) / SETUP).is_file():
-            raise UserError(f"record: {named}: no recording; expected a folder in {open_folder(arguments.results)}")
+            known = [str(path.parent) for path in sorted(open_folder(arguments.results).glob(f"*/{SETUP}"))]
+            raise UserError(f"record: {named}: no recording under way; found {', '.join(known) or 'none'}")
         return [Session(Path(named))]
     return [Session(path.parent) for path in sorted(open_folder(arguments.results).glob(f"*/{SETUP}"))]
+
+
+def _words(session: "Session") -> str:
+    """Return the command of a recording, as a line names it."""
+    return shown(shlex.join(session.setup().get("command", ())))
 
 
 def _finish_all(arguments: argparse.Namespace) -> int:
     """Make runs of recordings whose processes have gone."""
     from triplepoint.files import write_json
     from triplepoint.recorded.marks import SETUP
-    from triplepoint.recorded.setup import describe_again
+    from triplepoint.recorded.session import describe_again
 
     settings = read_settings(arguments.set, "record")
     sessions = _open_sessions(arguments, arguments.finish or None)
     left = [session for session in sessions if arguments.finish or session.is_left()]
     if not left:
-        say(f"record: nothing to finish in {arguments.results}; {len(sessions)} recordings are under way")
+        under_way = [f"{session.folder} ({_words(session)})" for session in sessions]
+        say(
+            f"triplepoint: record: nothing to finish in {arguments.results}; recordings under way: "
+            f"{', '.join(under_way) or 'none'}"
+        )
     for session in left:
         if settings or arguments.describe:
             setup = describe_again(session.setup(), arguments.config, arguments.describe, settings)
@@ -282,12 +333,19 @@ def _finish_all(arguments: argparse.Namespace) -> int:
 def _profile_now(arguments: argparse.Namespace) -> int:
     """Ask the ranks of a recording under way for a profiled window, a few steps ahead so that all begin at one step."""
     from triplepoint.recorded.finish import next_common_step
-    from triplepoint.recorded.setup import ask_for_window
+    from triplepoint.recorded.session import ask_for_window
 
     sessions = _open_sessions(arguments, arguments.session)
+    if not sessions:
+        raise UserError(
+            f"record: --profile-now: no recording is under way in {arguments.results}; name its folder of results with "
+            "--results"
+        )
     if len(sessions) != 1:
-        names = ", ".join(session.folder.name for session in sessions) or "none"
-        raise UserError(f"record: --profile-now: recordings under way: {names}; name one with --session FOLDER")
+        names = ", ".join(f"{session.folder} ({_words(session)})" for session in sessions)
+        raise UserError(
+            f"record: --profile-now: {len(sessions)} recordings are under way: {names}; name one with --session"
+        )
     first = next_common_step(sessions[0].folder)
     ask_for_window(sessions[0].folder, first, first + arguments.profile_now)
     print(f"steps {first} to {first + arguments.profile_now - 1} will be profiled", file=sys.stderr)

@@ -14,37 +14,36 @@ from triplepoint.cli.arguments import (
     out_figure,
     out_file,
     read_prices,
+    say,
     whole_number,
 )
 from triplepoint.cli.progress import Progress
 from triplepoint.errors import Problems, UserError
 
 if TYPE_CHECKING:
-    from triplepoint.advise.search import Found
+    from triplepoint.advise.search.search import Found
 
 _MOST_BATCH = 10**9
 _OBJECTIVES = ("time", "energy", "power", "temperature", "cost")
 
 _ABOUT = """\
-All legal configurations of the model on the cluster are looked at: tp, pp, vp, cp, ep, micro_batch_size, recompute,
-data_parallel_sharding and overlap, and any other setting (docs/config.md) with --set KEY=VALUE,VALUE. Those that do not
-fit in memory are left out, the others predicted as `triplepoint predict` does; see docs/search.md.
+Every legal configuration of the model on the cluster is predicted: values of tp, pp, vp, cp, ep, micro_batch_size,
+recompute, data_parallel_sharding and overlap. --set KEY=VALUE,VALUE gives your own values of these or of any other
+setting (docs/config.md). Configurations that do not fit in memory are left out. The method is in docs/search.md.
 
 columns:
-  fits          probability that it fits in memory
-  slower %      step time over the fastest one's, with the 90 % interval of the difference: what is not known of both
-                alike cancels
-  GPU J/token   energy of all GPUs per trained token, and half its 90 % interval
-  peak node kW  highest power of a node at the plug over a control period of 50 ms
-  max degC      hottest GPU, and half its 90 % interval
-  per Mtoken    cost of a million tokens; only with prices
-  GPU h         GPU hours of one launch that measures it
-  front         no other one is as good in time, energy, power of a node and temperature, and better in one
-  tied          as fast as the fastest with a chance of 10 % or more
-  measure       one of the few that --study writes
+  fits            probability that the configuration fits in memory
+  overlap         on: communication overlaps computation wherever the layout allows it
+  slower          step time compared with the fastest configuration, and the 90 % interval of that difference
+  GPUs J/token    energy of all GPUs per trained token
+  node peak       highest power of any node at the plug, mean over 50 ms
+  per M tokens    cost of a million tokens; only with prices
+marks:
+  *               one of the few to measure; --study writes them
+  >               no other configuration is as good in time, energy, node peak and temperature
 
-The study has the engine `simulated`; with --set engine=megatron all is by that engine's rules and stack, and the study
-trains. A limit is kept by the predicted value. With --max-power, the first row has the most tokens per second under it.
+Limits apply to predicted values. With --max-power, the first row has the most tokens per second within that budget.
+The study runs on the simulator; with --set engine=megatron it trains, by that engine's rules.
 """
 _EXAMPLES = (
     "triplepoint search llama3-70b h100x512 --batch 1024",
@@ -58,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "search",
-        "Find the configuration to train with, and the few that are worth measuring.",
+        "Find the configuration to train with, and the few configurations that are worth measuring.",
         _EXAMPLES,
         _ABOUT,
         answer={
@@ -73,28 +72,30 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("model", metavar="MODEL", help="a file in config/models")
     made.add_argument("cluster", metavar="CLUSTER", help="a file in config/clusters")
-    made.add_argument("--batch", type=whole_number(_MOST_BATCH), required=True, metavar="N", help="sequences of a step")
     made.add_argument(
-        "--for", dest="objective", choices=_OBJECTIVES, default="time", help="what to make small (default: time)"
+        "--batch", type=whole_number(_MOST_BATCH), required=True, metavar="N", help="global batch, sequences per step"
+    )
+    made.add_argument(
+        "--for", dest="objective", choices=_OBJECTIVES, default="time", help="what to minimise (default: time)"
     )
     made.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUES",
-        help="values of a setting; repeatable (default: usual)",
+        help="values of a setting, such as tp=4,8; repeatable (default: usual values)",
     )
     made.add_argument("--stack", metavar="NAME", help="software stack and version (default: that of the cluster)")
     _add_limits(made)
     add_prices(made)
     made.add_argument(
         "--within", type=number(0, 1), default=0.25, metavar="SHARE",
-        help="power and heat of those that are up to so much slower than the fastest (default: 0.25)",
+        help="predict power and heat of configurations up to this share slower than the fastest (default: 0.25)",
     )  # fmt: skip
     made.add_argument(
         "--measure", type=whole_number(50), default=6, metavar="N", help="configurations to measure, at most"
     )
-    made.add_argument("--study", type=out_file, metavar="FILE", help="study of them to write (default: none)")
+    made.add_argument("--study", type=out_file, metavar="FILE", help="write them as a study, .yaml (default: none)")
     made.add_argument("--figure", type=out_figure, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
     add_config(made)
     return made
@@ -102,13 +103,13 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_limits(made: argparse.ArgumentParser) -> None:
     limits = {
-        "step-time": ("SECONDS", "of a step"),
-        "energy": ("J", "of all GPUs per token"),
-        "node-power": ("KW", "peak of a node at the plug"),
-        "rack-power": ("KW", "peak of a rack, of a cluster with nodes_per_rack"),
-        "power": ("KW", "peak of all nodes together, the budget of a hall"),
-        "temp": ("DEGC", "of the hottest GPU"),
-        "memory": ("GIB", "on the fullest GPU"),
+        "step-time": ("SECONDS", "limit of the step time"),
+        "energy": ("J", "limit of the energy of all GPUs per token"),
+        "node-power": ("KW", "limit of the peak power of a node at the plug"),
+        "rack-power": ("KW", "limit of the peak power of a rack; the cluster needs nodes_per_rack"),
+        "power": ("KW", "limit of the peak power of all nodes together: the budget of a hall"),
+        "temp": ("DEGC", "limit of the hottest GPU"),
+        "memory": ("GIB", "limit of the memory of the fullest GPU"),
     }
     limit = number(0, 1e15, is_least_allowed=False)
     for name, (unit, what) in limits.items():
@@ -116,14 +117,14 @@ def _add_limits(made: argparse.ArgumentParser) -> None:
             f"--max-{name}", type=limit, default=math.inf, metavar=unit, help=f"{what} (default: no limit)"
         )
     made.add_argument(
-        "--fits", type=number(0, 1), default=0.5, metavar="SHARE", help="least probability of fitting in memory"
+        "--fits", type=number(0, 1), default=0.5, metavar="SHARE", help="lowest probability of fitting in memory"
     )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Search, and write the study and the figure that are asked for."""
-    from triplepoint.advise.search import Limits, search
-    from triplepoint.advise.search_space import Question
+    from triplepoint.advise.search.search import Limits, search
+    from triplepoint.advise.search.space import Question
 
     problems = Problems("search")
     if arguments.study is not None and arguments.study.suffix != ".yaml":
@@ -161,7 +162,7 @@ def _values(text: str) -> tuple[str, list[Any]]:
 
 def _answer(found: "Found", studies: Path, study: Path | None, figure: Path | None) -> Answer:
     """Return the answer, with the files that are asked for written."""
-    from triplepoint.advise import search_answer as answer
+    from triplepoint.advise.search import text as answer
     from triplepoint.files import write_text
 
     content: dict[str, Any] = {
@@ -174,14 +175,16 @@ def _answer(found: "Found", studies: Path, study: Path | None, figure: Path | No
         "figure": figure if found.chosen else None,
     }
     text = answer.render(found)
-    if found.chosen and study is not None:
-        write_text(study, answer.study_of(found, study.stem))
-        move = "" if study.resolve().parent == studies.resolve() else f"move it to {studies}, then "
-        text += f"\nStudy: {study}; its cost: {move}triplepoint plan {study.stem} --cluster {found.question.cluster}"
     if found.chosen and figure is not None:
-        from triplepoint.advise.search_figure import draw
+        from triplepoint.advise.search.figure import draw
         from triplepoint.figures.write import save
 
         save(draw(found), figure)
-        text += f"\nFigure: {figure}"
+        say(f"search: figure in {figure}")
+    if found.chosen and study is not None:
+        write_text(study, answer.study_of(found, study.stem))
+        move = "" if study.resolve().parent == studies.resolve() else f"move {study} to {studies}, then "
+        text += f"\nNext: {move}triplepoint plan {study.stem} --cluster {found.question.cluster}"
+    elif len(found.to_measure) > 1:
+        text += "\nNext: the same command with --study FILE.yaml writes the marked ones as a study to run."
     return Answer(content, text, status=0 if found.chosen else 1)

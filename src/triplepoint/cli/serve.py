@@ -52,19 +52,20 @@ def run(arguments: argparse.Namespace) -> None:
 
 @cache
 def _prepare(command: str) -> None:
-    """Import and read what a command needs, and build the validators, which pydantic does at first use."""
+    """Import the modules of a command, read its configuration, and build pydantic's validators."""
     for module in (f"triplepoint.cli.{command}", *_BEHIND[command], *_BEHIND_ALL):
         importlib.import_module(module)
     models = [Strict]
     for model in models:
         models += model.__subclasses__()
         model.model_rebuild(raise_errors=False)
-    # What is wrong in a file, the job says that reads it.
+    # A job that reads a wrong file reports the error itself.
     with contextlib.suppress(UserError, OSError):
         _read_ahead(command)
 
 
 def _read_ahead(command: str) -> None:
+    """Read the configuration of a command into caches that the forks inherit."""
     if command == "simulate":
         from triplepoint.simulate.artefacts.simulate_run import read_ahead
 

@@ -11,7 +11,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "simulate",
-        "Simulate one run: what a launch would leave, with the step time and the traces of the model.",
+        "Simulate one run: write the files that a launch would write, with step times and traces of the model.",
         ["triplepoint simulate RUN"],
         answer=RUN_ANSWER,
     )
@@ -24,13 +24,15 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Simulate the run, whatever is there already."""
     folder = run_folder(arguments)
     from triplepoint.config.plan import read_planned_run
-    from triplepoint.files import whole_folder
+    from triplepoint.files import atomic_folder
     from triplepoint.simulate.artefacts.simulate_run import simulate_run
 
     planned = read_planned_run(folder / "point.json")
     if planned.point.engine != "simulated":
-        raise UserError(f"{planned.run}: its engine is {planned.point.engine}; launch it, or plan it with --simulated")
-    with whole_folder(folder / "raw") as raw:
+        raise UserError(
+            f"{planned.run}: the point has engine: {planned.point.engine}; launch it, or plan it with --simulated"
+        )
+    with atomic_folder(folder / "raw") as raw:
         manifest = simulate_run(planned, raw, arguments.config)
     say(f"{planned.run}: {manifest.status}")
     return answer_of_run(folder, manifest)

@@ -23,10 +23,10 @@ from triplepoint.cli.arguments import (
 from triplepoint.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from triplepoint.advise.swings_answer import Capped, SwingAnswer
-    from triplepoint.advise.swings_point import SimulatedPower
-    from triplepoint.advise.swings_source import NodePower
-    from triplepoint.advise.swings_spec import SwingSpec
+    from triplepoint.advise.swings.answer import Capped, SwingAnswer
+    from triplepoint.advise.swings.point import SimulatedPower
+    from triplepoint.advise.swings.source import NodePower
+    from triplepoint.advise.swings.spec import SwingSpec
     from triplepoint.predictions import Request
 
     Wanted = tuple[SwingSpec | None, tuple[float, float] | None, int]
@@ -34,10 +34,13 @@ if TYPE_CHECKING:
 
 _ABOUT = """\
 SOURCE is one of
-  RUN        run id, or the folder of a run: meters at the plug, or power sensors of GPUs where a node has none
+  RUN        run id, or the folder of a run: meters at the plug, or power sensors of GPUs where a node has no meter
   FILE       .parquet or .csv with t_s, time_ms or t_ns, and node and node_power_w, or a column for each node
-  POINT      .yaml, .yml or .json as 'triplepoint predict' reads it, or POINT:ID of several: simulated over many steps
-Its form and that of the specification are in docs/swings.md.
+  POINT      .yaml, .yml or .json as 'triplepoint predict' reads it, or POINT:ID for one of several: many steps of it
+             are simulated
+
+--spec names a YAML file with limits on range, ramps and bands of frequency. If power exceeds one, the answer says what
+a floor, storage, a power limit or staggered jobs would do. Both forms of file are in docs/swings.md.
 """
 _EXAMPLES = (
     "triplepoint swings node_power.parquet --spec grid.yaml --figure swings.pdf",
@@ -45,6 +48,7 @@ _EXAMPLES = (
     "triplepoint swings config/studies/swings.yaml --period 2.005 --window 2 --evaluate 12:5659 --steps 288",
 )
 _ANSWER = {
+    "answer": "two sentences",
     "name": "the run, file or point",
     "origin": "measured, simulated, or file where nothing says which",
     "num_nodes": "nodes",
@@ -68,36 +72,43 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "swings",
-        "Say how far and how fast power swings at node, rack and job, whether that is allowed, and what would help.",
+        "Show how far and how fast the power of a job swings, whether limits allow it, and what would smooth it.",
         _EXAMPLES,
         _ABOUT,
         answer=_ANSWER,
     )
     made.add_argument("source", metavar="SOURCE", help="run, file or point, see below")
-    made.add_argument("--spec", type=in_file, metavar="FILE", help="YAML of what power may do (default: no limits)")
+    made.add_argument("--spec", type=in_file, metavar="FILE", help="YAML with limits (default: no limits)")
     made.add_argument(
-        "--band", type=_band, metavar="LOW:HIGH", help="band in Hz, refused where not seen (default: seen of 0.1:20)"
+        "--band",
+        type=_band,
+        metavar="LOW:HIGH",
+        help="band of frequencies in Hz; refused unless readings show all of it (default: what they show of 0.1:20)",
     )
-    made.add_argument("--jobs", type=whole_number(1000), default=1, metavar="N", help="independent jobs in one hall")
+    made.add_argument(
+        "--jobs", type=whole_number(1000), default=1, metavar="N", help="ask about N independent jobs in one hall"
+    )
     made.add_argument(
         "--nodes-per-rack", type=whole_number(), metavar="N", help="nodes that share a rack (default: the cluster's)"
     )
     made.add_argument(
         "--window", type=seconds(0, 3600), metavar="S",
-        help="what a reading is the mean of (default: sensor cards; of a point, as --period)",
+        help="time a reading is averaged over (default: from sensor cards; of a point, the same as --period)",
     )  # fmt: skip
     made.add_argument(
         "--period", type=seconds(1e-3, 3600), metavar="S",
-        help="of a point, time between readings of meters (default: as finely as it is simulated)",
+        help="of a point, time between readings of its meters (default: as fine as it is simulated)",
     )  # fmt: skip
-    made.add_argument("--steps", type=whole_number(10000), default=64, metavar="N", help="of a point, steps")
+    made.add_argument(
+        "--steps", type=whole_number(10000), default=64, metavar="N", help="of a point, steps to simulate"
+    )
     made.add_argument(
         "--evaluate", type=_evaluations, metavar="EVERY:SEQUENCES",
-        help="of a point, evaluations: steps between them, sequences of each (default: none)",
+        help="of a point, an evaluation of so many sequences after every so many steps (default: none)",
     )  # fmt: skip
     made.add_argument(
         "--cap", action="append", default=[], type=number(0, 1e5, "watts", is_least_allowed=False), metavar="W",
-        help="of a point, power limit of GPUs to try, repeatable (default: 90, 80, 70 %% where limits are exceeded)",
+        help="of a point, power limit of GPUs to try; repeatable (default: 90, 80 and 70 %% if power exceeds a limit)",
     )  # fmt: skip
     made.add_argument("--figure", type=out_figure, metavar="OUT", help=".pdf, .png or .svg to write (default: none)")
     add_results(made)
@@ -125,21 +136,21 @@ def _evaluations(text: str) -> tuple[int, int]:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Say how power swings."""
-    from triplepoint.advise.swings_answer import answer_of
-    from triplepoint.advise.swings_spec import read_spec
-    from triplepoint.advise.swings_text import render
+    from triplepoint.advise.swings.answer import answer_of
+    from triplepoint.advise.swings.spec import read_spec
+    from triplepoint.advise.swings.text import headline, render
 
     out: Path | None = arguments.figure
     spec = read_spec(arguments.spec) if arguments.spec else None
     wanted = spec, arguments.band, arguments.jobs
     answer = _of_point(arguments, wanted) if _is_point(arguments.source) else answer_of(_read(arguments), *wanted)
     if out is not None:
-        from triplepoint.advise.swings_figure import draw
+        from triplepoint.advise.swings.figure import draw
         from triplepoint.figures.write import save
 
         save(draw(answer), out)
         say(f"swings: figure in {out}")
-    return Answer(answer.content(), render(answer))
+    return Answer({"answer": headline(answer)} | answer.content(), render(answer))
 
 
 def _is_point(source: str) -> bool:
@@ -148,8 +159,8 @@ def _is_point(source: str) -> bool:
 
 def _of_point(arguments: argparse.Namespace, wanted: "Wanted") -> "SwingAnswer":
     """Return the swings of a simulated point, under power limits too where those may be needed."""
-    from triplepoint.advise.swings_answer import answer_of
-    from triplepoint.advise.swings_point import simulate_power
+    from triplepoint.advise.swings.answer import answer_of
+    from triplepoint.advise.swings.point import simulate_power
 
     request = _request(arguments)
     simulated = simulate_power(request, arguments.config)
@@ -180,22 +191,22 @@ def _request(arguments: argparse.Namespace) -> "Request":
 
 
 def _over_steps(simulated: "SimulatedPower", arguments: argparse.Namespace) -> "NodePower":
-    from triplepoint.advise.swings_point import Evaluations, over_steps
+    from triplepoint.advise.swings.point import Evaluations, over_steps
     from triplepoint.simulate.power.over_time import Meter
 
     meter = None
     if arguments.period is not None:
         meter = Meter(arguments.period, arguments.period if arguments.window is None else arguments.window)
     elif arguments.window is not None:
-        raise UserError("--window of a point needs --period: without meters power is as it is simulated")
+        raise UserError("--window of a point needs --period: without it there are no meters, whose readings are means")
     evaluations = Evaluations(*arguments.evaluate) if arguments.evaluate else None
     power = over_steps(simulated, arguments.steps, evaluations, meter)
     return replace(power, nodes_per_rack=arguments.nodes_per_rack or power.nodes_per_rack)
 
 
 def _capped(request: "Request", arguments: argparse.Namespace, cap_w: float, step_s: float) -> "Capped":
-    from triplepoint.advise.swings_answer import Capped
-    from triplepoint.advise.swings_point import simulate_power
+    from triplepoint.advise.swings.answer import Capped
+    from triplepoint.advise.swings.point import simulate_power
 
     simulated = simulate_power(request, arguments.config, cap_w)
     return Capped(cap_w, simulated.step.length_s / step_s, _over_steps(simulated, arguments))
@@ -203,7 +214,7 @@ def _capped(request: "Request", arguments: argparse.Namespace, cap_w: float, ste
 
 def _read(arguments: argparse.Namespace) -> "NodePower":
     """Return the power in a file or of a run."""
-    from triplepoint.advise.swings_source import SUFFIXES, read_file, read_run
+    from triplepoint.advise.swings.source import SUFFIXES, read_file, read_run
 
     for option in ("period", "evaluate", "cap"):
         if getattr(arguments, option):

@@ -21,8 +21,8 @@ def parser() -> argparse.ArgumentParser:
         ["triplepoint trace traces/ --out out", "triplepoint trace report.sqlite --out out --csv"],
         answer={
             "folder": "folder of the tables",
-            "summary": "lines of the summary; of --run those on slow GPUs",
-            "damaged": "by file, what of it could not be read; not of --run",
+            "summary": "lines of the summary; with --run those on slow GPUs",
+            "damaged": "by file, what of it could not be read; empty with --run",
         },
     )
     made.add_argument(
@@ -42,11 +42,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--parity",
         choices=["hta"],
-        help="instead of the tables, breakdown.csv and kernels.csv with the rows and classes that HTA would take "
-        "(default: the tables)",
+        help="write breakdown.csv and kernels.csv with the rows and classes of HTA, and no tables (default: tables)",
     )
     add_steps(made)
-    made.add_argument("--run", metavar="RUN", help="join the parsed ranks of a run of the pipeline (default: files)")
+    made.add_argument("--run", metavar="RUN", help="join the parsed ranks of this run (default: analyse files)")
     made.add_argument("--parse", action="store_true", help="with --run: parse the run's traces first")
     add_rules(made)
     add_results(made)
@@ -59,7 +58,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     if not (arguments.run or arguments.traces):
         raise UserError("trace: name either traces with --out DIR, or a run with --run RUN")
     if arguments.chakra and (arguments.run or arguments.parity):
-        raise UserError("--chakra is of files without --parity; of runs use 'triplepoint export STUDY --to chakra'")
+        raise UserError("--chakra reads files, without --parity; for a run use 'triplepoint export STUDY --to chakra'")
     if arguments.run:
         from triplepoint.slow_nodes import note_slow_gpus
         from triplepoint.trace.join import join_run, trace_run
@@ -71,10 +70,10 @@ def run(arguments: argparse.Namespace) -> Answer:
             join_run(run_folder(arguments), arguments.traces)
         slow = list(note_slow_gpus(run_folder(arguments)))
         for line in slow:
-            say(f"{arguments.run}: {line}; launches will do without it where they can")
+            say(f"{arguments.run}: {line}; launches continue without it where they can")
         return Answer({"folder": run_folder(arguments), "summary": slow, "damaged": {}})
     if arguments.out is None:
-        raise UserError("trace: --out DIR is missing; the tables need a folder")
+        raise UserError("trace: --out DIR is missing; name the folder for the tables")
     from triplepoint.trace.loose_traces import trace_files, trace_files_as_hta
 
     how = {"csv": arguments.csv, "chakra": arguments.chakra, "num_jobs": arguments.jobs, "steps": arguments.steps}
@@ -84,6 +83,6 @@ def run(arguments: argparse.Namespace) -> Answer:
         else:
             done = trace_files(arguments.traces, arguments.out, load_rules(arguments), progress, **how)
     for name, damage in done.damaged.items():
-        say(f"triplepoint: {name}: {damage}; the tables have what could be read of it")
+        say(f"triplepoint: {name}: {damage}; the tables hold what could be read")
     content = {"folder": arguments.out, "summary": done.summary.splitlines(), "damaged": done.damaged}
     return Answer(content, done.summary, 0 if done.is_any_whole else USER_ERROR)

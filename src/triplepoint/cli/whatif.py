@@ -26,15 +26,15 @@ _WRITTEN = (".parquet", ".csv")
 _ABOUT = """\
 POINTS and OTHER are each one of
   FILE       configurations as 'triplepoint predict' reads them: .csv, .tsv, .txt, .yaml, .yml, .json, or a study
-  FILE:ID    the one with this id, or in a study this number
-  RUN        run id, or the folder of a run; the point is simulated, and told beside its measured step
-  COMPARISON a file of config/whatif: the fastest points of two clusters, by model
-With OTHER, one point each, the difference OTHER less POINTS is explained: a factor's part is what it costs one more
-than the other.
+  FILE:ID    the configuration with this id, or with this number in a study
+  RUN        run id, or the folder of a run: its point is simulated, its measured step is shown too
+  COMPARISON a file of config/whatif: the fastest points of two clusters, for each model
+With OTHER, name one point each: the answer is what makes OTHER slower or faster than POINTS. A factor's part is what
+it costs OTHER more than POINTS.
 
-Every factor is changed alone, and all together, on the simulated model; what single changes leave unexplained is
-'interaction'. Of up to six factors all combinations are simulated, and Shapley values share the whole out exactly.
-Intervals hold 90 %: of kernels, links, power and inlet as calibrated; what both sides have in common cancels.
+Each factor is changed alone, then all together. What single changes do not explain is the 'interaction'. With up to
+six factors every combination is simulated, and Shapley values split the whole change over the factors.
+Intervals are 90 % intervals; errors that both sides share cancel. The method is in docs/whatif.md.
 
 factors, as NAME or NAME=VALUE:
 {factors}
@@ -51,11 +51,11 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "whatif",
-        "Say what each factor costs a point, or makes of the difference of two points.",
+        "Show what network, memory, power limit, heat or a faulty part cost a job, or why two jobs differ.",
         _EXAMPLES,
         _ABOUT.format(factors=_factors()),
         answer={
-            "answer": "what matters most to each point or makes most of the difference, a line each",
+            "answer": "a sentence for each point and difference",
             "rows": "rows of table whatif (docs/tables.md)",
             "measured": "median measured step of each run that is named, in seconds",
         },
@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
         "other",
         metavar="OTHER",
         nargs="?",
-        help="point whose difference from POINTS is explained (default: none)",
+        help="point to compare with POINTS (default: none)",
     )
     made.add_argument(
         "-f", "--factor", action="append", default=[], metavar="FACTOR",
@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add_prices(made)
     made.add_argument(
-        "--no-shapley", action="store_true", help="leave combinations of factors out: an eighth of the time of six"
+        "--no-shapley", action="store_true", help="do not simulate combinations: an eighth of the time with six factors"
     )
     made.add_argument("--out", type=out_file, metavar="OUT", help="file to write, .parquet or .csv (default: none)")
     made.add_argument("--figure", type=out_figure, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
@@ -120,7 +120,7 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 def _measured(arguments: argparse.Namespace) -> dict[str, float]:
     """Return the median measured step of every run that is named and was measured, not simulated. Unit: s."""
-    from triplepoint.advise.recommend import measured_step_s
+    from triplepoint.aggregate.steps import measured_step_s
     from triplepoint.errors import UserError
 
     found = {}

@@ -25,27 +25,28 @@ The slowdown is the step's time over that of an ideal job, in which equal operat
 replay. Each slow GPU's cause is ranked from its clock, power, temperature, transfers, launches and data.
 """
 _ANSWER = {
+    "answer": "what is slow, why, and what it costs, in a sentence",
     "name": "the job",
-    "source": "what it was told from: traces, one rank, step times, recording (one without steps) or operations",
+    "source": "what the answer is based on: traces, one rank, step times, recording (one without steps) or operations",
     "num_gpus": "GPUs of the job",
-    "num_steps": "steps behind it",
+    "num_steps": "steps that were analysed",
     "step_time_s": "mean time of a step",
-    "ideal_step_time_s": "the same of the ideal job",
-    "slowdown": "of the job over its ideal",
-    "launch_slowdown": "of late launches alone",
-    "slowdown_of_steps": "of each step",
-    "slowdown_by_kind": "of each kind of operation",
-    "slowdown_by_dp_rank": "of each data parallel rank",
-    "slowdown_by_stage": "of each pipeline stage",
+    "ideal_step_time_s": "mean time of a step of the ideal job",
+    "slowdown": "step_time_s over ideal_step_time_s",
+    "launch_slowdown": "slowdown that late launches alone cause",
+    "slowdown_of_steps": "slowdown of each step",
+    "slowdown_by_kind": "slowdown that each kind of operation causes",
+    "slowdown_by_dp_rank": "slowdown that each data parallel rank causes",
+    "slowdown_by_stage": "slowdown that each pipeline stage causes",
     "slowest_workers": "dp_rank and stage of each",
-    "share_of_slowest_workers": "of the slowdown, 0 to 1",
-    "share_of_last_stage": "the same",
+    "share_of_slowest_workers": "share of the slowdown that they cause, 0 to 1",
+    "share_of_last_stage": "share of the slowdown that the last pipeline stage causes, 0 to 1",
     "gpu_power_w": "mean power of a GPU",
     "heat": "what heat explains, in a sentence",
     "step_times": "ranks against each other, drift, and far longer steps (s); null without measured steps",
-    "gpus": "how the hottest GPU and that of the lowest clock differ from the others, a sentence each",
+    "gpus": "how the hottest GPU, and the GPU with the lowest clock, differ from the others, a sentence each",
     "causes": "rows of table why (docs/tables.md)",
-    "notes": "what could not be told, and why",
+    "notes": "what could not be determined, and why",
 }
 _EXAMPLES = (
     "triplepoint why llama3-70b_h200x32_tp4-pp4-dp2_mbs1_r1",
@@ -62,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
         _ABOUT,
         answer=_ANSWER,
     )
-    made.add_argument("source", metavar="RUN|FOLDER|TRACES|FILE", help="what is asked about, see below")
+    made.add_argument("source", metavar="RUN|FOLDER|TRACES|FILE", help="what to explain, see below")
     made.add_argument(
         "-o", "--out", type=out_file, metavar="OUT", help="table 'why' to write, .parquet or .csv (default: none)"
     )
@@ -92,7 +93,7 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _write(out: Path, answer: "Why") -> None:
-    from triplepoint.files import whole
+    from triplepoint.files import atomic_file
     from triplepoint.tables.why import WHY
 
     table = WHY.from_rows(answer.rows())
@@ -101,5 +102,5 @@ def _write(out: Path, answer: "Why") -> None:
         return
     import pyarrow.csv
 
-    with whole(out) as scratch:
+    with atomic_file(out) as scratch:
         pyarrow.csv.write_csv(table, scratch)

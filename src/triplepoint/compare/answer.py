@@ -9,6 +9,7 @@ from triplepoint.compare.quantities import QuantityDifference
 from triplepoint.compare.sides import Side
 from triplepoint.compare.traced import part_name
 from triplepoint.effects import Effect
+from triplepoint.units import show_seconds, signed_seconds
 
 _MOST_REASONS = 3
 _ENOUGH = 0.8
@@ -20,8 +21,6 @@ _MOSTLY = 0.5
 _MOST_CHANGES = 3
 _NO_CHANGE = 0.001
 """Steps that differ by less than a thousandth are called as fast where no interval is known."""
-_LEAST_S = 1e-9
-"""Traces resolve no less."""
 _WARMER_K = 0.5
 _MOVED = 0.01
 
@@ -79,11 +78,11 @@ def _setting(changes: Sequence[Change]) -> str:
 
 
 def _speed(step: StepDifference, by_name: Mapping[str, QuantityDifference]) -> str:
-    what, times = "a step of B", f"{seconds(step.other_s)} against {seconds(step.first_s)}"
+    what, times = "a step of B", f"{show_seconds(step.other_s)} against {show_seconds(step.first_s)}"
     effect = step_effect(step, by_name)
     if step.scale != 1:
         what = "for equal tokens per GPU a step of B"
-        times += f", {seconds(step.other_s / step.scale)} as it ran"
+        times += f", {show_seconds(step.other_s / step.scale)} as it ran"
     change = effect.value if effect else step.other_s / step.first_s - 1
     if abs(change) < _NO_CHANGE:
         return f"{what} takes as long as one of A: {times}"
@@ -137,9 +136,9 @@ def _reasons(step: StepDifference, parts: Sequence[tuple[str, float]], rank: int
             named.append(part)
     if not named:
         return []
-    listed = ", ".join(f"{name} ({signed(time_s)})" for name, time_s in named)
+    listed = ", ".join(f"{name} ({signed_seconds(time_s)})" for name, time_s in named)
     against = next((part for part in parts if part[1] / whole <= -_LEAST), None)
-    but = f", against {against[0]} ({signed(against[1])})" if against else ""
+    but = f", against {against[0]} ({signed_seconds(against[1])})" if against else ""
     where = "" if rank is None else f"on rank {rank}: "
     return [f", mostly {where}{listed}{but}"]
 
@@ -184,19 +183,6 @@ def _why_hot(is_hotter: bool, power: QuantityDifference | None, inlet: QuantityD
 def _power(power: QuantityDifference) -> str:
     word = "more" if power.effect.value > 0 else "less"
     return f"{_percent(power.effect.value)} {word} ({power.other:.0f} W against {power.first:.0f} W)"
-
-
-def seconds(value_s: float) -> str:
-    """Return a time with a unit that suits it, to four digits."""
-    size = abs(value_s)
-    if size < _LEAST_S:
-        return "0 s"
-    return f"{value_s:.4g} s" if size >= 1 else f"{value_s * 1e3:.4g} ms" if size >= 1e-3 else f"{value_s * 1e6:.3g} us"
-
-
-def signed(value_s: float) -> str:
-    """Return a difference of times with its sign."""
-    return f"{'+' if value_s >= 0 else '-'}{seconds(abs(value_s))}"
 
 
 def _percent(change: float) -> str:

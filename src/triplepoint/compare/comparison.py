@@ -5,16 +5,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from triplepoint.compare.answer import answer, signed
+from triplepoint.compare.answer import answer
 from triplepoint.compare.changes import Change, find_changes
 from triplepoint.compare.kernels import ABOUT, KernelDifference, kernel_differences
-from triplepoint.compare.parts import UNPROFILED, StepDifference, scale_of, step_difference
+from triplepoint.compare.parts import (
+    UNPROFILED,
+    RankChange,
+    StepDifference,
+    find_changed_rank,
+    scale_of,
+    step_difference,
+)
 from triplepoint.compare.quantities import QuantityDifference, quantity_differences
-from triplepoint.compare.ranks import RankChange, find_changed_rank
 from triplepoint.compare.sides import Context, Side, check_finished, read_side
 from triplepoint.compare.subjects import check_apart, find_subject
 from triplepoint.effects import ABOUT as ABOUT_BASIS
 from triplepoint.errors import UserError
+from triplepoint.units import counted, signed_seconds
 
 _FAR = 0.5
 """Share of a measured step by which the profiled one is longer before it is said: a profiler costs less. Our choice."""
@@ -112,7 +119,7 @@ def compare_two(first: str, other: str, context: Context) -> Comparison:
     for side, against in ((one, two), (two, one)):
         if side.traced is None and not against.runs:
             raise UserError(
-                f"{side.word}: has no traces, and {against.word} has nothing else; compare two runs, or two traces"
+                f"{side.word}: has no traces, and {against.word} has only traces; compare two runs, or two traces"
             )
     changed = find_changed_rank(one, two)
     about_ranks = list(_about_ranks(one, two, changed))
@@ -144,9 +151,10 @@ def _about_ranks(first: Side, other: Side, changed: RankChange | None) -> Iterat
         return
     is_other = changed.change_s > 0
     word = (other if is_other else first).word
+    own, others = signed_seconds(changed.change_s), signed_seconds(changed.others_s)
     yield (
-        f"rank {changed.rank} changed most: its own work by {signed(changed.change_s)} a step, that of the other ranks "
-        f"by {signed(changed.others_s)}; parts and kernels are its own, other ranks wait for it in communication"
+        f"rank {changed.rank} changed most: its own work by {own} a step, that of the other ranks by {others}; parts "
+        "and kernels are those of this rank, and other ranks wait for it in communication"
     )
     yield f"why ranks of {'B' if is_other else 'A'} differ: triplepoint why {word}"
 
@@ -160,27 +168,30 @@ def _about_intervals(step: StepDifference | None, quantities: Sequence[QuantityD
 
 
 def _notes(first: Side, other: Side) -> Iterator[str]:
-    """Yield what has to be known to read the numbers."""
+    """Yield what one needs to know to read the numbers."""
     if first.origin != other.origin:
         yield (
-            f"A is {first.origin}, B is {other.origin}: the differences hold the error of the model, and software and "
-            "hardware it knows nothing of"
+            f"A is {first.origin}, B is {other.origin}: the differences include the model's error, and software and "
+            "hardware that the model does not know"
         )
     elif first.origin == "simulated":
         yield (
-            "both are simulated: intervals are those of the model without what both share, where that is known; none "
-            "are known of single parts and kernels"
+            "both are simulated: intervals are the model's error without what both share, as far as that is known; "
+            "parts and kernels have no interval"
         )
         points = [side.runs[0].planned.point for side in (first, other) if side.runs]
         if len(points) == 2 and points[0].layout == points[1].layout:
             yield (
-                "both have one layout, so that more of the model's error is shared than the interval of the step "
-                "leaves out: it is too wide"
+                "both have the same layout, so more of the model's error cancels than the interval of the step leaves "
+                "out: it is too wide"
             )
     if (scale := scale_of(first, other)) != 1:
-        yield f"a GPU of B has {1 / scale:.4g} times the tokens of A's in a step: times of B are times {scale:.4g}"
+        yield (
+            f"a GPU of B has {1 / scale:.4g} times the tokens of a GPU of A in a step: times of B are multiplied by "
+            f"{scale:.4g}"
+        )
     elif not (first.tokens_per_gpu and other.tokens_per_gpu):
-        yield "the work of a step is not known on both sides: times are compared step by step as they are"
+        yield "the work of a step is not known on both sides, so times are compared step by step as they are"
     points = [side.runs[0].planned.point for side in (first, other) if side.runs]
     is_known = len(points) == 2 and all(point.knows("model") for point in points)
     if is_known and points[0].model.name != points[1].model.name:
@@ -196,8 +207,13 @@ def _notes_of_traces(first: Side, other: Side) -> Iterator[str]:
         elif not side.traced.has_steps:
             yield f"the traces of {letter} mark no steps: their whole span counts as one"
     traced = [side.traced for side in (first, other) if side.traced]
+    if len(traced) == 2 and not (first.runs and other.runs) and min(len(one.steps) for one in traced) == 1:
+        single = " and ".join(letter for letter, one in zip("AB", traced, strict=True) if len(one.steps) == 1)
+        number = "have one step each" if len(single) > 1 else "has one step"
+        yield f"{single} {number}, so how much steps differ is not known"
     if len(traced) == 2 and traced[0].num_ranks != traced[1].num_ranks:
-        yield f"traced are {traced[0].num_ranks} ranks of A and {traced[1].num_ranks} of B: parts are means over them"
+        of_a = counted(traced[0].num_ranks, "rank")
+        yield f"A has traces of {of_a}, B of {traced[1].num_ranks}: parts are means over them"
 
 
 def _notes_of_runs(first: Side, other: Side) -> Iterator[str]:
@@ -214,4 +230,4 @@ def _notes_of_runs(first: Side, other: Side) -> Iterator[str]:
     points = [side.runs[0].planned.point for side in (first, other) if side.runs]
     if len(points) == 2 and all(point.cluster.gpu and point.knows("model", "tp") for point in points):
         runs = " ".join(side.runs[0].planned.run for side in (first, other))
-        yield f"what each factor makes of the difference, by the model: triplepoint whatif {runs}"
+        yield f"how much of the difference each changed setting makes, by the model: triplepoint whatif {runs}"

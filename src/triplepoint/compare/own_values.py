@@ -11,7 +11,7 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import SETTINGS, settings_of
 from triplepoint.errors import Problems, UserError, nearest
 from triplepoint.metrics import Z90
-from triplepoint.predictions import Configuration, Request, noted_request, read_cells
+from triplepoint.predictions import Configuration, Request, read_cells, try_request
 from triplepoint.simulate.predict.prediction import Prediction
 from triplepoint.status import PredictionStatus
 from triplepoint.tables.results import POINTS
@@ -20,7 +20,7 @@ from triplepoint.tables.studies import read_joined
 from triplepoint.verdicts.number import Number, Verdict, judge_values
 from triplepoint.verdicts.quantities import DERIVED, Ordering, unit_of
 from triplepoint.verdicts.read import read_claims
-from triplepoint.verdicts.rows import NO_NUMBER, why_not
+from triplepoint.verdicts.rows import NO_NUMBER, missing_reason
 from triplepoint.verdicts.runs import IDENTITY, Group, Runs, group_repeats
 
 SD = "_sd"
@@ -62,7 +62,7 @@ def compare_table(
     rows = _read(source, config)
     runs = _read_runs(results, config)
     if not runs.points:
-        say(f"compare: no tables in {results}: every row is held against the prediction")
+        say(f"compare: no tables in {results}; every row is compared with the prediction")
     problems = Problems(source)
     judged = [problems.call(lambda one=one: list(_judge(one, runs, config))) for one in rows]
     problems.refuse()
@@ -81,7 +81,7 @@ def _read(source: Path, config: Path) -> list[_Measured]:
     """Return the rows of a table that have a measured value; all that is wrong with it is said at once."""
     catalogue, rows, problems = Catalogue(config), list(read_cells(source)), Problems(source)
     if not rows:
-        raise UserError(f"{source}: no row in it; expected settings and measured values, see 'compare --help'")
+        raise UserError(f"{source}: has no rows; expected settings and measured values, see 'compare --help'")
     names = dict.fromkeys(name for _, cells in rows for name in cells)
     unknown = {name for name in names if not problems.call(_is_known, name, source)}
     found: list[_Measured] = []
@@ -94,11 +94,11 @@ def _read(source: Path, config: Path) -> list[_Measured]:
         values = problems.call(_numbers, measured, where)
         if values is not None and not values and not unknown:
             problems.add(UserError(f"{where}: no measured value; give a column of table points, such as step_time_s"))
-        request = noted_request(problems, configuration, where, number, catalogue) if configuration else None
+        request = try_request(problems, configuration, where, number, catalogue) if configuration else None
         if request is None or values is None:
             continue
         if request.id in ids:
-            problems.add(UserError(f"{where}: id {request.id!r} stands twice; change one"))
+            problems.add(UserError(f"{where}: id {request.id!r} is given to two rows; change one"))
         ids.add(request.id)
         found.append(_Measured(request, _stated(request, settings), values))
     problems.refuse()
@@ -172,7 +172,7 @@ def _judge(measured: _Measured, runs: Runs, config: Path) -> Iterator[dict[str, 
             row |= {"origin": "predicted", "runs": ""}
         else:
             ours = runs.number(groups[0], quantity) if groups[0].has_run else None
-            reason = why_not(groups[0]) or NO_NUMBER
+            reason = missing_reason(groups[0]) or NO_NUMBER
             row |= {"origin": groups[0].origin, "runs": ";".join(groups[0].runs)}
         yield row | _beside(number, ours, reason)
 

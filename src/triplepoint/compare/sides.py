@@ -21,9 +21,9 @@ from triplepoint.status import Status
 from triplepoint.tables import CATEGORIES, INTERVALS, KERNELS, TELEMETRY, TIMELINE
 from triplepoint.telemetry.align import align_run
 from triplepoint.trace.join import join_ranks, trace_run
-from triplepoint.trace.lanes import Job, RankSummary
 from triplepoint.trace.parsing import TraceFile, check_ranks, check_whole, find_traces, parse_traces
-from triplepoint.trace.pipes import spooled
+from triplepoint.trace.pipes import spool_pipes
+from triplepoint.trace.rank_results import Job, RankSummary
 from triplepoint.trace.taxonomy import Scheme
 
 Origin = Literal["measured", "simulated"]
@@ -140,7 +140,7 @@ def parsed_traces(subject: Subject, context: Context) -> Iterator[tuple[Path, Se
     """
     with TemporaryDirectory(prefix="triplepoint-traces-") as text:
         scratch = Path(text)
-        files = _find(subject, spooled(subject.traces, scratch / "pipes", context.progress))
+        files = _find(subject, spool_pipes(subject.traces, scratch / "pipes", context.progress))
         folders = [scratch / str(index) for index in range(len(files))]
         summaries = parse_traces(files, folders, context.scheme, context.progress, steps=context.steps)
         check_ranks((one.path, one.rank) for one in summaries)

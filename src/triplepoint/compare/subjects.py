@@ -71,7 +71,7 @@ def one_run(subject: Subject) -> Path:
     """
     if len(subject.runs) != 1:
         names = _listed([folder.name for folder in subject.runs])
-        raise UserError(f"{shown(subject.word)}: {len(subject.runs)} repeats are meant: {names}; name one of them")
+        raise UserError(f"{shown(subject.word)}: {len(subject.runs)} repeats match: {names}; name one of them")
     return subject.runs[0]
 
 
@@ -83,7 +83,7 @@ def check_apart(first: Subject, other: Subject) -> None:
     """
     if both := first.paths & other.paths:
         name = min(path.name for path in both)
-        raise UserError(f"{shown(first.word)} and {shown(other.word)} both mean {name}; name two different runs")
+        raise UserError(f"{shown(first.word)} and {shown(other.word)} both name {name}; name two different runs")
 
 
 def _of_path(word: str, path: Path) -> Subject:
@@ -98,10 +98,13 @@ def _of_path(word: str, path: Path) -> Subject:
         return Subject(word, (folder,))
     if (path / "manifest.json").is_file() or (path / "raw" / "manifest.json").is_file():
         raise UserError(
-            f"{folder / 'point.json'}: no such file, and a run needs it; copy it too, or name the folder of traces"
+            f"{folder / 'point.json'}: no such file, and a run needs it; copy it from the run, or name the folder of "
+            "traces"
         )
     if (path / "intervals.parquet").is_file():
-        raise UserError(f"{path}: tables that 'triplepoint trace' made, expected a run or the traces they are of")
+        raise UserError(
+            f"{path}: holds tables of 'triplepoint trace'; expected a run, or the traces the tables were made from"
+        )
     return Subject(word, traces=(path,))
 
 
@@ -116,9 +119,7 @@ def _of_run(word: str, results: Path) -> tuple[Path, ...]:
     folders = [results / "runs" / name for name in begun]
     labels = {_without_repeat(name) for name in begun}
     if len(labels) > 1:
-        raise UserError(
-            f"{shown(word)}: {len(begun)} runs begin so: {_listed(begun)}; add letters until it means one of them"
-        )
+        raise UserError(f"{shown(word)}: {len(begun)} runs begin like this: {_listed(begun)}; type more of the name")
     return tuple(folders)
 
 
@@ -154,7 +155,7 @@ def _of_study(study: str, point: str, results: Path) -> tuple[Path, ...]:
     for entry in meant:
         groups.setdefault(entry.planned.point.model_copy(update={"repeat": 1}).digest(), []).append(entry)
     if len(groups) > 1:
-        raise UserError(f"{study}: {len(groups)} points are meant by {shown(point)}; {_apart(meant)}")
+        raise UserError(f"{study}: {len(groups)} points match {shown(point)}; {_apart(meant)}")
     for entry in meant:
         if entry.invalid_because:
             raise UserError(f"{entry.run}: cannot run: {entry.invalid_because}; name another point")

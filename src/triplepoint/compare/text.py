@@ -4,7 +4,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from triplepoint.compare.answer import seconds, signed, step_effect
+from triplepoint.compare.answer import step_effect
 from triplepoint.compare.changes import Change
 from triplepoint.compare.comparison import Comparison
 from triplepoint.compare.kernels import ABOUT, KernelDifference
@@ -13,7 +13,7 @@ from triplepoint.compare.quantities import QuantityDifference
 from triplepoint.compare.sides import Side
 from triplepoint.compare.traced import part_name
 from triplepoint.effects import Effect
-from triplepoint.units import counted
+from triplepoint.units import counted, show_seconds, signed_seconds
 
 MOST_CHANGES, MOST_PARTS, MOST_KERNELS = 14, 12, 12
 """Lines of each table; a last line says what is left out."""
@@ -79,33 +79,44 @@ def part_lines(found: Comparison, step: StepDifference, most: int = MOST_PARTS) 
     if rest:
         sums = [sum(getattr(one, name) for one in rest) for name in ("first_s", "other_s")]
         lines.append(
-            [f"{len(rest)} smaller parts", *map(seconds, sums), *_difference(sums[1] - sums[0], step.difference_s), ""]
+            [
+                f"{len(rest)} smaller parts",
+                *map(show_seconds, sums),
+                *_difference(sums[1] - sums[0], step.difference_s),
+                "",
+            ]
         )
     whole = _difference(step.difference_s, step.difference_s)
-    lines.append(["step", seconds(step.first_s), seconds(step.other_s), *whole, _whole_interval(found, step)])
+    lines.append(["step", show_seconds(step.first_s), show_seconds(step.other_s), *whole, _whole_interval(found, step)])
     waits = [side.traced.waited_s if side.traced else {} for side in (found.first, found.other)]
     if all(waits):
         for name, title in (("bubble", "in it waiting for stages"), ("straggler", "in it waiting for late ranks")):
             times = [waits[0][name], waits[1][name] * step.scale]
             if any(times):
-                lines.append([title, *map(seconds, times), signed(times[1] - times[0]), "", ""])
+                lines.append([title, *map(show_seconds, times), signed_seconds(times[1] - times[0]), "", ""])
     return lines
 
 
 def _part_line(one: Contribution, whole_s: float) -> list[str]:
     cells = _difference(one.effect.value, whole_s)
-    return [part_name(one.part), seconds(one.first_s), seconds(one.other_s), *cells, interval_text(one.effect)]
+    return [
+        part_name(one.part),
+        show_seconds(one.first_s),
+        show_seconds(one.other_s),
+        *cells,
+        interval_text(one.effect),
+    ]
 
 
 def _difference(value_s: float, whole_s: float) -> list[str]:
-    return [signed(value_s), f"{value_s / whole_s + 0.0:.0%}".replace("-0%", "0%") if whole_s else ""]
+    return [signed_seconds(value_s), f"{value_s / whole_s + 0.0:.0%}".replace("-0%", "0%") if whole_s else ""]
 
 
 def interval_text(effect: Effect) -> str:
     """Return the interval of a difference of times, marked where it holds no difference; nothing where not known."""
     if math.isnan(effect.low):
         return ""
-    return f"{signed(effect.low)} to {signed(effect.high)}{' (within spread)' if effect.is_tie else ''}"
+    return f"{signed_seconds(effect.low)} to {signed_seconds(effect.high)}{' (within spread)' if effect.is_tie else ''}"
 
 
 def _whole_interval(found: Comparison, step: StepDifference) -> str:
@@ -118,13 +129,15 @@ def kernel_lines(kernels: Sequence[KernelDifference], most: int = MOST_KERNELS) 
     lines = [["", "calls A", "calls B", "each A", "each B", "B - A", "matched by"]]
     real = [one for one in kernels if one.match != "no kernel"]
     for one in real[:most]:
-        each = [seconds(sum_s / count) if count else "" for sum_s, count in zip(one.sums_s, one.counts, strict=True)]
+        each = [
+            show_seconds(sum_s / count) if count else "" for sum_s, count in zip(one.sums_s, one.counts, strict=True)
+        ]
         calls = [f"{count:,.0f}" if count >= 1000 else f"{count:.3g}" if count else "" for count in one.counts]
-        lines.append([kernel_title(one), *calls, *each, signed(one.difference_s), ABOUT[one.match]])
+        lines.append([kernel_title(one), *calls, *each, signed_seconds(one.difference_s), ABOUT[one.match]])
     if rest := real[most:]:
-        lines.append([f"{len(rest)} others", "", "", "", "", signed(sum(one.difference_s for one in rest)), ""])
+        lines.append([f"{len(rest)} others", "", "", "", "", signed_seconds(sum(one.difference_s for one in rest)), ""])
     if bare := [one for one in kernels if one.match == "no kernel"]:
-        lines.append([ABOUT["no kernel"], "", "", "", "", signed(sum(one.difference_s for one in bare)), ""])
+        lines.append([ABOUT["no kernel"], "", "", "", "", signed_seconds(sum(one.difference_s for one in bare)), ""])
     return lines
 
 

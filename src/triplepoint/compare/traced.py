@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from triplepoint.tables import INTERVALS, KERNELS, RANKS
-from triplepoint.trace.lanes import RankSummary
 from triplepoint.trace.rank.accounting import ALL
+from triplepoint.trace.rank_results import RankSummary
 from triplepoint.trace.taxonomy import Kernel
 from triplepoint.units import ns_to_s
 

@@ -1,4 +1,4 @@
-"""Configuration: models, clusters, GPU types, studies, and the points and runs they come to."""
+"""Configuration: models, clusters, GPU types and studies, and the points and runs derived from them."""
 
 RUN_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,199}$"
-"""Run ids name folders and appear in shell commands."""
+"""Pattern of run ids, which name folders and appear in shell commands."""

@@ -1,17 +1,12 @@
-"""What every section of the configuration shares: strict models with one-line errors, and declarations of settings."""
+"""Base classes of configuration sections: strict pydantic models with one-line errors, and declarations of settings."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-    from pydantic_core import ErrorDetails
 import datetime
 import json
 import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -25,21 +20,24 @@ from pydantic import (
 
 from triplepoint.errors import MOST_ERRORS, SeveralError, UserError, nearest
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 Row = Mapping[str, Any]
 """Values of all settings of a point by name: `point.settings_of`, or a row of table `points`."""
 
 Text = str | Mapping[Any, str] | Callable[[Row], str]
-"""How a value is written: a pattern it is put into, a text for each value, or a function of the whole row. A pattern
-takes the names of a list joined. Nothing is written for null, an empty list, or a value without a text."""
+"""How to write a value: a format pattern, a text for each value, or a function of the whole row. A pattern gets the
+names of a list joined by dashes. Null, an empty list and a value without a text give an empty string."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a run must have for a setting to have an effect.
+    """Precondition for a setting to have an effect.
 
     Attributes:
-        is_met: Whether a point has it.
-        words: What it is, as a reason says it.
+        is_met: Returns whether a point fulfils the condition.
+        words: The condition in words, for messages.
     """
 
     is_met: Callable[[Any], bool]
@@ -48,24 +46,24 @@ class Need:
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of a point.
+    """Declaration of one setting of a point.
 
-    Keys of studies (`Settings`), `docs/config.md`, the folding of points, digests, run ids, columns of tables and
-    labels of figures follow from it.
+    The keys of studies (`Settings`), `docs/config.md`, the folding of points, digests, run ids, columns of tables and
+    labels of figures all derive from it.
 
     Attributes:
-        about: What it is, its special values included.
-        unit: Of its value; 1 of a count, nothing of text.
-        label: Its text in run ids and short labels, of lower-case letters, digits, dots and dashes; None for none.
-        words: Its text where there is room for words; None where `label` does.
-        usual: Value that run ids leave out, a function of the point where it depends on it; None: always written.
-        fold: Value that is kept of it in a point, a function of the point; None: as it is. What has no effect is folded
-            to the default.
-        needs: What the run must have for it to have an effect, where it is of something that not every run has; what
-            only joins ranks, and does nothing where there is one, needs nothing.
-        engines: Engines that have it, when only some do; it must be at its default on the others.
-        has_column: Whether table `points` has a column of its name.
-        came_later: Left out of digests at its default, so that points from before it keep theirs.
+        about: Description for users, including special values.
+        unit: Unit of the value; `1` for a count, empty for text.
+        label: Text in run ids and short labels: lower-case letters, digits, dots and dashes. None: no text.
+        words: Text in long labels. None: same as `label`.
+        usual: Value that run ids omit, or a function of the point that returns it. None: never omitted.
+        fold: Function that returns the value to keep in a point: the default where the setting has no effect. None:
+            the value is never changed.
+        needs: Precondition for an effect, for example `task: lora`. Settings that only join ranks, and do nothing with
+            one rank, have none.
+        engines: Engines that support the setting; on the others it must be at its default. Empty: all engines.
+        has_column: Whether table `points` has a column of this name.
+        came_later: Whether digests omit the setting at its default, so that older points keep their digest.
     """
 
     about: str
@@ -80,16 +78,16 @@ class Setting:
     came_later: bool = False
 
 
-def declared(section: "type[BaseModel]", prefix: str = "") -> Iterator[tuple[str, Setting]]:
-    """Yield name and declaration of each setting among the fields of a section, in order."""
+def declared(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Setting]]:
+    """Yield the name, with a prefix, and the declaration of each setting of a section, in the order of its fields."""
     for name, field in section.model_fields.items():
-        for part in field.metadata:
-            if isinstance(part, Setting):
-                yield prefix + name, part
+        for annotation in field.metadata:
+            if isinstance(annotation, Setting):
+                yield prefix + name, annotation
 
 
 def write(name: str, text: Text | None, row: Row) -> str:
-    """Return the text of a setting's value in a row."""
+    """Return the text for the value of setting `name` in a row; empty if it has none."""
     if text is None:
         return ""
     if callable(text):
@@ -105,91 +103,91 @@ def write(name: str, text: Text | None, row: Row) -> str:
 Section = TypeVar("Section", bound="Strict")
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9.-]{0,63}$"
-"""Names become parts of file names and run ids: lower-case letters, digits, dots and dashes only, and few of them."""
+"""Pattern of names, which become parts of file names and run ids."""
 NAME_EXPECTED = "expected at most 64 lower-case letters, digits, dots and dashes"
 
 Size = Annotated[int, Field(gt=0, lt=2**31, strict=True)]
-"""What is counted: sequences, tokens, widths. Strict, since YAML reads `yes` as true and true would count as 1."""
+"""A count of sequences or tokens, or a width. Strict, because YAML reads `yes` as true and true would count as 1."""
 Devices = Annotated[int, Field(gt=0, le=1_000_000, strict=True)]
-"""Ranks, nodes and degrees of parallelism: more than anyone has, fewer than cannot be listed."""
+"""A number of ranks or nodes, or a degree of parallelism. The limit is above any real cluster and can be listed."""
 Layers = Annotated[int, Field(gt=0, le=10_000, strict=True)]
-"""Layers and experts, which are gone through one by one."""
+"""A number of layers or experts. The limit is low because code loops over them."""
 StageLayers = Annotated[int, Field(ge=0, le=10_000, strict=True)]
-"""Layers of a stage, which may have none."""
+"""Layers of a pipeline stage, which may be empty."""
 
-
-MOST_LETTERS = 200
-"""Length of such a line, but for keys that are known, from which it names no further one."""
-_KNOWN = " (known: "
+_MOST_CHARACTERS = 200
+"""Length of an error line, lists of known keys not counted, after which no further error is added."""
+_KNOWN_KEYS = " (known: "
+"""Start of the list of known keys in the hint of `nearest`."""
 
 
 class Strict(BaseModel):
-    """A section of the configuration: unknown keys are refused and values cannot be changed after reading.
+    """A section of the configuration: unknown keys are an error and values are immutable.
 
-    What stands below a field is its description. `config/reference.py` reads it: pydantic would parse the source of
-    every section at every start.
+    The string below a field is its description. `config/reference.py` reads it from the source; with pydantic's own
+    option every start would parse the source of every section.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Featured(Strict):
-    """A section with features that came later: they are not written where not used, so that digests stay as they were.
+    """A section with keys added after its first release: at their default they are not written, so digests stay equal.
 
     Attributes:
-        features: Keys that are left out at their default; settings that came later are among them.
+        features: Keys omitted at their default, including the settings declared with `came_later`.
     """
 
     features: ClassVar[frozenset[str]] = frozenset()
-    _left_out: ClassVar[dict[str, Any]] = {}
+    _omitted_at: ClassVar[dict[str, Any]] = {}
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Add the settings that came later."""
+        """Add the settings declared with `came_later` to `features`."""
         cls.features |= {name for name, setting in declared(cls) if setting.came_later}
-        cls._left_out = {name: cls.model_fields[name].default for name in cls.features if name in cls.model_fields}
+        cls._omitted_at = {name: cls.model_fields[name].default for name in cls.features if name in cls.model_fields}
 
     @model_serializer(mode="wrap")
     def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         written: dict[str, Any] = write(self)
-        for key, default in self._left_out.items():
+        for key, default in self._omitted_at.items():
             if key in written and getattr(self, key) == default:
                 del written[key]
         return written
 
 
 class Quantity(Strict):
-    """A number with its unit and where it comes from."""
+    """A number with its unit and its source."""
 
     value: Annotated[float, Field(ge=0)]
     """The number, in `unit`."""
     unit: str
-    """Unit of `value`, spelled as the field demands."""
+    """Unit of `value`, spelled as the key expects it."""
     source: Annotated[str, Field(min_length=8)]
     """Document, table or measurement the number was taken from."""
 
 
 def unit_is(unit: str) -> AfterValidator:
-    """Return the validator of a `Quantity` that must be given in `unit`."""
+    """Return a validator that accepts a `Quantity` in `unit` only."""
 
-    def check(found: Quantity) -> Quantity:
-        if found.unit != unit:
-            raise ValueError(f"unit is {found.unit!r}, expected {unit!r}")
-        return found
+    def check(quantity: Quantity) -> Quantity:
+        if quantity.unit != unit:
+            raise ValueError(f"unit is {quantity.unit!r}, expected {unit!r}")
+        return quantity
 
     return AfterValidator(check)
 
 
 def parse(section: type[Section], content: Any, where: str | Path) -> Section:
-    """Return `content` as a checked `section`.
+    """Validate plain data and return it as a section.
 
     Args:
-        section: The model to check against.
-        content: Plain data, as YAML or JSON gives it.
-        where: File named in the error.
+        section: The model to validate against.
+        content: Plain data from YAML or JSON.
+        where: File, for the error.
 
     Raises:
-        UserError: One line with the file, and of every error the key, what was found and what is expected.
+        UserError: In one line the file, and for every error the key, the value and the expected value.
     """
     try:
         return section.model_validate(content)
@@ -198,15 +196,15 @@ def parse(section: type[Section], content: Any, where: str | Path) -> Section:
 
 
 def read_json(section: type[Section], path: Path, advice: str) -> Section:
-    """Read, check and return one section from a JSON file of our own writing.
+    """Read and validate a section from a JSON file that Triplepoint wrote.
 
     Args:
-        section: The model to check against.
+        section: The model to validate against.
         path: File to read.
-        advice: What to do if it is missing or damaged, for the error.
+        advice: Remedy for a missing or damaged file, for the error.
 
     Raises:
-        UserError: If the file is missing, is not whole JSON, or does not hold the section.
+        UserError: If the file is missing, is not complete JSON, or does not match the section.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -218,23 +216,27 @@ def read_json(section: type[Section], path: Path, advice: str) -> Section:
 
 
 def _explain(section: type[BaseModel], error: ValidationError) -> list[str]:
-    """Return all errors of a section, unknown keys first."""
-    errors = sorted(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
-    told: list[str] = []
-    for num_told, found in enumerate(errors):
-        if num_told == MOST_ERRORS or sum(len(line.partition(_KNOWN)[0]) for line in told) > MOST_LETTERS:
-            return [*told, f"and {len(errors) - num_told} more"]
-        # A misspelt key is both unknown and missing; the first of the two says what to do.
-        is_hinted = found["type"] == "missing" and any(f"did you mean {found['loc'][-1]!r}" in line for line in told)
-        line = _explain_one(section, found)
-        if any(_KNOWN in before for before in told):  # all keys there are, named once
-            line = line.partition(_KNOWN)[0]
-        if not is_hinted and line not in told:
-            told.append(line)
-    return told
+    """Return the errors of a section as texts, unknown keys first; later ones are counted only."""
+    errors = sorted(error.errors(), key=lambda details: details["type"] != "extra_forbidden")
+    texts: list[str] = []
+    for index, details in enumerate(errors):
+        length = sum(len(text.partition(_KNOWN_KEYS)[0]) for text in texts)
+        if index == MOST_ERRORS or length > _MOST_CHARACTERS:
+            return [*texts, f"and {len(errors) - index} more"]
+        # A misspelt key is both unknown and missing; the error of the unknown key already names the right one.
+        is_hinted = details["type"] == "missing" and any(
+            f"did you mean {details['loc'][-1]!r}" in text for text in texts
+        )
+        text = _explain_one(section, details)
+        if any(_KNOWN_KEYS in earlier for earlier in texts):  # the known keys are listed once
+            text = text.partition(_KNOWN_KEYS)[0]
+        if not is_hinted and text not in texts:
+            texts.append(text)
+    return texts
 
 
 def _explain_one(section: type[BaseModel], error: "ErrorDetails") -> str:
+    """Return one validation error as text: key, problem, value."""
     place = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         known = _keys_at(section, error["loc"][:-1])
@@ -244,23 +246,24 @@ def _explain_one(section: type[BaseModel], error: "ErrorDetails") -> str:
     message = error["msg"].removeprefix("Value error, ")
     if error.get("ctx", {}).get("pattern") == NAME_PATTERN:
         message = NAME_EXPECTED
-    found = error["input"]
-    if error["type"] in ("tuple_type", "list_type") and isinstance(found, str | int | float):
-        message = f"expected a list; write [{found if str(found).isprintable() else _short(found)}]"
-    shown = f", found {_short(found)}" if isinstance(found, str | int | float | bool | datetime.date) else ""
-    if error["type"] == "literal_error" and isinstance(found, str):
-        hint = nearest(found, re.findall(r"'([^']*)'", error["ctx"]["expected"]))
-        shown += hint if "did you mean" in hint else ""  # all others stand before it
+    value = error["input"]
+    if error["type"] in ("tuple_type", "list_type") and isinstance(value, str | int | float):
+        message = f"expected a list; write [{value if str(value).isprintable() else _short(value)}]"
+    shown = f", found {_short(value)}" if isinstance(value, str | int | float | bool | datetime.date) else ""
+    if error["type"] == "literal_error" and isinstance(value, str):
+        hint = nearest(value, re.findall(r"'([^']*)'", error["ctx"]["expected"]))
+        shown += hint if "did you mean" in hint else ""  # the message lists all allowed values already
     return f"{place + ': ' if place else ''}{message}{shown}"
 
 
-def _short(found: str | int | float | datetime.date) -> str:
-    text = repr(found)
+def _short(value: str | int | float | datetime.date) -> str:
+    """Return a value as an error shows it, cut where it is long."""
+    text = repr(value)
     return text if len(text) <= 80 else f"{text[:60]}... of {len(text)} characters"
 
 
 def _keys_at(section: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
-    """Return the keys known at a place inside a section; empty where the place is not a plain nested section."""
+    """Return the known keys at a location inside a section; empty if that is not a plain nested section."""
     current: Any = section
     for part in loc:
         if isinstance(part, int):
@@ -273,10 +276,8 @@ def _keys_at(section: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
 
 
 def _section_in(annotation: Any) -> Any:
+    """Return the first section among a type and its type arguments; None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    for inner in getattr(annotation, "__args__", ()):
-        found = _section_in(inner)
-        if found is not None:
-            return found
-    return None
+    sections = map(_section_in, getattr(annotation, "__args__", ()))
+    return next((section for section in sections if section is not None), None)

@@ -1,4 +1,4 @@
-"""What a training run may choose of the model it trains, beside what the architecture's file says."""
+"""Settings of a point that override keys of the model file, such as the capacity factor of experts."""
 
 from typing import Annotated, Any
 
@@ -9,11 +9,11 @@ from triplepoint.config.model import ModelConfig, MtpLayers
 from triplepoint.config.software import HAS_EXPERTS
 
 _USUAL_CAPACITY = (None, 0, 1.0)
-"""Not written in labels: that of experts without one, and of the published study's."""
+"""Capacity factors that labels omit: none, and 1.0 as in the published study."""
 
 
 class ModelChoices(Strict):
-    """Settings that replace keys of the model, so that a point has them in its `model`. None: as the model's file."""
+    """Settings that override keys of the model; a point has their values in its `model`. None: the model's own."""
 
     num_mtp_layers: Annotated[
         MtpLayers | None,
@@ -54,22 +54,22 @@ class ModelChoices(Strict):
     ] = None
 
     def apply(self, model: ModelConfig) -> ModelConfig:
-        """Return a model with what is chosen of it; what is chosen of experts has no effect on one without."""
+        """Return the model with the chosen values; choices about experts have no effect on a dense model."""
         changes: dict[str, Any] = {}
         if self.num_mtp_layers is not None:
             changes["num_mtp_layers"] = self.num_mtp_layers
-        of_experts: dict[str, Any] = {}
+        moe_changes: dict[str, Any] = {}
         if self.capacity_factor is not None:
-            of_experts["capacity_factor"] = self.capacity_factor or None
+            moe_changes["capacity_factor"] = self.capacity_factor or None
         if self.pads_experts is not None:
-            of_experts["pads_experts"] = self.pads_experts
-        if of_experts and model.moe:
-            changes["moe"] = model.moe.model_copy(update=of_experts)
+            moe_changes["pads_experts"] = self.pads_experts
+        if moe_changes and model.moe:
+            changes["moe"] = model.moe.model_copy(update=moe_changes)
         return model.model_copy(update=changes) if changes else model
 
 
 def choices_of(model: ModelConfig) -> dict[str, Any]:
-    """Return what stands in a model of what a run may choose, by setting."""
+    """Return the values of the settings of `ModelChoices` in a model, by name."""
     factor = model.moe.capacity_factor if model.moe else None
     pads = model.moe.pads_experts if model.moe and factor else None
     return {"num_mtp_layers": model.num_mtp_layers, "capacity_factor": factor, "pads_experts": pads}

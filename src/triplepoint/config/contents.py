@@ -1,7 +1,7 @@
-"""Contents of the files a point names: their SHA-256, so that a changed corpus under the same path is another point.
+"""SHA-256 of the files a point names, so that a changed corpus under the same path is another point.
 
-Digests are kept by path, size, times and inode, since a corpus may be terabytes: it is read once. The file that keeps
-them may be missing or read-only; then files are read each time.
+A corpus may have terabytes, so digests are cached by path, size, times and inode. Without a writable cache file,
+files are read each time.
 """
 
 import contextlib
@@ -19,54 +19,55 @@ from triplepoint.files import write_json
 from triplepoint.units import GIB, MIB, NS_PER_S
 
 CORPUS_LIMIT_BYTES = 4 * MIB
-"""How much of a plain text is read: far more than the steps of a measurement need, and loaded in a moment."""
+"""Part of a text corpus that is read: far more than the steps of a measurement need, and fast to load."""
 
 _BLOCK_BYTES = 4 * MIB
 _LARGE_BYTES = 2 * GIB
-"""From which size on the user is told what takes so long: more than a second or two."""
+"""Size from which on a message announces the read, which takes more than a second or two."""
 _SETTLED_S = 2.0
-"""A file changed less than this ago is not kept: it may change again without a change of its times."""
+"""Age below which the digest of a file is not cached: the file may change again within the resolution of its times."""
 
 _Stamp = list[int]
 
 
 class Digests:
-    """SHA-256 of files, kept in a JSON file."""
+    """SHA-256 of files, cached in a JSON file."""
 
     def __init__(self, path: Path | None = None, is_kept: bool = True) -> None:
-        """Read the digests that are kept.
+        """Read the cached digests.
 
         Args:
-            path: The file. None: that of the user, in the folder for caches.
-            is_kept: Whether to write new ones there.
+            path: The cache file. None: the user's, see `cache_path`.
+            is_kept: Whether to write new digests there.
         """
         self._path = path or cache_path()
         self._is_kept = is_kept
         self.known: dict[str, list[Any]] = _read(self._path)
-        """Size, times and inode, and the digest, by path and limit."""
-        self._asked: dict[str, str | None] = {}
+        """Cache entries by path and limit: size, two times, inode and digest of the file."""
+        self._returned: dict[str, str | None] = {}
 
     def of(self, path: Path, limit: int | None = None) -> str | None:
-        """Return the digest of a file, None where it is missing or cannot be read.
+        """Return the digest of a file; None if it is missing or cannot be read.
 
         Args:
             path: The file.
-            limit: Bytes from the start that count; None for all.
+            limit: Bytes from the start to hash. None: the whole file.
         """
         key = f"{path.absolute()}:{limit or ''}"
-        if key not in self._asked:
+        if key not in self._returned:
             try:
-                self._asked[key] = self._look_up(key, path, limit) if path.is_file() else None
+                self._returned[key] = self._look_up(key, path, limit) if path.is_file() else None
             except OSError:
-                self._asked[key] = None
-        return self._asked[key]
+                self._returned[key] = None
+        return self._returned[key]
 
     @property
     def used(self) -> dict[str, list[Any]]:
-        """Those kept of the files asked for."""
-        return {key: self.known[key] for key in self._asked if key in self.known}
+        """Cache entries of the files that `of` was called for."""
+        return {key: self.known[key] for key in self._returned if key in self.known}
 
     def _look_up(self, key: str, path: Path, limit: int | None) -> str:
+        """Return the digest of a file from the cache, or hash the file and add it to the cache."""
         stamp = _stamp(path)
         if key in self.known and self.known[key][:-1] == stamp:
             return str(self.known[key][-1])
@@ -80,24 +81,24 @@ class Digests:
 
 
 def cache_path() -> Path:
-    """Return where the digests of a user are kept."""
+    """Return the path of the user's cache of digests."""
     folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(folder) / "triplepoint" / "contents.json"
 
 
 def with_contents(point: Point, digests: Digests) -> Point:
-    """Return the point with the digests of the files it names; as it is where it names none, or reads none.
+    """Return the point with the digests of the files it names; unchanged if it is simulated or names none.
 
-    A file that is missing here has no digest: it may be on the nodes only, and the engine says so if it is not.
+    A file that is missing here gets no digest: it may exist on the nodes only. The engine reports it if it does not.
 
     Args:
         point: A folded point, see `config.rules.fold`.
-        digests: Where digests come from; one for all points of a plan.
+        digests: Cache of digests, shared by all points of a plan.
     """
     if point.engine == "simulated":
         return point
-    found = contents_of(point, digests)
-    return point if found == Contents() else point.model_copy(update={"contents": found})
+    contents = contents_of(point, digests)
+    return point if contents == Contents() else point.model_copy(update={"contents": contents})
 
 
 def contents_of(point: Point, digests: Digests) -> Contents:
@@ -114,16 +115,16 @@ def contents_of(point: Point, digests: Digests) -> Contents:
 
 
 def check_contents(point: Point, digests: Digests) -> None:
-    """Check that the files a point names are those that were there when it was planned.
+    """Check that the files a point names have not changed since it was planned.
 
     Raises:
-        UserError: If one of them has changed; one that is missing is for the engine to report.
+        UserError: If one of them has changed. A missing file is reported by the engine.
     """
     if point.contents is None:
         return
-    found = contents_of(point, digests)
+    contents = contents_of(point, digests)
     for key in Contents.model_fields:
-        planned, now = getattr(point.contents, key), getattr(found, key)
+        planned, now = getattr(point.contents, key), getattr(contents, key)
         if planned is not None and now is not None and planned != now:
             raise UserError(
                 f"{key} {getattr(point, key)}: changed since the plan was made; run snakemake again, or 'triplepoint "
@@ -132,7 +133,7 @@ def check_contents(point: Point, digests: Digests) -> None:
 
 
 def _of_corpus(corpus: str, digests: Digests) -> str | None:
-    """Return the digest of a text, or of both files of an indexed corpus."""
+    """Return the digest of a text file, or of both files of an indexed corpus."""
     index, binary = Path(f"{corpus}.idx"), Path(f"{corpus}.bin")
     if not index.is_file() and not binary.is_file():
         return digests.of(Path(corpus), CORPUS_LIMIT_BYTES)
@@ -141,23 +142,26 @@ def _of_corpus(corpus: str, digests: Digests) -> str | None:
 
 
 def _stamp(path: Path) -> _Stamp:
-    found = path.stat()
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+    """Return size, modification time, change time and inode of a file."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def _sha256(path: Path, limit: int | None) -> str:
-    found = hashlib.sha256()
+    """Return the SHA-256 of the first `limit` bytes of a file, in hexadecimal digits."""
+    digest = hashlib.sha256()
     left = path.stat().st_size if limit is None else limit
     if left >= _LARGE_BYTES:
         print(f"triplepoint: reading {path}, {left / GIB:.0f} GiB, once for its SHA-256", file=sys.stderr)
     with path.open("rb") as file:
         while left > 0 and (block := file.read(min(left, _BLOCK_BYTES))):
-            found.update(block)
+            digest.update(block)
             left -= len(block)
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
 def _read(path: Path) -> dict[str, list[Any]]:
+    """Return the entries of the cache file; none if it is missing or damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The rank mesh: which rank has which place in a layout, and which ranks form a process group.
+"""Rank mesh: the position of each rank in a layout, and the ranks of each process group.
 
 Source:
     NVIDIA/Megatron-LM megatron/core/parallel_state.py, RankGenerator, in its default order tp-cp-ep-dp-pp.
@@ -14,7 +14,7 @@ from triplepoint.config.point import Layout
 
 
 class Place(NamedTuple):
-    """Where a rank is along each kind of parallelism."""
+    """Index of a rank along each kind of parallelism."""
 
     tp: int = 0
     cp: int = 0
@@ -24,34 +24,34 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """The shape of the process groups of one kind: `size` ranks that are `stride` apart.
+    """Shape of the process groups of one kind: `size` ranks that are `stride` apart.
 
-    Tensor parallel 8 is size 8 stride 1, data parallel of tp 8 is stride 8 (times cp). Groups of the same kind fill the
-    world and communicate at the same time.
+    For example, tp 8 gives tensor parallel groups of size 8 and stride 1, and data parallel groups of stride 8*cp.
+    Groups of one kind cover all ranks and communicate at the same time.
 
     Attributes:
         size: Ranks of a group.
-        stride: Ranks from one member to the next.
+        stride: Difference between the ranks of neighbouring members.
     """
 
     size: int
     stride: int
 
     def ranks(self, rank: int) -> range:
-        """Return the ranks of the group that `rank` is in, in order."""
+        """Return the ranks of the group of `rank`, in order."""
         first = rank - rank // self.stride % self.size * self.stride
         return range(first, first + self.size * self.stride, self.stride)
 
 
 @dataclass(frozen=True)
 class RankMesh:
-    """All ranks of a layout, numbered tp fastest, then cp, dp, pp.
+    """All ranks of a layout, numbered with tp fastest, then cp, dp, pp.
 
-    Experts divide the ranks of a stage anew: expert tensor parallel fastest, then ep, then edp.
+    Expert groups divide the ranks of a stage independently: expert tensor parallel fastest, then ep, then edp.
 
     Attributes:
-        layout: Degrees.
-        num_copies: Groups of data parallel ranks that hold copies of what each of them shards (hybrid sharding).
+        layout: Degrees of parallelism.
+        num_copies: Replicas of the sharded parameters in hybrid sharding; 1 without hybrid sharding.
     """
 
     layout: Layout
@@ -59,7 +59,7 @@ class RankMesh:
 
     @cached_property
     def ranks_per_replica(self) -> int:
-        """Ranks of one stage of one replica."""
+        """Ranks of one pipeline stage of one replica."""
         return self.layout.tp * self.layout.cp
 
     @cached_property
@@ -73,11 +73,11 @@ class RankMesh:
         return self.ranks_per_stage * self.layout.pp
 
     def rank(self, place: Place) -> int:
-        """Return the rank at a place."""
+        """Return the rank at a position."""
         return ((place.pp * self.layout.dp + place.dp) * self.layout.cp + place.cp) * self.layout.tp + place.tp
 
     def place(self, rank: int) -> Place:
-        """Return the place of a rank."""
+        """Return the position of a rank."""
         rest, tp = divmod(rank, self.layout.tp)
         rest, cp = divmod(rest, self.layout.cp)
         pp, dp = divmod(rest, self.layout.dp)
@@ -91,9 +91,10 @@ class RankMesh:
         """Return the shape of the process groups of a kind.
 
         Args:
-            name: tp, cp, dp, pp; dp_cp: gradients of what all ranks of a stage have; etp, ep, edp: the same of experts;
-                dp_shard and dp_copy: of dp_cp, ranks that shard parameters and those that have the same shard with
-                hybrid sharding; edp_shard and edp_copy: the same of experts.
+            name: Kind of group. tp, cp, dp, pp: ranks along one degree. dp_cp: ranks that reduce gradients of
+                parameters outside experts. etp, ep, edp: tensor, expert and data parallel ranks of experts. With hybrid
+                sharding dp_shard: the ranks of dp_cp that hold the shards of one copy; dp_copy: those that hold
+                the same shard; edp_shard and edp_copy: the same for experts.
 
         Raises:
             ValueError: If there is no such kind.
@@ -105,8 +106,8 @@ class RankMesh:
     @cached_property
     def groups(self) -> dict[str, Group]:
         """Shapes of all process groups, by kind."""
-        layout, split = self.layout, self.layout.expert_tp
-        expert_stride = split * layout.ep
+        layout, etp = self.layout, self.layout.expert_tp
+        expert_stride = etp * layout.ep
         edp = max(1, self.ranks_per_stage // expert_stride)
         groups = {
             "tp": Group(layout.tp, 1),
@@ -114,28 +115,28 @@ class RankMesh:
             "dp": Group(layout.dp, self.ranks_per_replica),
             "dp_cp": Group(layout.dp * layout.cp, layout.tp),
             "pp": Group(layout.pp, self.ranks_per_stage),
-            "etp": Group(split, 1),
-            "ep": Group(layout.ep, split),
+            "etp": Group(etp, 1),
+            "ep": Group(layout.ep, etp),
             "edp": Group(edp, expert_stride),
         }
-        for whole, size, stride in (("dp", layout.dp * layout.cp, layout.tp), ("edp", edp, expert_stride)):
+        for name, size, stride in (("dp", layout.dp * layout.cp, layout.tp), ("edp", edp, expert_stride)):
             copies = gcd(size, self.num_copies)
-            groups[f"{whole}_shard"] = Group(size // copies, stride)
-            groups[f"{whole}_copy"] = Group(copies, stride * size // copies)
+            groups[f"{name}_shard"] = Group(size // copies, stride)
+            groups[f"{name}_copy"] = Group(copies, stride * size // copies)
         return groups
 
 
 def ranks_by_role(layout: Layout, gpus_per_node: int, rows: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return ranks that stand for the others, in order: of every stage the first in every row, and two in a border.
+    """Return representative ranks, in order: for each pipeline stage one in each row of the airflow.
 
-    Ranks of a stage do the same work, but for heat: those behind others get their warm air. In a stage the rank is
-    taken that comes first in the row, so that tensor and data parallel ranks other than 0 are among them. Of a stage
-    on several nodes the ranks next to the first border between them are added (`beside_border`).
+    Ranks of a stage do the same work but run at different temperatures: rows further back get warmed air. The lowest
+    rank of the stage in each row is taken, so the result also has tensor and data parallel ranks other than 0. For a
+    stage on several nodes the two ranks at the first node boundary are added (`ranks_at_boundary`).
 
     Args:
         layout: Parallelism.
         gpus_per_node: Ranks placed on each node.
-        rows: Devices of a node by row of its airflow, those at the inlet first.
+        rows: Devices of a node by row of its airflow, the row at the inlet first.
     """
     mesh = RankMesh(layout)
     firsts = (
@@ -143,11 +144,11 @@ def ranks_by_role(layout: Layout, gpus_per_node: int, rows: Sequence[Sequence[in
         for stage in range(layout.pp)
         for row in rows
     )
-    borders = [rank for stage in range(layout.pp) for rank in beside_border(mesh.stage(stage), gpus_per_node)]
-    return tuple(sorted({rank for rank in firsts if rank is not None}.union(borders)))
+    at_boundaries = [rank for stage in range(layout.pp) for rank in ranks_at_boundary(mesh.stage(stage), gpus_per_node)]
+    return tuple(sorted({rank for rank in firsts if rank is not None}.union(at_boundaries)))
 
 
-def beside_border(ranks: range, gpus_per_node: int) -> tuple[int, ...]:
-    """Return the two of a stage's ranks that are next to the first border between nodes; none where it has none."""
-    border = (ranks.start // gpus_per_node + 1) * gpus_per_node
-    return (border - 1, border) if border in ranks else ()
+def ranks_at_boundary(ranks: range, gpus_per_node: int) -> tuple[int, ...]:
+    """Return the last rank of a stage's first node and the first rank of its second; none if it has one node."""
+    boundary = (ranks.start // gpus_per_node + 1) * gpus_per_node
+    return (boundary - 1, boundary) if boundary in ranks else ()

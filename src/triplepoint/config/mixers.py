@@ -1,4 +1,4 @@
-"""Which layers mix tokens by what: attention, mixers with a state, blocks that several layers share."""
+"""Token mixers of hybrid models: which layers have attention, a recurrent mixer or a shared block."""
 
 from typing import Annotated, ClassVar
 
@@ -12,64 +12,64 @@ MLP, EXPERTS = "-", "E"
 
 
 class SharedBlock(Strict):
-    """A block of attention and feed-forward network whose weights several layers share.
+    """An attention and feed-forward block whose weights several layers share.
 
-    Its input is the output of the layer before beside that of the embedding, twice the hidden size; a projection of the
-    layer's own adds its output to the input of that layer's Mamba-2 mixer.
+    Its input is the output of the previous layer concatenated with that of the embedding, twice the hidden size. Each
+    layer has its own projection, which adds the output of the block to the input of the layer's Mamba-2 mixer.
 
     Source: Zamba2, arXiv:2411.15242, section II; the feed-forward network has `ffn_hidden_size`.
     """
 
     num_blocks: Size
-    """Blocks, taken in turn by the layers that have one."""
+    """Different blocks; the layers with a shared block take them in turn."""
     adapter_rank: Size
-    """Rank of the low-rank matrices that each layer adds to the first matrix of the feed-forward network."""
+    """Rank of the low-rank adapter that each layer adds to the first matrix of the feed-forward network."""
 
 
 class Mixers(Featured):
-    """Which layers mix tokens by what."""
+    """The token mixer of every layer."""
 
     features: ClassVar[frozenset[str]] = frozenset({"selective", "kimi_delta", "shared"})
 
     pattern: Annotated[str, Field(pattern=r"^[MSGKH*E-]+$", max_length=10_000)]
-    """One letter a layer as Megatron-LM's hybrid pattern: `M` Mamba-2, `G` gated delta rule, `*` attention, `-` a
-    feed-forward block, `E` one of experts; besides, `S` Mamba-1, `K` Kimi delta attention, `H` a shared block and
-    Mamba-2 after it. A pattern shorter than the model is repeated, a longer one cut."""
+    """One letter per layer, as in Megatron-LM's hybrid pattern: `M` Mamba-2, `G` gated delta rule, `*` attention, `-` a
+    feed-forward block, `E` a feed-forward block of experts. In addition: `S` Mamba-1, `K` Kimi delta attention, `H` a
+    shared block followed by Mamba-2. A pattern shorter than the model repeats; a longer one is cut."""
     has_feed_forward: bool = False
-    """Whether layers that mix tokens have a feed-forward block too, as those of transformers; then there is no `-`, and
-    `moe` says which have experts."""
+    """Whether every layer also has a feed-forward block, as in transformers. Then the pattern has no `-`, and `moe`
+    decides which layers have experts."""
     mamba: Mamba2 | None = None
-    """Layers `M` and `H`."""
+    """Mamba-2 mixer of layers `M` and `H`."""
     delta_net: DeltaNet | None = None
-    """Layers `G`."""
+    """Gated delta rule of layers `G`."""
     selective: Mamba1 | None = None
-    """Layers `S`."""
+    """Mamba-1 mixer of layers `S`."""
     kimi_delta: KimiDelta | None = None
-    """Layers `K`."""
+    """Kimi delta attention of layers `K`."""
     shared: SharedBlock | None = None
-    """What layers `H` share."""
+    """Shared block of layers `H`."""
 
     @model_validator(mode="after")
     def _check(self) -> "Mixers":
-        for letter, key in _KEYS:
+        for letter, key in _REQUIRED_KEYS:
             if letter in self.pattern and getattr(self, key) is None:
-                raise ValueError(f"pattern has {letter!r} and there is no {key}; give {key}")
+                raise ValueError(f"pattern has {letter!r}, which needs {key}; add it")
         if self.has_feed_forward and {MLP, EXPERTS, SHARED} & set(self.pattern):
             raise ValueError("pattern has '-', 'E' or 'H', and has_feed_forward is true; leave one out")
         return self
 
     def letter(self, layer: int) -> str:
-        """Return the letter of a layer, from 0."""
+        """Return the letter of a layer; layers count from 0."""
         return self.pattern[layer % len(self.pattern)]
 
     def recurrent(self, letter: str) -> Recurrent | None:
-        """Return the mixer of layers of a letter, none of those that have no state."""
+        """Return the recurrent mixer of layers with a letter; None if they have none."""
         if letter == SHARED:
             return self.mamba
-        return next((getattr(self, key) for known, key in _KEYS[:4] if known == letter), None)
+        return next((getattr(self, key) for known, key in _REQUIRED_KEYS[:4] if known == letter), None)
 
 
-_KEYS = (
+_REQUIRED_KEYS = (
     (MAMBA, "mamba"),
     (SELECTIVE, "selective"),
     (DELTA_NET, "delta_net"),
@@ -77,4 +77,4 @@ _KEYS = (
     (SHARED, "mamba"),
     (SHARED, "shared"),
 )
-"""Letters and the keys they need; the first four are of mixers with a state."""
+"""Letters and the keys they require; the first four keys are recurrent mixers."""

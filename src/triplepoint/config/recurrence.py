@@ -1,4 +1,4 @@
-"""Mixers with a state per head, or channel, that tokens are written to and read from."""
+"""Recurrent token mixers: Mamba-1, Mamba-2, gated delta rule and Kimi delta attention."""
 
 from abc import abstractmethod
 from typing import ClassVar, Literal, NamedTuple
@@ -9,12 +9,12 @@ from triplepoint.config.base import Size, Strict
 
 
 class Projection(NamedTuple):
-    """A matrix of a mixer besides those into it and out of it.
+    """A matrix of a mixer, other than its input and output projections.
 
     Attributes:
-        inputs: Width of its input, over all tensor parallel ranks.
-        outputs: Width of its output.
-        split: What tensor parallel ranks have a part of: the output (`column`), the input (`row`), or nothing (`none`).
+        inputs: Width of the input, over all tensor parallel ranks.
+        outputs: Width of the output, over all tensor parallel ranks.
+        split: Dimension that tensor parallelism splits: the output (`column`), the input (`row`), or `none`.
     """
 
     inputs: int
@@ -23,22 +23,24 @@ class Projection(NamedTuple):
 
 
 class Recurrent(Strict):
-    """A mixer with a state: projections into it, a causal convolution, the recurrence, a gated norm, a projection out.
+    """A recurrent mixer: input projection, causal convolution, recurrence, gated norm, output projection.
 
-    Subclasses give widths of one token over all heads, and shapes of the state.
+    Each head, or channel, has a state. Tokens are written to it with one vector and read from it with another (B and C
+    of Mamba, key and query of the delta rule). Subclasses define widths, per token and over all heads, and the shape
+    of the state.
 
     Attributes:
-        kind: How its chunks are worked out.
-        has_groups: Whether tensor parallel ranks have groups of their own.
+        kind: Algorithm of the recurrence over chunks of tokens.
+        has_groups: Whether tensor parallelism splits the groups; if not, every rank has all of them.
     """
 
     kind: ClassVar[Literal["state_space", "delta", "selective"]] = "state_space"
     has_groups: ClassVar[bool] = True
 
     conv_width: Size = 4
-    """Tokens the causal convolution sees, channel by channel."""
+    """Width of the causal convolution along the sequence, per channel. Unit: token."""
     chunk_size: Size = 256
-    """Tokens worked out together as matrix products; states are carried from chunk to chunk. Unit: token."""
+    """Tokens of a chunk, which is computed with GEMMs; the state passes from chunk to chunk. Unit: token."""
 
     @property
     @abstractmethod
@@ -48,22 +50,22 @@ class Recurrent(Strict):
     @property
     @abstractmethod
     def groups(self) -> int:
-        """Groups of heads that are written and read with the same vectors."""
+        """Groups of heads that share the vectors for writing and reading."""
 
     @property
     @abstractmethod
     def state_shape(self) -> tuple[int, int]:
-        """Width of what is written to a head's state, and of the vector it is written and read with."""
+        """Shape of a head's state: width of the written value, and of the vector it is written and read with."""
 
     @property
     @abstractmethod
     def projected(self) -> int:
-        """Width of the projection into the mixer."""
+        """Output width of the input projection."""
 
     @property
     @abstractmethod
     def num_vectors(self) -> int:
-        """Parameters of a layer that are no matrices: convolution, decay, norm."""
+        """Parameters of a layer outside matrices: convolution, decay, norm."""
 
     @property
     @abstractmethod
@@ -77,43 +79,46 @@ class Recurrent(Strict):
 
     @property
     def conv_channels(self) -> int:
-        """Channels of the convolution: what is written, and the vectors it is written and read with."""
+        """Channels of the convolution: the written values and the vectors for writing and reading."""
         return self.inner + 2 * self.groups * self.state_shape[1]
 
     @property
     def state_size(self) -> int:
-        """Numbers in the states of one sequence in a layer."""
+        """Elements of the states of one sequence in a layer."""
         return self.inner * self.state_shape[1]
 
     @property
     def kept(self) -> int:
-        """Numbers of one token kept for the backward pass: ends of the projections, and the output before its gate."""
+        """Activations of one token kept for the backward pass, as a number of elements.
+
+        They are the output of the input projection, the input of the output projection, and the output before its gate.
+        """
         return self.projected + 2 * self.inner
 
     def projections(self, hidden_size: int) -> tuple[Projection, ...]:
-        """Return the matrices besides those into the mixer and out of it."""
+        """Return the matrices other than the input and output projections."""
         return ()
 
     def num_weights(self, hidden_size: int) -> int:
         """Return the parameters of a layer's matrices."""
-        besides = sum(one.inputs * one.outputs for one in self.projections(hidden_size))
-        return hidden_size * (self.projected + self.inner) + besides
+        others = sum(matrix.inputs * matrix.outputs for matrix in self.projections(hidden_size))
+        return hidden_size * (self.projected + self.inner) + others
 
 
 class Mamba2(Recurrent):
-    """A state space layer whose decay is one number per head and token.
+    """Mamba-2, a state space layer with one decay per head and token.
 
-    Source: Dao and Gu 2024, arXiv:2405.21060, section 7; keys are called as Megatron-LM calls them, without `mamba_`.
+    Source: Dao and Gu 2024, arXiv:2405.21060, section 7. Keys have the names of Megatron-LM without `mamba_`.
     """
 
     num_heads: Size
-    """Heads; times `head_dim` it is `expand` times the hidden size."""
+    """Heads; `num_heads` * `head_dim` is `expand` times the hidden size."""
     head_dim: Size = 64
     """Width of a head."""
     state_dim: Size = 128
-    """Width of the vectors states are written and read with (B and C)."""
+    """Width of the vectors B and C."""
     num_groups: Size = 1
-    """Groups of heads that share these vectors."""
+    """Groups of heads that share B and C."""
 
     @model_validator(mode="after")
     def _check(self) -> "Mamba2":
@@ -143,7 +148,7 @@ class Mamba2(Recurrent):
 
     @property
     def num_vectors(self) -> int:
-        """Convolution with bias; decay, skip and bias of the time step of each head; norm."""
+        """Parameters of the convolution with bias; of decay, skip and time-step bias of each head; of the norm."""
         return self.conv_channels * (self.conv_width + 1) + 3 * self.heads + self.inner
 
     @property
@@ -151,24 +156,24 @@ class Mamba2(Recurrent):
         """Multiply-adds per token of the recurrence.
 
         Source:
-            NVIDIA/Megatron-LM megatron/training/training.py, num_floating_point_operations: 7 FLOPs per number of a
+            NVIDIA/Megatron-LM megatron/training/training.py, num_floating_point_operations: 7 FLOPs per element of a
             state.
         """
         return 3.5 * self.state_size
 
 
 class DeltaNet(Recurrent):
-    """Linear attention with a gated delta rule: what a key held before is taken out of the state.
+    """Linear attention with the gated delta rule: a new value replaces what its key held in the state.
 
-    Source: Yang et al. 2024, arXiv:2412.06464; keys are called as in config.json of Qwen3-Next, without `linear_`.
+    Source: Yang et al. 2024, arXiv:2412.06464. Keys have the names of Qwen3-Next's config.json without `linear_`.
     """
 
     kind = "delta"
 
     chunk_size: Size = 64
-    """Tokens worked out together. Source: fla-org/flash-linear-attention, fla/ops/gated_delta_rule/chunk.py."""
+    """Tokens of a chunk. Source: fla-org/flash-linear-attention, fla/ops/gated_delta_rule/chunk.py."""
     num_key_heads: Size
-    """Heads of queries and keys, each for as many heads of values."""
+    """Heads of queries and keys; the heads of values are divided evenly among them."""
     num_value_heads: Size
     """Heads of values, each with a state."""
     key_head_dim: Size
@@ -201,12 +206,12 @@ class DeltaNet(Recurrent):
 
     @property
     def projected(self) -> int:
-        """Width of queries, keys, values, gate, and two numbers a head: how much is written, how much decays."""
+        """Width of queries, keys, values, gate, and of write strength and decay of each head."""
         return self.inner + self.conv_channels + 2 * self.heads
 
     @property
     def num_vectors(self) -> int:
-        """Convolution without bias; decay and its bias of each head; norm, shared by the heads."""
+        """Parameters of the convolution without bias; of decay and its bias of each head; of the norm of all heads."""
         return self.conv_channels * self.conv_width + 2 * self.heads + self.value_head_dim
 
     @property
@@ -216,9 +221,9 @@ class DeltaNet(Recurrent):
 
 
 class Mamba1(Recurrent):
-    """A selective state space layer, whose decay is of every channel and number of its state.
+    """Mamba-1, a selective state space layer with a decay for every element of a channel's state.
 
-    Source: Gu and Dao 2023, arXiv:2312.00752, section 3; keys are called as in config.json of Mamba on Hugging Face.
+    Source: Gu and Dao 2023, arXiv:2312.00752, section 3. Keys have the names of Mamba's config.json on Hugging Face.
     """
 
     kind = "selective"
@@ -227,9 +232,9 @@ class Mamba1(Recurrent):
     intermediate_size: Size
     """Channels, each with a state."""
     state_dim: Size = 16
-    """Numbers of a channel's state (`state_size`)."""
+    """Elements of a channel's state (`state_size` of config.json)."""
     time_step_rank: Size
-    """Width that time steps are made of."""
+    """Rank of the projection to time steps."""
 
     @property
     def heads(self) -> int:
@@ -238,12 +243,12 @@ class Mamba1(Recurrent):
 
     @property
     def groups(self) -> int:
-        """All channels are written and read with the same vectors, which every tensor parallel rank has."""
+        """One group: all channels share the vectors, which every tensor parallel rank has."""
         return 1
 
     @property
     def state_shape(self) -> tuple[int, int]:
-        """One number is written to a state, by a vector as wide as it."""
+        """Width of a channel, which is 1, and of its state."""
         return 1, self.state_dim
 
     @property
@@ -258,17 +263,17 @@ class Mamba1(Recurrent):
 
     @property
     def num_vectors(self) -> int:
-        """Convolution with bias; decay of every number of a state; skip and bias of the time step of each channel."""
+        """Parameters of the convolution with bias; of decay of each state element; of skip and time-step bias."""
         return self.inner * (self.conv_width + 1 + self.state_dim + 2)
 
     @property
     def scan_macs(self) -> float:
-        """Multiply-adds per token of the recurrence, as of Mamba-2."""
+        """Multiply-adds per token of the recurrence, as in Mamba-2."""
         return 3.5 * self.state_size
 
     @property
     def kept(self) -> int:
-        """Numbers of one token kept for the backward pass, which works out convolution and time steps again.
+        """Elements of one token kept for the backward pass, which recomputes convolution and time steps.
 
         Source:
             state-spaces/mamba mamba_ssm/ops/selective_scan_interface.py, MambaInnerFn with checkpoint_lvl 1.
@@ -276,25 +281,25 @@ class Mamba1(Recurrent):
         return self.projected + self.inner + self.time_step_rank + 2 * self.state_dim
 
     def projections(self, hidden_size: int) -> tuple[Projection, ...]:
-        """Return the matrices from the convolution to time step, B and C, and from there to the time steps."""
-        small = self.time_step_rank + 2 * self.state_dim
-        return Projection(self.inner, small, "row"), Projection(self.time_step_rank, self.inner, "column")
+        """Return the matrix from the convolution to low-rank time step, B and C, and that to the time steps."""
+        outputs = self.time_step_rank + 2 * self.state_dim
+        return Projection(self.inner, outputs, "row"), Projection(self.time_step_rank, self.inner, "column")
 
 
 class KimiDelta(Recurrent):
-    """Kimi delta attention: the gated delta rule with a decay of every channel of the keys.
+    """Kimi delta attention: the gated delta rule with a decay for every channel of the keys.
 
-    Source: Kimi Linear, arXiv:2510.26692, section 3; keys are called as in `linear_attn_config` of its config.json.
+    Source: Kimi Linear, arXiv:2510.26692, section 3. Keys have the names of `linear_attn_config` of its config.json.
     """
 
     kind = "delta"
 
     chunk_size: Size = 64
-    """Tokens worked out together. Source: fla-org/flash-linear-attention, fla/ops/kda/chunk.py."""
+    """Tokens of a chunk. Source: fla-org/flash-linear-attention, fla/ops/kda/chunk.py."""
     num_heads: Size
     """Heads, each with a state."""
     head_dim: Size
-    """Width of a head's query, key and value, and of what decays and gates are made of."""
+    """Width of a head's query, key and value, and rank of the projections to decays and gates."""
 
     @property
     def heads(self) -> int:
@@ -313,12 +318,12 @@ class KimiDelta(Recurrent):
 
     @property
     def projected(self) -> int:
-        """Width of queries, keys and values, and of how much each head writes."""
+        """Width of queries, keys and values, and of the write strength of each head."""
         return 3 * self.inner + self.heads
 
     @property
     def num_vectors(self) -> int:
-        """Convolutions without bias; decay of each head, bias of each channel; norm, shared by the heads."""
+        """Parameters of convolutions without bias; of decay of each head and bias of each channel; of the norm."""
         return self.conv_channels * self.conv_width + self.heads + self.inner + self.head_dim
 
     @property
@@ -328,10 +333,10 @@ class KimiDelta(Recurrent):
 
     @property
     def kept(self) -> int:
-        """Numbers of one token kept for the backward pass: decays and gates besides."""
+        """Elements of one token kept for the backward pass: those of `Recurrent`, decays and gates."""
         return self.projected + 4 * self.inner
 
     def projections(self, hidden_size: int) -> tuple[Projection, ...]:
-        """Return the two low-rank pairs of matrices, of decays and of gates."""
+        """Return two low-rank pairs of matrices, one for decays and one for gates."""
         down, up = Projection(hidden_size, self.head_dim, "none"), Projection(self.head_dim, self.inner, "column")
         return down, up, down, up

@@ -1,8 +1,8 @@
-"""The rule book: why a point cannot run, in one line, the same for `plan`, `predict`, `simulate` and `launch`.
+"""Validity rules of points, shared by `plan`, `predict`, `simulate` and `launch`.
 
-Rules here are those of Megatron-LM, which every engine and the simulator share. What one engine cannot do is data of
-that engine, its limits, and is asked through the same function after them. They are asked of folded points: settings
-without effect are set back to their default, so that equal measurements are one point.
+The rules here are those of Megatron-LM and hold for every engine and the simulator. The limits of a single engine
+belong to that engine; `refusal` checks them last. Rules apply to folded points: `fold` resets settings without effect
+to their default, so that equal measurements are one point.
 """
 
 import json
@@ -16,84 +16,87 @@ from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import BYTES, DEFAULTS, SETTINGS, Layout, Point
 
-_OF_POINT = frozenset(Point.model_fields)
-_OF_LAYOUT = frozenset(Layout.model_fields)
-_FOLDED = {name: setting.fold for name, setting in SETTINGS.items() if setting.fold is not None}
-_OF_SOME_ENGINES = {name: SETTINGS[name].engines for name in DEFAULTS if SETTINGS[name].engines}
-"""Engines that have a setting, by name."""
+_POINT_KEYS = frozenset(Point.model_fields)
+_LAYOUT_KEYS = frozenset(Layout.model_fields)
+_FOLDS = {name: setting.fold for name, setting in SETTINGS.items() if setting.fold is not None}
+"""Folding functions of settings, by name."""
+_LIMITED_ENGINES = {name: SETTINGS[name].engines for name in DEFAULTS if SETTINGS[name].engines}
+"""Engines that support a setting, by name, for the settings that not all engines support."""
 
 
 def fold(point: Point) -> Point:
-    """Return the point without the settings that can have no effect in it, and with the revision of its engine.
+    """Return the point with settings without effect reset to their default, and with its engine revision.
 
-    Settings are folded in the order they are declared in, each by its own rule, which sees those before it folded.
+    Settings are folded in the order of their declaration, so each folding function sees the earlier ones folded.
     """
-    for name, rule in _FOLDED.items():
-        section = point.layout if name in _OF_LAYOUT else point
-        kept = rule(point)
-        if kept is getattr(section, name):  # as most are, and each copy takes time
+    for name, fold_setting in _FOLDS.items():
+        section = point.layout if name in _LAYOUT_KEYS else point
+        value = fold_setting(point)
+        if value is getattr(section, name):  # true for most settings, and copying is slow
             continue
-        changed = {name: kept} if section is point else {"layout": point.layout.model_copy(update={name: kept})}
-        point = point.model_copy(update=changed)
+        changes = {name: value} if section is point else {"layout": point.layout.model_copy(update={name: value})}
+        point = point.model_copy(update=changes)
     return point.model_copy(update={"engine_revision": engine_revision(point)})
 
 
 def engine_revision(point: Point) -> int:
-    """Return what `Point.engine_revision` is of a point in this version."""
+    """Return the `Point.engine_revision` of a point in this version of Triplepoint."""
     layout = point.layout
-    was_whole = point.engine == "megatron" or (point.engine == "native" and layout.ep > 1 and point.inference is None)
-    if was_whole and point.model.moe and layout.expert_tp > 1:
+    had_whole_experts = point.engine == "megatron" or (
+        point.engine == "native" and layout.ep > 1 and point.inference is None
+    )
+    if had_whole_experts and point.model.moe and layout.expert_tp > 1:
         return 3
     return 2 if point.engine == "native" and point.recompute == "selective" else 1
 
 
 def without_effect(point: Point, chosen: Mapping[str, Any]) -> dict[str, str]:
-    """Return why settings that somebody chose can have no effect, by name.
+    """Return messages about chosen settings that have no effect in a point, by name.
 
     Args:
-        point: The point they were chosen for.
-        chosen: Values that are not the default, by name.
+        point: The point.
+        chosen: Chosen values that differ from the default, by name.
     """
-    idle = {}
+    messages = {}
     for name, value in chosen.items():
         need = SETTINGS[name].needs if name in SETTINGS else None
-        # Folding takes from a list what can do nothing.
         if need is None:
             continue
-        is_folded = name in _OF_POINT and getattr(point, name) != value
+        # Check the value as chosen: folding removes elements without effect from a list.
+        is_folded = name in _POINT_KEYS and getattr(point, name) != value
         if not need.is_met(point.model_copy(update={name: value}) if is_folded else point):
-            idle[name] = f"{name}: {_yaml(value)} has no effect without {need.words}; leave it out"
-    return idle
+            messages[name] = f"{name}: {_yaml(value)} has no effect without {need.words}; leave it out"
+    return messages
 
 
 BYTE_VOCABULARY = 256
-"""Tokens of a corpus of bytes."""
+"""Vocabulary size of byte tokens."""
 
 Rule = Callable[[Point], str | None]
-"""Returns why a point cannot run and what to change, in one line; None if it can."""
+"""A validity rule: returns in one line why a point cannot run and what to change; None if it can run."""
 
 
 def refusal(
     point: Point, cluster: ClusterConfig | None = None, gpu: GpuConfig | None = None, limits: Iterable[Rule] = ()
 ) -> str | None:
-    """Return the first reason why a folded point cannot run, or None.
+    """Return the first reason why a folded point cannot run; None if it can.
 
     Args:
-        point: The point, folded.
-        cluster: Its cluster; None where only the number of ranks is known, as of a published run.
-        gpu: The GPU type; None on cpu. With neither it nor a cluster the number format is not checked.
-        limits: What the engine of the point cannot do.
+        point: The folded point.
+        cluster: Cluster of the point; None if only the number of ranks is known, as for a published run.
+        gpu: GPU type; None on cpu. Without GPU type and cluster the number format is not checked.
+        limits: Rules of the point's engine.
     """
     if cluster and (reason := check_capacity(point, cluster)):
         return reason
     reason = check_world_size(point, cluster)
     if not reason and (cluster or gpu):
         reason = check_format(point, gpu)
-    return reason or next((found for rule in (*RULES, *limits) if (found := rule(point))), None)
+    return reason or next((reason for rule in (*RULES, *limits) if (reason := rule(point))), None)
 
 
 def check_capacity(point: Point, cluster: ClusterConfig) -> str | None:
-    """The ranks are there, and each node used is filled alike."""
+    """Check that the cluster has enough GPUs and that the ranks fill whole nodes."""
     num_gpus, per_node, word = point.num_gpus, cluster.gpus_per_node, _devices(point)
     if num_gpus > cluster.num_gpus:
         most = cluster.num_gpus
@@ -105,32 +108,33 @@ def check_capacity(point: Point, cluster: ClusterConfig) -> str | None:
 
 
 def check_world_size(point: Point, cluster: ClusterConfig | None = None) -> str | None:
-    """The parallel degrees make the number of ranks."""
+    """Check that the product of the parallel degrees is the number of ranks."""
     layout, num_gpus = point.layout, point.num_gpus
     model_parallel = layout.tp * layout.pp * layout.cp
     if model_parallel * layout.dp == num_gpus:
         return None
     product = f"tp*pp*cp*dp = {layout.tp}*{layout.pp}*{layout.cp}*{layout.dp} = {model_parallel * layout.dp}"
-    have = f"num_gpus is {num_gpus}"
+    ranks = f"num_gpus is {num_gpus}"
     if cluster and num_gpus == cluster.num_gpus:
-        have = f"cluster {cluster.name} has {num_gpus} {_devices(point)}"
+        ranks = f"cluster {cluster.name} has {num_gpus} {_devices(point)}"
     if num_gpus % model_parallel:
-        return f"{product}, {have}; choose tp, pp and cp whose product divides {num_gpus}"
-    return f"{product}, {have}; set dp: {num_gpus // model_parallel}"
+        return f"{product}, {ranks}; choose tp, pp and cp whose product divides {num_gpus}"
+    return f"{product}, {ranks}; set dp: {num_gpus // model_parallel}"
 
 
-_SCALED_IN_BLOCKS = ("Blackwell", "CDNA 4")
-"""Architectures whose matrix units take a scale for 32 numbers (OCP microscaling formats)."""
+_MXFP8_ARCHITECTURES = ("Blackwell", "CDNA 4")
+"""Architectures whose matrix units support one scale per 32 numbers (OCP microscaling formats)."""
 
 
 def check_format(point: Point, gpu: GpuConfig | None) -> str | None:
-    """The device has units for the number format."""
+    """Check that the device supports the number format."""
     if point.precision == "fp8" and (gpu is None or gpu.peak_fp8_flops is None):
         return f"precision: fp8, {gpu.name if gpu else 'cpu'} has no fp8 units; set precision: bf16"
     if point.precision == "nvfp4" and (gpu is None or gpu.peak_nvfp4_flops is None):
         other = "fp8" if gpu and gpu.peak_fp8_flops else "bf16"
         return f"precision: nvfp4, {gpu.name if gpu else 'cpu'} has no units for it; set precision: {other}"
-    if point.precision == "fp8" and point.fp8_recipe == "mxfp8" and gpu and gpu.architecture not in _SCALED_IN_BLOCKS:
+    is_mxfp8 = point.precision == "fp8" and point.fp8_recipe == "mxfp8"
+    if is_mxfp8 and gpu and gpu.architecture not in _MXFP8_ARCHITECTURES:
         return f"fp8_recipe: mxfp8, {gpu.name} has no units for scales of 32 numbers; set fp8_recipe: blockwise"
     if point.precision == "bf16" and gpu is not None and not gpu.has_bf16:
         return f"precision: bf16, {gpu.name} has no bf16 units; set precision: fp16"
@@ -138,10 +142,10 @@ def check_format(point: Point, gpu: GpuConfig | None) -> str | None:
 
 
 def check_tensor_parallel(point: Point) -> str | None:
-    """Heads, query groups and feed-forward width split over tp.
+    """Check that heads, query groups and feed-forward width are divisible by tp.
 
-    Query groups must be a multiple of tp, as Megatron-LM demands (TransformerConfig); copies of key and value heads,
-    which would lift this, are not everywhere. The hidden size is a multiple of the heads and needs no check of its own.
+    Query groups must be a multiple of tp, as Megatron-LM requires (TransformerConfig). Replicated key and value heads
+    would lift this, but not all engines have them. The hidden size is a multiple of the heads and needs no check.
     """
     model, tp = point.model, point.layout.tp
     for name, size in _split_over_tp(model):
@@ -152,12 +156,12 @@ def check_tensor_parallel(point: Point) -> str | None:
 
 
 def _split_over_tp(model: ModelConfig) -> Iterator[tuple[str, int]]:
-    """Yield what tensor parallel ranks have a part of, with its key."""
+    """Yield key and size of each dimension that tensor parallelism splits."""
     kinds = set(model.layer_kinds)
     if any(kind.has_attention or kind.has_shared_block for kind in kinds):
         yield "num_attention_heads", model.num_attention_heads
         if not model.latent:
-            # With it all heads have keys of their own, made of what every rank has.
+            # With latent attention each head has its own keys, computed from a vector that every rank has.
             yield "num_query_groups", model.num_query_groups
     for mixer in filter(None, map(model.recurrent, kinds)):
         yield "heads of mixers", mixer.heads
@@ -168,7 +172,7 @@ def _split_over_tp(model: ModelConfig) -> Iterator[tuple[str, int]]:
 
 
 def check_pipeline(point: Point) -> str | None:
-    """Layers split over the stages: evenly, or as said."""
+    """Check that the layers split over the pipeline stages, evenly or as the settings say."""
     layout, layers = point.layout, point.model.num_layers
     stages = layout.pp * layout.vp
     if layout.pp > 1 and point.model.shared_block:
@@ -198,6 +202,7 @@ def check_pipeline(point: Point) -> str | None:
 
 
 def _check_pipeline_layers(point: Point) -> str | None:
+    """Check that `pipeline_layers` has one number per stage and that their sum is the number of layers."""
     layout, given, layers = point.layout, point.layout.pipeline_layers, point.model.num_layers
     stages = layout.pp * layout.vp
     if len(given) != stages:
@@ -209,7 +214,7 @@ def _check_pipeline_layers(point: Point) -> str | None:
 
 
 def check_recompute(point: Point) -> str | None:
-    """No more layers of a stage are recomputed than the largest one has."""
+    """Check that `recompute_layers` is not above the layers of the largest stage."""
     layers, most = point.recompute_layers, max(point.layout.stage_layers(point.model.num_layers))
     if layers is not None and layers > most:
         where = "stage" if point.layout.pp > 1 else "model"
@@ -218,7 +223,7 @@ def check_recompute(point: Point) -> str | None:
 
 
 def check_schedule(point: Point) -> str | None:
-    """The pipeline schedule fits the virtual stages and the micro-batches."""
+    """Check that the pipeline schedule fits the virtual stages and the number of micro-batches."""
     layout, count = point.layout, point.num_microbatches
     if layout.pp > 1 and layout.schedule is None and point.task != "inference":
         return f"pp: {layout.pp} needs a schedule; set schedule: {'interleaved_1f1b' if layout.vp > 1 else '1f1b'}"
@@ -234,7 +239,7 @@ def check_schedule(point: Point) -> str | None:
 
 
 def check_sequence(point: Point) -> str | None:
-    """Tokens of a sequence split over the ranks that share it, and heads where these take a part of them."""
+    """Check that the ranks that share a sequence divide its tokens, and its heads where these are split too."""
     layout, length = point.layout, point.sequence_length
     if layout.context_exchange == "all_to_all":
         ranks = layout.tp * layout.cp
@@ -248,7 +253,7 @@ def check_sequence(point: Point) -> str | None:
     shared = layout.tp * layout.cp
     for mixer in filter(None, map(point.model.recurrent, set(point.model.layer_kinds))) if layout.cp > 1 else ():
         if mixer.heads % shared:
-            # Context parallel ranks change pieces of the sequence for heads.
+            # Context parallel ranks exchange parts of the sequence for heads.
             fits = max(cp for cp in range(1, layout.cp) if mixer.heads % (layout.tp * cp) == 0)
             return f"heads of mixers {mixer.heads} is not divisible by tp*cp = {shared}; set cp: {fits}"
     if layout.sequence_parallel and length % shared:
@@ -257,7 +262,7 @@ def check_sequence(point: Point) -> str | None:
 
 
 def check_experts(point: Point) -> str | None:
-    """Experts split over ep and etp, and both over the ranks of a stage."""
+    """Check that ep and etp fit the experts, the tensor parallel degree and the ranks of a stage."""
     layout, moe = point.layout, point.model.moe
     ep, tp, etp = layout.ep, layout.tp, layout.expert_tp
     if moe is None:
@@ -280,7 +285,7 @@ def check_experts(point: Point) -> str | None:
 
 
 def check_batch(point: Point) -> str | None:
-    """Whole micro-batches on every data parallel rank."""
+    """Check that every data parallel rank has whole micro-batches."""
     batch, micro, dp = point.global_batch_size, point.micro_batch_size, point.layout.dp
     if batch % (micro * dp) == 0:
         return None
@@ -292,7 +297,7 @@ def check_batch(point: Point) -> str | None:
 
 
 def check_task(point: Point) -> str | None:
-    """Adapters have a layer they belong to; inference uses no context parallelism."""
+    """Check that LoRA adapters have a layer to belong to, and that inference has no context parallelism."""
     if point.task == "inference" and point.layout.cp > 1:
         return f"cp: {point.layout.cp} is of no use to task: inference; set cp: 1"
     moe, lora = point.model.moe, point.lora
@@ -304,7 +309,7 @@ def check_task(point: Point) -> str | None:
 
 
 def check_corpus(point: Point) -> str | None:
-    """Every token of the corpus is in the vocabulary, as far as can be told without reading it."""
+    """Check that corpus, samples, tokenizer and vocabulary fit together, without reading the corpus."""
     if point.samples == "padded" and point.corpus == "random":
         return "samples: padded needs documents, and random tokens have none; set samples: packed"
     if Path(f"{point.corpus}.idx").is_file():
@@ -317,11 +322,11 @@ def check_corpus(point: Point) -> str | None:
 
 
 def check_engine(point: Point) -> str | None:
-    """The engine has every setting that is not at its default."""
-    for name, engines in _OF_SOME_ENGINES.items():
+    """Check that the engine supports every setting that is not at its default."""
+    for name, engines in _LIMITED_ENGINES.items():
         if point.engine in engines:
             continue
-        value, default = getattr(point.layout if name in _OF_LAYOUT else point, name), DEFAULTS[name]
+        value, default = getattr(point.layout if name in _LAYOUT_KEYS else point, name), DEFAULTS[name]
         if value != default:
             return (
                 f"{name}: {_yaml(value)}, the {point.engine} engine has none; set {name}: {_yaml(default)} or "
@@ -331,29 +336,31 @@ def check_engine(point: Point) -> str | None:
 
 
 def check_expert_overlap(point: Point) -> str | None:
-    """No engine that launches overlaps the exchange of tokens with another micro-batch."""
+    """Check that only the simulator overlaps the token exchange with another micro-batch."""
     if "ep" in point.overlap and point.engine != "simulated":
         return f"overlap ep, the {point.engine} engine does not overlap it; remove ep from overlap or engine: simulated"
     return None
 
 
 def _yaml(value: Any) -> str:
-    """Return a value as it is written in a study."""
+    """Return a value as the text of a study file."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(str, value))}]"
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def check_trace_ranks(point: Point) -> str | None:
-    """Every rank that is to write a trace is there."""
+    """Check that the ranks that write a trace exist."""
     ranks = () if point.trace_ranks == "all" else point.trace_ranks
     outside = [rank for rank in ranks if not 0 <= rank < point.num_gpus]
     return f"trace_ranks: {outside[0]} is not a rank, they go from 0 to {point.num_gpus - 1}" if outside else None
 
 
 def check_hosts(point: Point) -> str | None:
-    """Hosts are as many as nodes, and power limits are of GPUs on them."""
+    """Check that there is one host per node, and that power limits name GPUs on these hosts."""
     hosts, number, is_simulated = point.hosts, point.num_nodes, point.engine == "simulated"
+    if not hosts and not point.gpu_power_limits_w:
+        return None
     if hosts and (len(hosts) != number or len(set(hosts)) != number):
         return f"hosts names {len(set(hosts))} different ones, the run has {number} nodes; name one for each"
     known = tuple(f"node{node}" for node in range(number)) if is_simulated else hosts
@@ -377,7 +384,7 @@ def check_hosts(point: Point) -> str | None:
 
 
 def check_revision(point: Point) -> str | None:
-    """The point was planned for what its engine does now."""
+    """Check that the point was planned for the present revision of its engine."""
     now = engine_revision(point)
     if point.engine_revision == now:
         return None
@@ -403,7 +410,7 @@ RULES: tuple[Rule, ...] = (
     check_trace_ranks,
     check_hosts,
 )
-"""Rules that need the point alone, in the order their reasons are given."""
+"""Rules that need the point only; the first reason is the one reported."""
 
 
 def _devices(point: Point) -> str:
@@ -411,11 +418,11 @@ def _devices(point: Point) -> str:
 
 
 def _divisors(number: int) -> set[int]:
-    """Return all divisors, found up to the square root: a batch may be very large."""
+    """Return all divisors. The search ends at the square root because a batch may be very large."""
     small = {divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0}
     return small | {number // divisor for divisor in small}
 
 
 def _nearest(wanted: int, fits: Iterable[int]) -> int:
-    """Return the value nearest to the one wanted, the larger of two as near."""
+    """Return the value nearest to the wanted one; of two equally near, the larger."""
     return min(fits, key=lambda value: (abs(value - wanted), -value))

@@ -1,4 +1,4 @@
-"""What a site's Slurm wants to be told: `~/.config/triplepoint/site.yaml`, over `profiles/gangs.yaml`."""
+"""Slurm parameters of a site: `~/.config/triplepoint/site.yaml`, which overrides `profiles/gangs.yaml`."""
 
 import os
 from collections.abc import Collection, Sequence
@@ -11,63 +11,63 @@ from triplepoint.config.base import NAME_PATTERN, Strict, parse
 from triplepoint.config.yaml_file import read_yaml
 
 SITE_VARIABLE = "TRIPLEPOINT_SITE"
-"""Environment variable that names another file than `~/.config/triplepoint/site.yaml`."""
+"""Environment variable with the path of a site file other than `~/.config/triplepoint/site.yaml`."""
 TRACKED_GANGS = Path("profiles/gangs.yaml")
-"""How gangs are asked for where the site's file says nothing, by cluster."""
+"""Slurm parameters of gangs by cluster, under those of the site file."""
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Count = Annotated[int, Field(ge=0, strict=True)]
 
 
 class Gang(Strict):
-    """How gangs on one cluster are asked for; keys without a value are left to Slurm."""
+    """Slurm parameters of the gangs on one cluster; keys without a value are left to Slurm."""
 
     partition: str | None = None
     """Partition."""
     account: str | None = None
-    """Account that pays."""
+    """Account to charge."""
     qos: str | None = None
     """Quality of service."""
     constraint: str | None = None
-    """Features every node must have."""
+    """Features that every node must have."""
     exclude: tuple[str, ...] = ()
-    """Nodes never to be used."""
+    """Nodes never to use."""
     switches: str | None = None
     """Most leaf switches a gang may span, and how long to wait for that: `1` or `1@01:00:00`."""
     exclusive: bool = True
-    """Whether a gang has its nodes to itself. A measurement beside someone else's job measures that too."""
+    """Whether a gang has its nodes to itself. On shared nodes other jobs change the measurement."""
     gres: str | None = None
     """Generic resources of each node, such as `gpu:h200:8`. None: as many GPUs as the node has ranks, of any type."""
     cpus: Annotated[int, Field(gt=0, strict=True)] | None = None
-    """Processors for the ranks of a node. None: all where exclusive, else one."""
+    """Processors for the ranks of a node. None: all if exclusive, else one."""
     mem: str = "0"
-    """Memory of each node, as `--mem` takes it; 0 is all of it."""
+    """Memory of each node, as for `--mem`; 0 is all of it."""
     setup: tuple[str, ...] = ()
-    """Shell lines before the ranks start: modules, an environment file, variables of NCCL or RCCL."""
+    """Shell lines to run before the ranks start: modules, an environment file, variables of NCCL or RCCL."""
     python: str | None = None
-    """Command that stands for Python on the nodes, for a container: `apptainer exec --nv image.sif python`. None: the
-    Python that runs this."""
+    """Command that runs Python on the nodes, for a container: `apptainer exec --nv image.sif python`. None: the
+    current Python."""
     sbatch: dict[str, str | int | bool] = {}
-    """Any further option of sbatch, by its long name."""
+    """Further options of sbatch, by their long names."""
     file_lag_s: Annotated[float, Field(gt=0)] = 60.0
-    """How long a file written on one node may take to be seen from another; NFS keeps attributes for up to a minute.
+    """Longest time until a file written on one node is visible on another; NFS caches attributes for up to a minute.
     Unit: s."""
     requeues: Count = 3
-    """How often a launch is submitted again after preemption, a lost or a bad node."""
+    """Number of times that a launch is submitted again after preemption, or a lost or bad node."""
     retries: Count = 1
-    """How often a launch is submitted again after a crash, a hang or an error of a collective."""
+    """Number of times that a launch is submitted again after a crash, a hang or an error of a collective."""
 
     def job_parameters(
         self, num_gpus: int, exclude: Collection[str] = (), srun_args: Sequence[str] = ()
     ) -> dict[str, Any]:
-        """Return what submitit's Slurm executor is asked for, without what is left to Slurm.
+        """Return the parameters for submitit's Slurm executor.
 
         Args:
-            num_gpus: GPUs of a node; 0 for a job on processors.
-            exclude: Nodes not to use, besides those never to be used.
-            srun_args: Options of srun besides the site's.
+            num_gpus: GPUs per node; 0 for a job on processors.
+            exclude: Nodes to exclude, in addition to `self.exclude`.
+            srun_args: Options of srun, in addition to the site's.
         """
-        further = {"switches": self.switches, **self.sbatch}
+        additional = {"switches": self.switches, **self.sbatch}
         parameters = {
             "partition": self.partition,
             "account": self.account,
@@ -79,26 +79,26 @@ class Gang(Strict):
             "cpus_per_task": self.cpus,
             "mem": self.mem,
             "setup": list(self.setup) or None,
-            "additional_parameters": {key: value for key, value in further.items() if value is not None},
+            "additional_parameters": {key: value for key, value in additional.items() if value is not None},
             "srun_args": [*srun_args, *([f"--cpus-per-task={self.cpus}"] if self.cpus else [])] or None,
         }
         return {key: value for key, value in parameters.items() if value is not None}
 
 
 class Site(Strict):
-    """The file of a site; every key may be left out."""
+    """The site file; every key is optional."""
 
     stages: dict[str, str | int] = {}
-    """Resources of the CPU stages' jobs in place of the profile's, as Snakemake's Slurm executor names them:
+    """Resources of the CPU stages' jobs that override the profile's, with the names of Snakemake's Slurm executor:
     `slurm_partition`, `slurm_account`, `constraint`, `qos`, `runtime`, `mem_mb`."""
     room_nodes: Annotated[int, Field(gt=0, strict=True)] | None = None
-    """Nodes that launches may ask for at once. None: what the profile says."""
+    """Most nodes that launches may request together. None: the value of the profile."""
     gangs: dict[Name, dict[str, Any]] = {}
-    """Keys of `Gang` in place of those in `profiles/gangs.yaml`, by cluster."""
+    """Keys of `Gang` by cluster that override those in `profiles/gangs.yaml`."""
 
 
 def site_file() -> Path:
-    """Return where the site's file is, or would be."""
+    """Return the path of the site file, which may not exist."""
     if named := os.environ.get(SITE_VARIABLE):
         return Path(named)
     base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
@@ -106,10 +106,10 @@ def site_file() -> Path:
 
 
 def read_site() -> Site:
-    """Return what the site's file says; all defaults where there is none.
+    """Return the content of the site file; all defaults if there is none.
 
     Raises:
-        UserError: If the file is not readable, a key is unknown, or a value is wrong.
+        UserError: If the file is not readable, a key is unknown, or a value is invalid.
     """
     path = site_file()
     if not path.is_file() and SITE_VARIABLE not in os.environ:
@@ -121,10 +121,10 @@ def read_site() -> Site:
 
 
 def gang_of(cluster: str, site: Site) -> Gang:
-    """Return how gangs on `cluster` are asked for: defaults, over them `profiles/gangs.yaml`, over that the site.
+    """Return the Slurm parameters of gangs on a cluster: site over `profiles/gangs.yaml` over defaults.
 
     Raises:
-        UserError: If a file is not readable, a key is unknown, or a value is wrong.
+        UserError: If a file is not readable, a key is unknown, or a value is invalid.
     """
     tracked = read_yaml(TRACKED_GANGS).get(cluster, {}) if TRACKED_GANGS.is_file() else {}
     parse(Gang, tracked, f"{TRACKED_GANGS}: {cluster}")

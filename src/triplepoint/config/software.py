@@ -1,4 +1,4 @@
-"""Settings of a run that say what its software does, where that is not what its stack usually does."""
+"""Settings for behaviour of the software that differs from the usual behaviour of its stack."""
 
 from typing import Annotated, Any, Literal, get_args
 
@@ -15,7 +15,7 @@ Dispatch = Literal["all_to_all", "once_per_node"]
 DispatchPrecision = Literal["bf16", "fp8"]
 
 SIMULATED_ONLY = ("simulated",)
-"""Engines that have these settings: the others do what their libraries do."""
+"""Engines that support these settings; in the others the libraries decide."""
 
 
 HAS_EXPERTS = Need(lambda point: point.model.moe is not None, "a model with experts")
@@ -24,28 +24,29 @@ _IS_TRAINING = Need(lambda point: point.task != "inference", "training")
 
 
 def _has_modules(point: Any) -> bool:
-    """Return whether something is recomputed selectively, and none of it is a module that the model lacks."""
-    lacking = {"mla_up_proj"} if point.model.latent is None else set()
+    """Return whether recomputation is selective and the model has all modules of `recompute_modules`."""
+    missing = {"mla_up_proj"} if point.model.latent is None else set()
     if point.model.moe is None:
-        lacking |= {"moe", "moe_act"}
-    return point.recompute == "selective" and not lacking & {*point.recompute_modules}
+        missing |= {"moe", "moe_act"}
+    return point.recompute == "selective" and not missing & {*point.recompute_modules}
 
 
 _HAS_MODULES = Need(_has_modules, "recompute: selective and a model with these modules")
 
 
 def _has_dispatch(point: Any) -> bool:
+    """Return whether tokens are sent to experts on other ranks."""
     return point.model.moe is not None and point.layout.ep > 1
 
 
 class Software(Featured):
-    """What the software of a run does; None where it is what `config/calibration/stacks.yaml` has for the stack."""
+    """Behaviour of the software of a run; None: as `config/calibration/stacks.yaml` says for the stack."""
 
     attention: Annotated[
         Attention | None,
         Setting(
-            "Kernels of attention: `unfused`, scores written and read; `flash1` to `flash3`, FlashAttention of that "
-            "version; `cudnn`; `ck`, Composable Kernel of ROCm. None: as the stack does.",
+            "Attention kernels: `unfused`, scores written to memory and read back; `flash1` to `flash3`, versions of "
+            "FlashAttention; `cudnn`; `ck`, Composable Kernel of ROCm. None: as the stack.",
             label={name: name for name in get_args(Attention)},
             words={name: f"{name} attention" for name in get_args(Attention)},
             engines=SIMULATED_ONLY,
@@ -56,9 +57,9 @@ class Software(Featured):
     launch: Annotated[
         Launch | None,
         Setting(
-            "How the host starts kernels: `eager`, one after the other from Python; `compiled`, torch.compile, which "
-            "also makes norms, rotation, activation and loss one kernel each; `graphs`, CUDA graphs of what `eager` "
-            "does. None: as the stack does.",
+            "How the host launches kernels: `eager`, one after the other from Python; `compiled`, torch.compile, which "
+            "also fuses norms, rotary embedding, activation and loss into one kernel each; `graphs`, CUDA graphs of "
+            "the eager kernels. None: as the stack.",
             label={"eager": "eager", "compiled": "comp", "graphs": "graphs"},
             words={"eager": "eager", "compiled": "torch.compile", "graphs": "CUDA graphs"},
             engines=SIMULATED_ONLY,
@@ -68,9 +69,9 @@ class Software(Featured):
     fp8_recipe: Annotated[
         Fp8Recipe | None,
         Setting(
-            "What a scale of fp8 numbers is of: a tensor, by the steps before (`delayed`) or by itself (`tensorwise`), "
-            "a row (`rowwise`), 128 numbers (`blockwise`), 32 numbers (`mxfp8`). None: as the stack does; without "
-            "effect but with precision fp8.",
+            "Scaling of fp8 numbers: one scale per tensor, from earlier steps (`delayed`) or from the tensor itself "
+            "(`tensorwise`); one per row (`rowwise`); one per 128 numbers (`blockwise`); one per 32 numbers (`mxfp8`). "
+            "None: as the stack. No effect without precision fp8.",
             label={name: name for name in get_args(Fp8Recipe)},
             words={name: f"{name} scales" for name in get_args(Fp8Recipe)},
             needs=_IN_FP8,
@@ -83,9 +84,10 @@ class Software(Featured):
         tuple[RecomputeModule, ...],
         AfterValidator(lambda chosen: tuple(name for name in get_args(RecomputeModule) if name in chosen)),
         Setting(
-            "What `recompute: selective` repeats: `core_attn`, `mla_up_proj`, `layernorm`, `moe_act`, `mlp` (of layers "
-            "without experts), `moe`, as Megatron-LM calls them; `every_other`, as torchtitan does: kernels bound by "
-            "memory and every second matrix product. Empty: as the stack does; without effect on other recomputation.",
+            "Modules that `recompute: selective` recomputes, with the names of Megatron-LM: `core_attn`, "
+            "`mla_up_proj`, `layernorm`, `moe_act`, `mlp` (of layers without experts), `moe`; or `every_other`, as "
+            "torchtitan: memory-bound kernels and every second GEMM. Empty: as the stack. No effect on other "
+            "recomputation.",
             label=lambda row: "-".join(name.replace("_", "") for name in row["recompute_modules"]),
             words=lambda row: " ".join(["of", *row["recompute_modules"]]) if row["recompute_modules"] else "",
             needs=_HAS_MODULES,
@@ -98,7 +100,7 @@ class Software(Featured):
         Moments | None,
         Setting(
             "Number format of Adam's two moments: `fp32`, `bf16`, or `8bit` in blocks with a scale each. None: as the "
-            "stack does.",
+            "stack.",
             label={name: f"adam{name}" for name in get_args(Moments)},
             words={name: f"{name} moments" for name in get_args(Moments)},
             needs=_IS_TRAINING,
@@ -110,9 +112,9 @@ class Software(Featured):
     dispatch: Annotated[
         Dispatch | None,
         Setting(
-            "How tokens get to experts on other ranks: `all_to_all`, a copy for each expert; `once_per_node`, one copy "
-            "to each node, forwarded inside it to the ranks that need it, as DeepEP and HybridEP do. None: as the "
-            "stack does; without effect at ep 1.",
+            "How tokens are sent to experts on other ranks: `all_to_all`, a copy for each expert; `once_per_node`, one "
+            "copy to each node, forwarded inside it to the ranks that need it, as DeepEP and HybridEP do. None: as the "
+            "stack. No effect at ep 1.",
             label={"all_to_all": "a2a", "once_per_node": "once"},
             words={"all_to_all": "all-to-all of copies", "once_per_node": "tokens once per node"},
             needs=HAS_EXPERTS,
@@ -124,8 +126,8 @@ class Software(Featured):
     dispatch_precision: Annotated[
         DispatchPrecision | None,
         Setting(
-            "Number format of tokens on their way to experts; results come back in 16 bits. None: as the stack does; "
-            "without effect at ep 1.",
+            "Number format of tokens sent to experts; results return in 16 bits. None: as the stack. No effect at ep "
+            "1.",
             label={"bf16": "send16", "fp8": "send8"},
             words={"bf16": "16-bit dispatch", "fp8": "fp8 dispatch"},
             needs=HAS_EXPERTS,
@@ -137,8 +139,8 @@ class Software(Featured):
     token_nodes: Annotated[
         Annotated[int, Field(gt=0, le=1_000_000, strict=True)] | None,
         Setting(
-            "Nodes that the experts of one token are on, at most (group-limited routing, 4 of DeepSeek-V3). None: no "
-            "limit; without effect at ep 1.",
+            "Most nodes that hold the experts of one token (group-limited routing; 4 in DeepSeek-V3). None: no limit. "
+            "No effect at ep 1.",
             "1",
             "nodes{}",
             words=lambda row: f"experts on {row['token_nodes']} nodes" if row["token_nodes"] else "",

@@ -1,4 +1,4 @@
-"""Studies: `config/studies/*.yaml`, the settings of their points, and the selection of studies."""
+"""Studies, `config/studies/*.yaml`: the settings of their points, and the selection in `config/config.yaml`."""
 
 import itertools
 import math
@@ -28,18 +28,18 @@ from triplepoint.config.yaml_file import read
 from triplepoint.errors import Problems, SeveralError, UserError, nearest
 
 MOST_TOKENS = 2**31 - 1
-"""Of a sequence, as `sequence_length` takes them."""
+"""Longest sequence, the limit of `sequence_length`."""
 
 
 class Settings(Layout, Measured, ModelChoices):
-    """What a study says about a point: the keys of `defaults`, `set`, `axes` and `layout`."""
+    """Settings of a point in a study: the keys of `defaults`, `set`, `axes` and `layout`."""
 
     model: Annotated[str, Field(pattern=NAME_PATTERN)]
     """Model, a file in `config/models/`."""
     cluster: Annotated[str, Field(pattern=NAME_PATTERN)]
     """Cluster, a file in `config/clusters/`."""
     num_gpus: Devices | None = None
-    """World size. None: all of the cluster; a part of a cluster is used only where this says so."""
+    """World size. None: all GPUs of the cluster."""
     dp: Devices | None = None  # type: ignore[assignment]
     """Data parallel degree. None: num_gpus / (tp*pp*cp)."""
     sequence_length: Size | None = None  # type: ignore[assignment]
@@ -50,14 +50,14 @@ class Settings(Layout, Measured, ModelChoices):
     prompt_tokens: PromptTokens | None = None
     output_tokens: OutputTokens | None = None
     trace_ranks: Literal["all", "roles"] | tuple[int, ...] = "all"
-    """Ranks that write a trace of the profiled steps: `all`; `roles`, one of every pipeline stage and row of the nodes'
-    airflow, those at its inlet and those behind others, and of a stage on several nodes the two next to a border
-    between them; or their numbers. A simulated run traces those that differ, whatever stands here."""
+    """Ranks that write a trace of the profiled steps: `all`; `roles`, for every pipeline stage one in each row of the
+    nodes' airflow and, if the stage is on several nodes, the two at the first node boundary; or a list of ranks. A
+    simulated run ignores this key and traces the ranks that differ."""
     repeats: Annotated[int, Field(gt=0, le=1000, strict=True)] = 1
-    """How often the same measurement is made; each is a run of its own."""
+    """Number of repeats of the measurement; each is a separate run."""
 
     def chosen(self) -> dict[str, Any]:
-        """Return what stands in a row or a study and is not the default, by name."""
+        """Return the values that were given and differ from the default, by name."""
         fields = type(self).model_fields
         values = {name: getattr(self, name) for name in self.model_fields_set}
         return {name: value for name, value in values.items() if value != fields[name].default}
@@ -75,13 +75,13 @@ class Settings(Layout, Measured, ModelChoices):
 def make_points(
     settings: Settings, model: ModelConfig, cluster: ClusterConfig, rows: Sequence[Sequence[int]] | None = None
 ) -> Iterator[Point]:
-    """Yield the point of each repeat, complete but neither folded nor checked.
+    """Yield the point of each repeat, neither folded nor checked.
 
     Args:
-        settings: What the study says.
-        model: The model it names.
-        cluster: The cluster it names.
-        rows: Devices of its nodes by row of their airflow; None where it is not known.
+        settings: Settings of the study.
+        model: The model they name.
+        cluster: The cluster they name.
+        rows: Devices of a node by row of its airflow; None if not known.
     """
     num_gpus = settings.num_gpus or cluster.num_gpus
     layout, inference = _layout(settings, num_gpus), _inference(settings)
@@ -93,10 +93,9 @@ def make_points(
     trace_ranks = settings.trace_ranks
     if trace_ranks == "roles":
         trace_ranks = ranks_by_role(layout, cluster.gpus_per_node, rows or [range(cluster.gpus_per_node)])
-    place = {name: getattr(cluster, name) for name in PointCluster.model_fields}
     point = Point(
         model=model,
-        cluster=PointCluster(**place),
+        cluster=PointCluster(**{name: getattr(cluster, name) for name in PointCluster.model_fields}),
         num_gpus=num_gpus,
         layout=layout,
         lora=_lora(settings),
@@ -106,6 +105,22 @@ def make_points(
     )
     for repeat in range(1, settings.repeats + 1):
         yield point.model_copy(update={"repeat": repeat})
+
+
+def settings_of_study(point: Point) -> dict[str, Any]:
+    """Return the settings under which a study has a point, those at their default left out."""
+    parts: list[Mapping[str, Any]] = [dict(point.layout), dict(point), dict(point.inference or ())]
+    values: dict[str, Any] = {f"lora_{name}": value for name, value in point.lora or ()}
+    for part in parts:
+        values |= {name: value for name, value in part.items() if name in Settings.model_fields}
+    values |= {"model": point.model.name, "cluster": point.cluster.name}
+    values["trace_ranks"] = "all" if point.trace_ranks == "all" else "roles"
+    fields = Settings.model_fields
+    kept = {name: value for name, value in values.items() if value is not None and value != fields[name].default}
+    kept = Settings.model_validate({"global_batch_size": point.global_batch_size} | kept).model_dump(
+        mode="json", include=set(kept) - {"dp", "repeat", "hosts", "gpu_power_limits_w"}
+    )
+    return {"model": kept.pop("model"), "cluster": kept.pop("cluster"), **kept}
 
 
 def _lora(settings: Settings) -> Lora | None:
@@ -122,53 +137,53 @@ def _inference(settings: Settings) -> Inference | None:
 
 def _layout(settings: Settings, num_gpus: int) -> Layout:
     values = {name: getattr(settings, name) for name in Layout.model_fields}
-    # Where the degrees do not divide the GPUs, dp is rounded down, and the check of the world size says what is wrong.
+    # If the degrees do not divide the number of GPUs, dp is rounded down, and `check_world_size` reports the error.
     values["dp"] = settings.dp or max(1, num_gpus // (settings.tp * settings.pp * settings.cp))
     values["schedule"] = settings.schedule or usual_schedule(settings.pp, settings.vp)
     return Layout(**values)
 
 
 LAYOUT = "layout"
-"""The one key that is not a setting: a mapping of settings that belong together."""
+"""Key that groups settings in a mapping; it is the only key that is not itself a setting."""
 
 MOST_POINTS = 20_000
-"""Of a study, repeats included: eighty times what all studies here have together."""
+"""Most points of a study, repeats included: eighty times the points of all studies of the repository."""
 
 Mapped = dict[str, Any]
 
 
 class Sweep(Strict):
-    """The product of some axes over fixed settings."""
+    """A product of axes over fixed settings."""
 
     set: Mapped = {}
     """Settings of every point of the sweep."""
     axes: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
-    """Values of each setting that varies; the points are their product, the last axis fastest. `layout` takes mappings
-    of settings that vary together."""
+    """Values of each setting that varies. The points are the product of the axes, with the last axis fastest. The axis
+    `layout` has mappings of settings that vary together."""
 
 
 class Study(Strict):
-    """A question, as the set of points that answers it."""
+    """A question and the points that answer it."""
 
     description: Annotated[str, Field(min_length=8)]
-    """What the study asks, in a sentence or two."""
+    """The question of the study, in a sentence or two."""
     defaults: Mapped = {}
-    """Settings of every point, unless its sweep says otherwise."""
+    """Settings of every point, unless its sweep overrides them."""
     sweeps: Annotated[list[Sweep], Field(min_length=1)]
-    """Sweeps whose points together make the study."""
+    """Sweeps; together their points are the study."""
     figures: tuple[Annotated[str, Field(pattern=r"^[a-z0-9_]{1,60}$")], ...] | None = None
-    """Figures to draw of this study alone, as `figs/<study>/<name>.pdf`. None: all that fit, unless a figure of the
-    catalogue draws the study already."""
+    """Figures of this study alone, `figs/<study>/<name>.pdf`. None: all figures that fit, unless a figure of the
+    catalogue already draws the study."""
 
 
 def expand(study: Study, where: Path) -> list[Settings]:
-    """Return the settings of every point of a study, in order, duplicates included.
+    """Return the settings of every point of a study, in order, including duplicates.
 
-    Axes win over `set`, `set` over `defaults`; beside each of them, its `layout` wins.
+    Axes take precedence over `set`, and `set` over `defaults`; in each of them, `layout` takes precedence.
 
     Args:
         study: The study.
-        where: Its file, named in errors.
+        where: File of the study, for error messages.
 
     Raises:
         UserError: If a key or a value is not a setting, if two axes set the same key, or if there are too many points.
@@ -181,16 +196,16 @@ def expand(study: Study, where: Path) -> list[Settings]:
         fixed = problems.call(_flatten, sweep.set, f"sweeps.{number}.set", where) or {}
         sweeps.append((defaults | fixed, problems.call(_axes, sweep, f"sweeps.{number}.axes", where) or []))
     problems.refuse()
-    found: list[Settings] = []
+    expanded: list[Settings] = []
     num_points = 0
     for fixed, axes in sweeps:
-        for chosen in itertools.product(*axes):
-            if settings := problems.call(parse, Settings, _merge(fixed, *chosen), where):
-                found.append(settings)
+        for combination in itertools.product(*axes):
+            if settings := problems.call(parse, Settings, _merge(fixed, *combination), where):
+                expanded.append(settings)
                 num_points += settings.repeats
                 _refuse_too_many(num_points, where)
     problems.refuse()
-    return found
+    return expanded
 
 
 def _refuse_too_many(num_points: int, where: Path) -> None:
@@ -202,13 +217,14 @@ def _refuse_too_many(num_points: int, where: Path) -> None:
 
 
 def _axes(sweep: Sweep, place: str, where: Path) -> list[list[Mapped]]:
+    """Return the values of each axis of a sweep as mappings of settings; `place` is the key of the axes, for errors."""
     axes = [[_flatten({key: value}, place, where) for value in values] for key, values in sweep.axes.items()]
     _refuse_overlap(axes, place, where)
     return axes
 
 
 def _flatten(settings: Mapping[str, Any], place: str, where: Path) -> Mapped:
-    """Return plain settings, with the mapping under `layout` merged into them."""
+    """Return settings with the mapping under `layout` merged into them; `place` is their key, for errors."""
     known = [*Settings.model_fields, LAYOUT]
     if unknown := [key for key in settings if key not in known]:
         raise SeveralError(where, [f"unknown key '{place}.{key}'{nearest(str(key), known)}" for key in unknown])
@@ -224,6 +240,7 @@ def _flatten(settings: Mapping[str, Any], place: str, where: Path) -> Mapped:
 
 
 def _refuse_overlap(axes: list[list[Mapped]], place: str, where: Path) -> None:
+    """Raise `UserError` if two axes set the same key."""
     seen: set[str] = set()
     for axis in axes:
         keys = set().union(*axis)
@@ -239,40 +256,39 @@ def _merge(*parts: Mapped) -> Mapped:
     return merged
 
 
-def _one_or_more(found: Any) -> Any:
+def _as_list(value: Any) -> Any:
     # `--config clusters=h200x32` gives a plain text where the file gives a list.
-    return (found,) if isinstance(found, str) else found
+    return (value,) if isinstance(value, str) else value
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 
 class Selection(Strict):
-    """The part of the configuration that one `snakemake` works on; each key can be set with `--config`."""
+    """Selection of studies and clusters for one run of Snakemake; `--config` can set each key."""
 
     studies: Names | None = None
     """Studies to run, files in `config/studies/`. None: all."""
     clusters: Names | None = None
-    """Clusters this machine can reach; points on others are left out. None: all."""
+    """Clusters that this machine can reach; points on others are omitted. None: all."""
     simulated: Names = ()
-    """Clusters to simulate, but for those named in `clusters`: their points run on the engine `simulated`, and one rank
-    of each of up to 32 pipeline stages is traced, of a stage on several nodes also the two next to a border."""
+    """Clusters to simulate, except those in `clusters`. Their points run on the engine `simulated`. Traced are one rank
+    of each of up to 32 pipeline stages and, if the stage is on several nodes, the two at the first node boundary."""
     max_gpu_hours: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 4.0
-    """GPU hours that launches may be expected to take together where no study is named in `studies`; beyond it
-    Snakemake asks for a study or a larger budget before it launches anything. Dry runs and simulations are free.
-    Unit: h."""
+    """Budget for the expected GPU hours of all launches if `studies` names no study. Above it Snakemake launches
+    nothing and asks for a study or a larger budget. Dry runs and simulations are free. Unit: h."""
     ranks_per_part: Annotated[int, Field(gt=0, le=1_000_000, strict=True)] = 32
-    """Ranks whose traces one `parse` job takes, side by side where it has the cores."""
+    """Ranks whose traces one `parse` job reads, in parallel if it has the cores."""
     trace_rules: str | None = None
-    """YAML file of rules that go before the project's own in sorting kernels into classes, see `extending.md`. None:
-    none."""
+    """YAML file of rules that classify kernels and precede those of the project, see `extending.md`. None: no such
+    file."""
 
 
 def read_selection(config: Path) -> Selection:
-    """Return what `config.yaml` in a folder of configuration says; every point as it is where there is none.
+    """Return the selection in `config.yaml` of a configuration folder; all defaults if there is no such file.
 
     Raises:
-        UserError: If the file is wrong.
+        UserError: If the file is invalid.
     """
     path = config / "config.yaml"
     return read(Selection, path) if path.exists() else Selection()

@@ -1,4 +1,4 @@
-"""Sections in YAML files, and rows of CSV files, read with one-line errors."""
+"""Readers of YAML, JSON and CSV files with one-line errors."""
 
 import csv
 import io
@@ -18,17 +18,17 @@ from triplepoint.config.base import Section, parse
 from triplepoint.errors import UserError, nearest
 
 STANDARD_INPUT = Path("-")
-"""Name of standard input where a table or a file of configurations is read."""
+"""Path that stands for standard input in commands that read a table or configurations."""
 MOST_BYTES = 1 << 20
-"""Largest file that is read: forty times the largest one here."""
+"""Largest YAML file that is read: forty times the largest one of the repository."""
 MOST_LEVELS = 100
-"""Deepest nesting that is read: libyaml recurses, and ends the process where its stack does."""
+"""Deepest nesting that is read: libyaml recurses and crashes the process on stack overflow."""
 MOST_BITS = 63
-"""Of an integer: what tables hold."""
-_MOST_KEPT = 1 << 17
-"""Longest text whose content is kept: no file of ours is longer. Unit: character."""
+"""Largest size of an integer, as in tables."""
+_MAX_CACHED = 1 << 17
+"""Length of the longest text whose content is cached; all files of the repository are shorter. Unit: character."""
 
-_KINDS = {
+_FILE_KINDS = {
     stat.S_ISDIR: "a folder",
     stat.S_ISFIFO: "a FIFO",
     stat.S_ISSOCK: "a socket",
@@ -50,14 +50,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_any(path: Path, most_bytes: int = MOST_BYTES) -> Any:
-    """Return what a YAML file holds, or a JSON file, which is YAML too.
+    """Return the content of a YAML file, or of a JSON file, which is YAML too.
 
     Args:
         path: The file.
-        most_bytes: Largest size that is read. Unit: byte.
+        most_bytes: Largest allowed size. Unit: byte.
 
     Raises:
-        UserError: If the file is missing, is no regular file or a large one, or is not YAML.
+        UserError: If the file is missing, too large or no regular file, or is not YAML.
     """
     kind = "JSON" if path.suffix.lower() == ".json" else "YAML"
     try:
@@ -73,23 +73,32 @@ def read_any(path: Path, most_bytes: int = MOST_BYTES) -> Any:
 
 
 def load(text: str, where: str | Path, kind: str = "YAML") -> Any:
-    """Return what YAML text holds; `where` it stands and its `kind` are named in the `UserError` if it is not YAML."""
+    """Return the content of YAML text.
+
+    Args:
+        text: The text.
+        where: File or other origin of the text, for the error.
+        kind: YAML or JSON, for the error.
+
+    Raises:
+        UserError: If the text is not YAML, has a key twice, a number out of range, or is nested too deep.
+    """
     try:
         return _load(text)
     except _RefusedError as error:
         raise UserError(f"{where}: line {error.line}, column {error.column}: {error}") from None
-    # PyYAML lets through what Python says of a date or a number that there is none like.
+    # PyYAML passes on Python's own errors for impossible dates and numbers.
     except (yaml.YAMLError, ValueError, KeyError) as error:
-        said = " ".join(str(error).replace('in "<unicode string>", ', "at ").split())
-        raise UserError(f"{where}: not readable as {kind}: {said}") from None
+        reason = " ".join(str(error).replace('in "<unicode string>", ', "at ").split())
+        raise UserError(f"{where}: not readable as {kind}: {reason}") from None
 
 
 def _read_regular(path: Path, most_bytes: int) -> str:
-    """Return the text of a regular file; opening a FIFO would wait for whoever writes to it."""
+    """Return the text of a regular file. Opening a FIFO would block until something writes to it."""
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
-        found = next((word for is_kind, word in _KINDS.items() if is_kind(mode)), "no regular file")
-        raise UserError(f"{path}: is {found}, expected a YAML file; move it elsewhere")
+        kind = next((word for is_kind, word in _FILE_KINDS.items() if is_kind(mode)), "no regular file")
+        raise UserError(f"{path}: is {kind}, expected a YAML file; move it elsewhere")
     with path.open("rb") as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
@@ -100,16 +109,17 @@ def _read_regular(path: Path, most_bytes: int) -> str:
 
 
 def _load(text: str) -> Any:
-    """Return what text holds, a copy for whoever asks: what is read again and again is parsed once."""
-    return pickle.loads(_pickled(text)) if len(text) <= _MOST_KEPT else _parsed(text)
+    """Return the content of YAML text, a new copy for each caller. A text that is read again is parsed only once."""
+    return pickle.loads(_parse_pickled(text)) if len(text) <= _MAX_CACHED else _parse(text)
 
 
 @lru_cache(maxsize=1024)
-def _pickled(text: str) -> bytes:
-    return pickle.dumps(_parsed(text))
+def _parse_pickled(text: str) -> bytes:
+    return pickle.dumps(_parse(text))
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
+    """Parse YAML text after a check of its nesting."""
     level = 0
     for event in yaml.parse(text, Loader=_Loader):
         level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -119,17 +129,17 @@ def _parsed(text: str) -> Any:
 
 
 def read(section: type[Section], path: Path) -> Section:
-    """Read, check and return one section from a YAML file. Raises `UserError` as `read_yaml` and `parse` do."""
+    """Return a validated section from a YAML file. Raises `UserError` as `read_yaml` and `parse`."""
     return parse(section, read_yaml(path), path)
 
 
 def read_named(section: type[Section], path: Path) -> Section:
-    """Read a section that is called as its file. Raises `UserError` as `read` does, and if the names differ."""
+    """Return a section whose `name` is that of its file. Raises `UserError` as `read`, and if the names differ."""
     return check_name(read(section, path), path)
 
 
 def check_name(content: Section, path: Path) -> Section:
-    """Return a section that is called as its file. Raises `UserError` if the names differ."""
+    """Return the section if its `name` is that of its file. Raises `UserError` if the names differ."""
     name = getattr(content, "name", None)
     if name != path.stem:
         raise UserError(f"{path}: name is {name!r}, the file is called {path.stem!r}; they must be the same")
@@ -137,17 +147,17 @@ def check_name(content: Section, path: Path) -> Section:
 
 
 Rows = list[tuple[int, list[str]]]
-"""Cells of rows, each with the line the row begins in."""
+"""Cells of each row, with the number of its first line."""
 
 
 def read_csv(path: Path, known: Collection[str], errors: str = "strict", comment: str = "") -> tuple[list[str], Rows]:
-    """Return the header of a CSV file and its rows; blank ones are left out.
+    """Return the header and the non-blank rows of a CSV file.
 
     Args:
         path: The file, or `STANDARD_INPUT`.
-        known: Columns there may be. The delimiter, of comma, semicolon and tab, is the one that gives most of them.
-        errors: What becomes of bytes that are not UTF-8, as of `open`.
-        comment: What lines begin with that are left out; empty for none.
+        known: Possible columns. The delimiter (comma, semicolon or tab) is the one that gives most of them.
+        errors: Handling of bytes that are not UTF-8, as in `open`.
+        comment: Prefix of lines to skip; empty for none.
 
     Raises:
         UserError: If the file is missing, is a folder, or is not CSV.
@@ -166,14 +176,14 @@ def read_csv(path: Path, known: Collection[str], errors: str = "strict", comment
 
 
 def read_measured(path: Path, columns: Collection[str]) -> list[tuple[int, dict[str, str]]]:
-    """Return the rows of a table of measurements as text by column, each with its line; lines that begin with # go.
+    """Return line number and cells, by column, of each row of a table of measurements; lines that begin with # go.
 
     Args:
         path: The file, or `STANDARD_INPUT`.
-        columns: Columns there must be; others are passed over.
+        columns: Required columns; the table may have more.
 
     Raises:
-        UserError: If it is missing or no CSV, lacks a column, or a row is shorter than the header.
+        UserError: If the file is missing or not CSV, a column is missing, or a row is shorter than the header.
     """
     header, rows = read_csv(path, columns, comment="#")
     if missing := [name for name in columns if name not in header]:
@@ -185,7 +195,11 @@ def read_measured(path: Path, columns: Collection[str]) -> list[tuple[int, dict[
 
 
 def read_text(path: Path, errors: str = "strict") -> str:
-    """Return the text of a file, or of standard input; `errors` is what becomes of bytes that are not UTF-8.
+    """Return the text of a file, or of standard input, with Unix line ends.
+
+    Args:
+        path: The file, or `STANDARD_INPUT`.
+        errors: Handling of bytes that are not UTF-8, as in `open`.
 
     Raises:
         OSError: If the file cannot be read.
@@ -196,10 +210,10 @@ def read_text(path: Path, errors: str = "strict") -> str:
 
 
 def parse_csv(text: str, where: Path, known: Collection[str]) -> tuple[list[str], Rows]:
-    """Return header and rows of the text of a CSV file, as `read_csv`. Raises `UserError` if it is not CSV."""
+    """Return header and rows of CSV text, as `read_csv`. Raises `UserError` if it is not CSV."""
     csv.field_size_limit(sys.maxsize)
     try:
-        delimiter = max(",;\t", key=lambda found: len({*_header(text, found)} & {*known}))
+        delimiter = max(",;\t", key=lambda delimiter: len({*_header(text, delimiter)} & {*known}))
         reader, rows, line = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [], 1
         for row in reader:
             if any(cell.strip() for cell in row):
@@ -211,12 +225,13 @@ def parse_csv(text: str, where: Path, known: Collection[str]) -> tuple[list[str]
 
 
 def _header(text: str, delimiter: str) -> list[str]:
+    """Return the names in the first non-blank line."""
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     return next((names for row in rows if any(names := [name.strip() for name in row])), [])
 
 
 class _RefusedError(Exception):
-    """What YAML allows and no file of ours may hold, with where it stands."""
+    """Content that YAML allows but Triplepoint refuses, with its line and column."""
 
     def __init__(self, text: str, mark: Any) -> None:
         super().__init__(text)
@@ -225,14 +240,14 @@ class _RefusedError(Exception):
 
 
 class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
-    """YAML that refuses a key given twice, which plain YAML settles silently."""
+    """YAML loader that refuses duplicate keys, which plain YAML overwrites silently, and numbers out of range."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return the mapping, or raise if a key stands in it twice."""
+        """Return the mapping. Raises `_RefusedError` if it has a key twice."""
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
-            # One that cannot be hashed is refused below.
+            # The base class refuses a key that cannot be hashed.
             if isinstance(key, Hashable):
                 if key in seen:
                     raise _RefusedError(f"key {key!r} given twice", key_node.start_mark)
@@ -241,10 +256,10 @@ class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoa
         return mapping
 
     def construct_number(self, node: yaml.ScalarNode) -> int | float:
-        """Return a number that tables and files can hold, or raise."""
+        """Return the number. Raises `_RefusedError` if tables and files cannot hold it."""
         is_integer = node.tag.endswith(":int")
         number: int | float = self.construct_yaml_int(node) if is_integer else self.construct_yaml_float(node)
-        # YAML's `.inf` and `.nan` are no quantities, and 1e400 is read as the first of them.
+        # `.inf` and `.nan` are no quantities, and YAML reads 1e400 as `.inf`.
         if number.bit_length() > MOST_BITS if isinstance(number, int) else not math.isfinite(number):
             shown = node.value if len(node.value) <= 40 else f"{node.value[:20]}... of {len(node.value)} characters"
             expected = f"an integer of at most {MOST_BITS} bits" if is_integer else "a finite number"
@@ -252,7 +267,7 @@ class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoa
         return number
 
 
-# YAML 1.1 reads 989.4e12 as text: its floats want a signed exponent.
+# YAML 1.1 reads 989.4e12 as text, because its floats require a signed exponent.
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(?:[0-9][0-9_]*)(?:\.[0-9]*)?[eE][-+]?[0-9]+$"),

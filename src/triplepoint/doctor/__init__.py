@@ -1,1 +1,1 @@
-"""Checks nodes before GPU hours are spent on them, and measures what the simulator is calibrated with."""
+"""Checks of nodes before measurements on them, and short measurements to calibrate the simulator with."""

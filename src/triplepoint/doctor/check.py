@@ -1,4 +1,4 @@
-"""Data of the doctor: facts read of a node (`node<N>.json`), checks of nodes, and what is expected of them."""
+"""Data of the doctor: facts of a node (`node<N>.json`), checks of nodes, and the expected state of a cluster."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -14,14 +14,14 @@ from triplepoint.simulate.collectives.links import Link, load_link
 
 
 class GpuFacts(Strict):
-    """One GPU as its driver shows it; None where the driver gives no value, with the reason in `refused`."""
+    """Facts of one GPU from its driver; None where the driver gives no value, with the reason in `refused`."""
 
     index: int
     """Number in the driver's order."""
     product: str | None = None
     """Product name."""
     uuid: str | None = None
-    """Identity."""
+    """Unique identifier."""
     memory_bytes: int | None = None
     """Device memory. Unit: byte."""
     power_limit_w: float | None = None
@@ -29,13 +29,13 @@ class GpuFacts(Strict):
     default_power_limit_w: float | None = None
     """Power limit after a reset. Unit: W."""
     clock_limit_mhz: float | None = None
-    """Clock the compute units are set to reach under load. Unit: MHz."""
+    """Application clock in force, which the compute units reach under load. Unit: MHz."""
     default_clock_mhz: float | None = None
-    """The same after a reset. Unit: MHz."""
+    """Application clock after a reset. Unit: MHz."""
     max_clock_mhz: float | None = None
     """Highest clock of the compute units. Unit: MHz."""
     has_ecc: bool | None = None
-    """Whether errors in memory are corrected."""
+    """Whether error correction of memory is on."""
     num_uncorrected: int | None = None
     """Uncorrected errors since the driver was loaded."""
     num_remapped: int | None = None
@@ -45,71 +45,71 @@ class GpuFacts(Strict):
     has_repair_failed: bool | None = None
     """Whether rows could not be taken out of use."""
     slowdowns: tuple[str, ...] | None = None
-    """Why the clock is throttled just now, by the hardware or to protect it."""
+    """Reasons that the clock is throttled at present, by hardware or to protect it."""
     pcie_generation: int | None = None
-    """Highest generation of the link between GPU and slot; at rest the link runs slower."""
+    """Highest PCIe generation of the link between GPU and slot. At rest the link runs slower."""
     max_pcie_generation: int | None = None
-    """Highest generation of the GPU."""
+    """Highest PCIe generation of the GPU."""
     pcie_width: int | None = None
-    """Lanes in use."""
+    """PCIe lanes in use."""
     max_pcie_width: int | None = None
-    """Lanes the GPU has."""
+    """PCIe lanes of the GPU."""
     num_links: int | None = None
-    """NVLink or xGMI links the GPU has; 0 for none."""
+    """NVLink or xGMI links of the GPU; 0 for none."""
     num_links_up: int | None = None
-    """Those that are up."""
+    """NVLink or xGMI links that are up."""
     num_processes: int | None = None
-    """Processes that compute on it."""
+    """Processes that compute on the GPU."""
     refused: dict[str, str] = {}
-    """What could not be read, each with the reason; telemetry is under the name of its metric."""
+    """Reason by name of a fact that could not be read; telemetry has the name of its metric."""
 
 
 class PortFacts(Strict):
-    """One port of a network adapter, from `/sys/class/infiniband`."""
+    """Facts of one port of a network adapter, from `/sys/class/infiniband`."""
 
     name: str
     """Adapter and port, such as `mlx5_0/1`."""
     state: str
-    """ACTIVE, INIT, DOWN, ..."""
+    """State of the port, such as ACTIVE, INIT or DOWN."""
     link_layer: str
     """InfiniBand or Ethernet (RoCE)."""
     bytes_per_s: float | None
-    """Signalling rate, one direction. Unit: byte/s."""
+    """Signalling rate in one direction. Unit: byte/s."""
     counters: str
-    """Empty if its counters can be read, else the reason."""
+    """Reason that its counters cannot be read; empty if they can."""
 
 
 class NodeFacts(Strict):
-    """One node."""
+    """Facts of one node."""
 
     node: int
-    """Number in the job."""
+    """Number of the node in the job."""
     host: str
     """Host name."""
     vendor: Literal["nvidia", "amd", "none"]
-    """Whose GPUs answered."""
+    """Vendor whose driver answered."""
     no_gpus_because: str = ""
-    """Why none did."""
+    """Reason that no driver answered; empty if one did."""
     gpus: tuple[GpuFacts, ...] = ()
     """GPUs in the driver's order."""
     versions: dict[str, str] = {}
-    """Versions of driver, libraries, Python and packages; absent where not installed."""
+    """Versions of driver, libraries, Python and packages; those not installed are absent."""
     num_torch_devices: int | None = None
-    """Devices torch sees; None without torch."""
+    """Devices that torch sees; None without torch."""
     ports: tuple[PortFacts, ...] = ()
     """Ports of network adapters."""
     telemetry: dict[str, str] = {}
-    """Sensors of the host: empty if readable, else the reason."""
+    """Reason by sensor of the host that it cannot be read; empty if it can."""
     xids: tuple[str, ...] | None = None
-    """Errors of the GPU driver in the kernel's log; None if it cannot be read."""
+    """Errors of the GPU driver in the kernel log; None if the log cannot be read."""
     num_cores: int
-    """Logical processors this process may use."""
+    """Logical processors that this process may use."""
     memory_bytes: int
     """Host memory. Unit: byte."""
     shm_bytes: int | None = None
     """Size of /dev/shm. Unit: byte."""
     memlock_bytes: int | None = None
-    """Memory a process may lock, as RDMA needs; None for no limit. Unit: byte."""
+    """Memory that a process may lock, as RDMA needs; None for no limit. Unit: byte."""
 
 
 Status = Literal["ok", "warn", "fail", "skipped"]
@@ -117,20 +117,21 @@ Status = Literal["ok", "warn", "fail", "skipped"]
 Value = TypeVar("Value", bound=Hashable)
 
 _ORDER: tuple[Status, ...] = ("skipped", "ok", "warn", "fail")
+"""Statuses from the least to the most severe."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check of one node, or of all of them.
+    """One check of one node or of all nodes.
 
     Attributes:
-        name: What was checked.
-        status: ok; warn, a measurement will work but may not be what it seems; fail, it will not work or be wrong;
-            skipped, there was nothing to check or it could not be read.
-        found: What is there, or why it could not be read.
-        expected: What should be there; empty where nothing is expected.
-        advice: What to do; empty if nothing.
-        nodes: Hosts it is about.
+        name: Name of the check.
+        status: ok; warn, if a measurement will work but may mislead; fail, if it will not work or be wrong; skipped, if
+            there was nothing to check or it could not be read.
+        found: State found, or the reason that it could not be read.
+        expected: Expected state; empty where none is defined.
+        advice: Remedy; empty where none is needed.
+        nodes: Hosts that the check is about.
     """
 
     name: str
@@ -142,12 +143,12 @@ class Check:
 
 
 def worst(statuses: Iterable[Status]) -> Status:
-    """Return the worst of some statuses; skipped if there is none."""
+    """Return the most severe status; skipped if there is none."""
     return max(statuses, key=_ORDER.index, default="skipped")
 
 
 def fold(checks: Iterable[Check]) -> list[Check]:
-    """Return checks, one for those that differ in the node only; the worst of each name first."""
+    """Join checks that differ only in the node; checks of one name are ordered from the most severe."""
     folded: dict[Check, list[str]] = {}
     names: dict[str, int] = {}
     for check in checks:
@@ -158,32 +159,36 @@ def fold(checks: Iterable[Check]) -> list[Check]:
 
 
 def odd_ones(values: Mapping[str, Value]) -> tuple[Value, dict[str, Value]]:
-    """Return the value most share, and those that have another; of a tie the first is taken as common.
+    """Return the most common value, and the owners with another value. In a tie the first value is the common one.
 
     Args:
-        values: By who has it; at least one.
+        values: Values by owner; at least one.
     """
     common = Counter(values.values()).most_common(1)[0][0]
-    return common, {who: value for who, value in values.items() if value != common}
+    return common, {owner: value for owner, value in values.items() if value != common}
 
 
-def by_gpu(found: Sequence[tuple[int, str]]) -> str:
-    """Return what was found on GPUs, each text once: `gpu0-6: 700 W; gpu7: 500 W`."""
-    texts: dict[str, list[int]] = {}
-    for index, text in found:
-        texts.setdefault(text, []).append(index)
-    return "; ".join(f"gpu{ranges(indices)}: {text}" for text, indices in texts.items())
+def by_gpu(texts: Sequence[tuple[int, str]]) -> str:
+    """Join texts of GPUs, each text once with its GPUs: `gpu0-6: 700 W; gpu7: 500 W`.
+
+    Args:
+        texts: Number of the GPU, and text.
+    """
+    indices_of: dict[str, list[int]] = {}
+    for index, text in texts:
+        indices_of.setdefault(text, []).append(index)
+    return "; ".join(f"gpu{ranges(indices)}: {text}" for text, indices in indices_of.items())
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The description of a cluster; empty where a machine is checked as it is.
+    """Expected state of a node, from the description of its cluster; empty for a machine without a description.
 
     Attributes:
-        cluster: Its nodes.
-        gpu: Its GPU type; None on cpu.
-        link: Its kind of link inside a node; None on cpu.
-        limits_w: Power limits that GPUs of this node are to have, by GPU, where a run asks for them. Unit: W.
+        cluster: Cluster of the node.
+        gpu: GPU type of the cluster; None on cpu.
+        link: Kind of link inside a node; None on cpu.
+        limits_w: Power limits by GPU that a run asks for. Unit: W.
     """
 
     cluster: ClusterConfig | None = None
@@ -193,7 +198,7 @@ class Expected:
 
     @classmethod
     def of(cls, cluster: ClusterConfig, catalogue: Catalogue) -> "Expected":
-        """Return what the configuration says of a cluster. Raises `UserError` if a file it names is missing."""
+        """Return the expected state of a cluster's nodes. Raises `UserError` if the cluster names a missing file."""
         gpu = catalogue.gpu_of(cluster)
         link = load_link(cluster.scale_up_link or gpu.scale_up_link, catalogue.folder) if gpu else None
         return cls(cluster, gpu, link)
@@ -205,5 +210,5 @@ class Expected:
 
     @property
     def where(self) -> str:
-        """File to change where the description is wrong."""
+        """File with the description of the cluster."""
         return f"config/clusters/{self.cluster.name}.yaml" if self.cluster else "the configuration"

@@ -1,7 +1,7 @@
 """Checks of one node: its GPUs, driver, network ports, sensors and memory limits.
 
-`python -m triplepoint.doctor.check_node OUT DEVICE LIMITS` is the short check of the node it runs on, before each
-launch. It reads and measures nothing: no torch, no other nodes, no collectives. What it finds is recorded with the run.
+`python -m triplepoint.doctor.check_node OUT DEVICE LIMITS` runs the short check of its node, before each launch. It
+only reads: it needs no torch and no other nodes, and measures no collectives. Its findings are recorded with the run.
 """
 
 import json
@@ -19,15 +19,15 @@ from triplepoint.files import write_json
 from triplepoint.units import BITS_PER_BYTE, GIB, GIGA
 
 Finding = tuple[Status, str]
-"""What one GPU answers to a check: status and words."""
+"""Result of a check on one GPU: status and text."""
 
-_NEAR = 0.06
-"""Memory the driver shows may be less than is sold, by what error correction and the driver keep: relative."""
+_MEMORY_TOLERANCE = 0.06
+"""Relative difference between memory of the driver and of the product, as error correction and the driver keep some."""
 
 
 LEAST_SHM_BYTES = GIB
-"""NCCL keeps buffers of each pair of ranks in /dev/shm; containers often have 64 MiB. Source: NCCL, Troubleshooting,
-"Shared memory"; the number is ours, for 8 ranks."""
+"""Least size of /dev/shm, where NCCL keeps buffers of each pair of ranks. Containers often have 64 MiB. Source: NCCL,
+Troubleshooting, "Shared memory"; the number is an assumption for 8 ranks."""
 
 
 def check_node(facts: NodeFacts, expected: Expected) -> list[Check]:
@@ -37,25 +37,29 @@ def check_node(facts: NodeFacts, expected: Expected) -> list[Check]:
 
 
 def check_gpus(facts: NodeFacts, expected: Expected) -> list[Check]:
-    """Return the checks of a node's GPUs; a single one, skipped or failed, where there are none."""
+    """Return the checks of a node's GPUs; without GPUs, a single one that is skipped or failed."""
     if not facts.gpus:
         return [_no_gpus(facts, expected)]
     return [
         _count(facts, expected),
-        _over(facts, "gpu type", lambda gpu: _type(gpu, expected), _type_expected(expected), "use the right partition"),
-        _over(
+        _all_gpus(
+            facts, "gpu type", lambda gpu: _type(gpu, expected), _expected_type(expected), "use the right partition"
+        ),
+        _all_gpus(
             facts,
             "power limit",
             lambda gpu: _power_limit(gpu, expected),
             "the default",
             "set it again: nvidia-smi -pl, amd-smi",
         ),
-        _over(facts, "clocks", lambda gpu: _clocks(gpu, expected), "the default", "reset clocks: nvidia-smi -rac -rgc"),
-        _over(facts, "slowdown", _slowdown, "none", "look at cooling and power supply of the node"),
-        _over(facts, "memory errors", _memory_errors, "none", "drain the node and reset or replace the GPU"),
-        _over(facts, "pcie", _pcie, "full width and generation", "reseat the GPU or its riser; drain the node"),
-        _over(facts, "nvlink/xgmi", _links, "all links up", "drain the node; look at its fabric manager"),
-        _over(facts, "other work", _processes, "no process", "ask for the node exclusively"),
+        _all_gpus(
+            facts, "clocks", lambda gpu: _clocks(gpu, expected), "the default", "reset clocks: nvidia-smi -rac -rgc"
+        ),
+        _all_gpus(facts, "slowdown", _slowdown, "none", "look at cooling and power supply of the node"),
+        _all_gpus(facts, "memory errors", _memory_errors, "none", "drain the node and reset or replace the GPU"),
+        _all_gpus(facts, "pcie", _pcie, "full width and generation", "reseat the GPU or its riser; drain the node"),
+        _all_gpus(facts, "nvlink/xgmi", _links, "all links up", "drain the node; look at its fabric manager"),
+        _all_gpus(facts, "other work", _processes, "no process", "ask for the node exclusively"),
         _telemetry(facts),
         _xids(facts),
     ]
@@ -69,21 +73,28 @@ def _no_gpus(facts: NodeFacts, expected: Expected) -> Check:
     return Check("gpus", "skipped", facts.no_gpus_because)
 
 
-def _over(
+def _all_gpus(
     facts: NodeFacts, name: str, judge: Callable[[GpuFacts], Finding | None], expected: str, advice: str
 ) -> Check:
-    """Return the check of one question over all GPUs: the worst answer, with the GPUs that gave it."""
-    answers = [(gpu.index, found) for gpu in facts.gpus if (found := judge(gpu)) is not None]
-    if not answers:
+    """Return one check over all GPUs: the most severe finding, with its GPUs.
+
+    Args:
+        facts: Facts of the node.
+        name: Name of the check.
+        judge: Returns the finding on a GPU; None where its driver gives no value.
+        expected: Expected state.
+        advice: Remedy.
+    """
+    findings = [(gpu.index, finding) for gpu in facts.gpus if (finding := judge(gpu)) is not None]
+    if not findings:
         return Check(name, "skipped", _refusal(facts.gpus))
-    status = worst(finding[0] for _, finding in answers)
-    worst_answers = by_gpu([(index, text) for index, (of, text) in answers if of == status])
-    if status == "ok":
-        return Check(name, status, worst_answers)
-    return Check(name, status, worst_answers, expected, advice)
+    status = worst(status for _, (status, _) in findings)
+    text = by_gpu([(index, text) for index, (gpu_status, text) in findings if gpu_status == status])
+    return Check(name, status, text) if status == "ok" else Check(name, status, text, expected, advice)
 
 
 def _refusal(gpus: Sequence[GpuFacts]) -> str:
+    """Return the reason that no GPU gave a value."""
     lost = [(gpu.index, gpu.refused["gpu"]) for gpu in gpus if "gpu" in gpu.refused]
     return by_gpu(lost) if lost else "the driver gives no value"
 
@@ -91,19 +102,19 @@ def _refusal(gpus: Sequence[GpuFacts]) -> str:
 def _count(facts: NodeFacts, expected: Expected) -> Check:
     lost = [(gpu.index, f"lost ({gpu.refused['gpu']})") for gpu in facts.gpus if "gpu" in gpu.refused]
     found = f"{len(facts.gpus)}" + (f"; {by_gpu(lost)}" if lost else "")
-    wanted = expected.cluster.gpus_per_node if expected.cluster else len(facts.gpus)
-    described = f"{wanted}, {expected.where}" if expected.cluster else ""
-    if lost or len(facts.gpus) != wanted:
+    num_expected = expected.cluster.gpus_per_node if expected.cluster else len(facts.gpus)
+    described = f"{num_expected}, {expected.where}" if expected.cluster else ""
+    if lost or len(facts.gpus) != num_expected:
         return Check("gpu count", "fail", found, described, "drain the node, or correct gpus_per_node")
-    seen = facts.num_torch_devices
-    if seen != wanted:
-        has = "torch is not installed" if seen is None else f"the driver shows {found}, torch sees {seen}"
+    in_torch = facts.num_torch_devices
+    if in_torch != num_expected:
+        problem = "torch is not installed" if in_torch is None else f"the driver shows {found}, torch sees {in_torch}"
         advice = "install the environment of envs/; unset CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES"
-        return Check("gpu count", "fail" if expected.cluster else "warn", has, described, advice)
+        return Check("gpu count", "fail" if expected.cluster else "warn", problem, described, advice)
     return Check("gpu count", "ok", found, described)
 
 
-def _type_expected(expected: Expected) -> str:
+def _expected_type(expected: Expected) -> str:
     if expected.gpu is None:
         return ""
     return f"{expected.gpu.product}, {expected.gpu.memory_capacity.value / GIB:.1f} GiB"
@@ -117,8 +128,8 @@ def _type(gpu: GpuFacts, expected: Expected) -> Finding | None:
     if expected.gpu is None:
         return "ok", text
     capacity = expected.gpu.memory_capacity.value
-    is_sized = gpu.memory_bytes is None or abs(gpu.memory_bytes / capacity - 1) < _NEAR
-    return ("ok" if is_named(gpu.product, expected.gpu) and is_sized else "fail"), text
+    has_memory = gpu.memory_bytes is None or abs(gpu.memory_bytes / capacity - 1) < _MEMORY_TOLERANCE
+    return ("ok" if is_named(gpu.product, expected.gpu) and has_memory else "fail"), text
 
 
 def _power_limit(gpu: GpuFacts, expected: Expected) -> Finding | None:
@@ -200,6 +211,7 @@ def _processes(gpu: GpuFacts) -> Finding | None:
 
 
 TELEMETRY = ("gpu_power_w", "gpu_energy_j", "gpu_temp_c", "sm_clock_mhz", "gpu_util")
+"""Metrics of the sampler that the check tries to read."""
 
 
 def _telemetry(facts: NodeFacts) -> Check:
@@ -228,7 +240,7 @@ def _xids(facts: NodeFacts) -> Check:
 
 
 def check_host(facts: NodeFacts, expected: Expected) -> list[Check]:
-    """Return the checks of a node that are not about its GPUs."""
+    """Return the checks of a node's driver, libraries, network ports, sensors and memory limits."""
     return [
         _driver(facts),
         _collective_library(facts, expected),
@@ -245,19 +257,20 @@ def _driver(facts: NodeFacts) -> Check:
         return Check("driver", "skipped", "no GPU driver answered")
     versions = facts.versions
     found = f"{facts.vendor} {versions.get('driver', 'of unknown version')}"
-    has, needs = versions.get("cuda driver"), versions.get("cuda of torch")
-    if has and needs and _major(has) < _major(needs):
+    cuda, torch_cuda = versions.get("cuda driver"), versions.get("cuda of torch")
+    if cuda and torch_cuda and _major(cuda) < _major(torch_cuda):
         advice = "update the driver, or take a torch built for its CUDA"
-        return Check("driver", "fail", f"{found} for CUDA {has}", f"CUDA {needs}, as torch has", advice)
+        return Check("driver", "fail", f"{found} for CUDA {cuda}", f"CUDA {torch_cuda}, as torch has", advice)
     built_for = {"nvidia": "cuda of torch", "amd": "rocm of torch"}[facts.vendor]
     if "torch" in versions and built_for not in versions:
         advice = f"install the environment of envs/ for {facts.vendor}"
         return Check("driver", "fail", f"{found}, torch {versions['torch']} is built for neither", "", advice)
-    return Check("driver", "ok", f"{found}{f', CUDA {has}' if has else ''}")
+    return Check("driver", "ok", f"{found}{f', CUDA {cuda}' if cuda else ''}")
 
 
 def _major(version: str) -> int:
-    # Within a major version, newer minor versions run on older drivers. Source: CUDA Compatibility, "Minor Version".
+    # Newer minor versions of CUDA run on older drivers of the same major version. Source: CUDA Compatibility,
+    # "Minor Version".
     return int(version.split(".")[0])
 
 
@@ -277,19 +290,19 @@ def _network(facts: NodeFacts, expected: Expected) -> Check:
     cluster = expected.cluster
     needed = int(cluster.nics_per_node.value) if cluster and cluster.nics_per_node else 0
     rate = cluster.nic_bandwidth.value if cluster and cluster.nic_bandwidth else 0.0
-    up = [port for port in facts.ports if port.state == "ACTIVE"]
+    active = [port for port in facts.ports if port.state == "ACTIVE"]
     described = f"{needed} active of {_gbit(rate)}, {expected.where}" if needed else ""
     if not facts.ports and not needed:
         return Check("network ports", "skipped", "no RDMA adapter")
     found = _ports(facts.ports) or "no RDMA adapter"
-    if len(up) < needed:
+    if len(active) < needed:
         advice = "look at cables and the subnet manager, or correct nics_per_node"
         return Check("network ports", "fail", found, described, advice)
-    slow = [port.name for port in up if port.bytes_per_s is not None and port.bytes_per_s < rate]
-    if len(up) - len(slow) < needed:
+    num_slow = sum(port.bytes_per_s is not None and port.bytes_per_s < rate for port in active)
+    if len(active) - num_slow < needed:
         advice = "a link trained at a lower rate: look at cables and switch ports, or correct nic_bandwidth"
         return Check("network ports", "fail", found, described, advice)
-    if len(up) > needed > 0:
+    if len(active) > needed > 0:
         advice = "correct nics_per_node, or name those to use in NCCL_IB_HCA"
         return Check("network ports", "warn", found, described, advice)
     return Check("network ports", "ok", found, described)
@@ -350,12 +363,12 @@ _NEED_TORCH = ("gpu count", "driver", "collective library")
 def check_briefly(
     device: str, sources: Sources | None = None, limits_w: Mapping[int, float] = MappingProxyType({})
 ) -> list[Check]:
-    """Return the checks of this node that reading alone can answer.
+    """Return the checks of this node that need no torch and no measurement.
 
     Args:
-        device: cpu, cuda or rocm: whose GPUs to look for.
-        sources: Where to read.
-        limits_w: Power limits that the run is to have, by GPU. Unit: W.
+        device: Kind of device, cpu, cuda or rocm, which decides whose GPUs to look for.
+        sources: Files and libraries to read from.
+        limits_w: Power limits by GPU that the run asks for. Unit: W.
     """
     facts = read_node(0, VENDORS[device], sources, with_torch=False)
     checks = check_node(facts, Expected(limits_w=limits_w))
@@ -363,9 +376,16 @@ def check_briefly(
 
 
 def main(out: Path, device: str, limits_w: str = "{}") -> None:
-    """Write name, status and finding of each check to `out`."""
-    kept, asked_w = ("name", "status", "found"), {int(gpu): own for gpu, own in json.loads(limits_w).items()}
-    write_json(out, [{key: asdict(check)[key] for key in kept} for check in check_briefly(device, limits_w=asked_w)])
+    """Write name, status and finding of each check.
+
+    Args:
+        out: File to write.
+        device: Kind of device: cpu, cuda or rocm.
+        limits_w: Power limits by GPU that the run asks for, as JSON. Unit: W.
+    """
+    asked_w = {int(gpu): limit_w for gpu, limit_w in json.loads(limits_w).items()}
+    keys = ("name", "status", "found")
+    write_json(out, [{key: asdict(check)[key] for key in keys} for check in check_briefly(device, limits_w=asked_w)])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Checks of all nodes together: agreement, clocks, shared folder, slow GPUs and slow links."""
+"""Checks across nodes: agreement, clocks, shared folder, slow GPUs and slow links."""
 
 import statistics
 from collections import defaultdict
@@ -19,6 +19,7 @@ _GPU_FACTS = {
     "pcie_generation": "PCIe generation",
     "num_links_up": "links up",
 }
+"""Facts that all GPUs should have in common, with their names in messages."""
 
 
 def check_agreement(nodes: Sequence[NodeFacts]) -> list[Check]:
@@ -26,17 +27,19 @@ def check_agreement(nodes: Sequence[NodeFacts]) -> list[Check]:
     if len(nodes) < 2 and not any(len(node.gpus) > 1 for node in nodes):
         return [Check("agreement", "skipped", "one node: nothing to compare", nodes=_hosts(nodes))]
     checks = [
-        _agreement("same versions", _odd_versions(nodes), "install the same environment and driver everywhere", nodes),
-        _agreement("same hosts", _odd_hosts(nodes), "exclude the odd one, or name a constraint", nodes),
+        _agreement(
+            "same versions", _version_differences(nodes), "install the same environment and driver everywhere", nodes
+        ),
+        _agreement("same hosts", _host_differences(nodes), "exclude the odd one, or name a constraint", nodes),
     ]
     if any(node.gpus for node in nodes):
         advice = "drain the odd one, or exclude it from the measurement"
-        checks.append(_agreement("same gpus", _odd_gpus(nodes), advice, nodes))
+        checks.append(_agreement("same gpus", _gpu_differences(nodes), advice, nodes))
     return checks
 
 
-def _agreement(name: str, odd: Iterable[str], advice: str, nodes: Sequence[NodeFacts]) -> Check:
-    text = "; ".join(odd)
+def _agreement(name: str, differences: Iterable[str], advice: str, nodes: Sequence[NodeFacts]) -> Check:
+    text = "; ".join(differences)
     if text:
         return Check(name, "warn", text, "the same everywhere", advice, _hosts(nodes))
     return Check(name, "ok", f"the same on {len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}", nodes=_hosts(nodes))
@@ -46,13 +49,13 @@ def _hosts(nodes: Sequence[NodeFacts]) -> tuple[str, ...]:
     return tuple(node.host for node in nodes)
 
 
-def _odd_versions(nodes: Sequence[NodeFacts]) -> list[str]:
+def _version_differences(nodes: Sequence[NodeFacts]) -> list[str]:
     names = dict.fromkeys(name for node in nodes for name in node.versions)
-    return _odd({name: {node.host: node.versions.get(name, "none") for node in nodes} for name in names})
+    return _differences({name: {node.host: node.versions.get(name, "none") for node in nodes} for name in names})
 
 
-def _odd_gpus(nodes: Sequence[NodeFacts]) -> list[str]:
-    return _odd(
+def _gpu_differences(nodes: Sequence[NodeFacts]) -> list[str]:
+    return _differences(
         {
             word: {
                 f"{node.host} gpu{gpu.index}": value
@@ -65,9 +68,9 @@ def _odd_gpus(nodes: Sequence[NodeFacts]) -> list[str]:
     )
 
 
-def _odd_hosts(nodes: Sequence[NodeFacts]) -> list[str]:
-    # Memory differs by what firmware keeps; to a GiB it is the same.
-    return _odd(
+def _host_differences(nodes: Sequence[NodeFacts]) -> list[str]:
+    # Firmware keeps a varying part of memory, so equal hosts only agree to a GiB.
+    return _differences(
         {
             "GPUs": {node.host: len(node.gpus) for node in nodes},
             "processors": {node.host: node.num_cores for node in nodes},
@@ -77,37 +80,43 @@ def _odd_hosts(nodes: Sequence[NodeFacts]) -> list[str]:
     )
 
 
-def _odd(values: dict[str, dict[str, object]]) -> list[str]:
-    """Return a sentence for each quantity that differs between places; values by quantity and place."""
+def _differences(values: dict[str, dict[str, object]]) -> list[str]:
+    """Return a sentence for each quantity that differs, with the owners of uncommon values.
+
+    Args:
+        values: Values by name of the quantity and by owner, a host or a GPU.
+    """
     sentences = []
-    for name, by_place in values.items():
-        if not by_place:
+    for name, by_owner in values.items():
+        if not by_owner:
             continue
-        common, others = odd_ones(by_place)
+        common, others = odd_ones(by_owner)
         if others:
-            shown = ", ".join(f"{place} has {value}" for place, value in others.items())
+            shown = ", ".join(f"{owner} has {value}" for owner, value in others.items())
             sentences.append(f"{name}: {shown}, most {common}")
     return sentences
 
 
 SLOW = 1.05
-"""GPUs of one type at one power limit differ by a few percent; beyond, the slowest holds up all. Assumed."""
+"""Time over the median above which a GPU counts as slow. GPUs of one type at one power limit differ by a few percent,
+and the slowest one delays all. Assumption."""
 VERY_SLOW = 1.2
-"""As much as a GPU that is throttled or has lost a link. Assumed."""
+"""Time over the median of a GPU that is throttled or has lost a link. Assumption."""
 LEAST_SHARE = 0.5
-"""Of the bandwidth of the description, in a large all-reduce: rings reach 0.7 to 0.95 of it, see
-`efficiency` in `config/collectives/links/`."""
+"""Least share of the described bandwidth in a large all-reduce. Rings reach 0.7 to 0.95 of it, see `efficiency` in
+`config/collectives/links/`."""
 LARGE_BYTES = 64 * MIB
+"""Size from which an all-reduce should reach that share. Unit: byte."""
 
 
 def check_gpu_speed(kernels: Sequence[KernelRow]) -> Check:
-    """Return the check that names GPUs slower than the median of all GPUs."""
+    """Return the check for GPUs slower than the median of all GPUs."""
     hosts = tuple(dict.fromkeys(row.host for row in kernels))
     if len({(row.host, row.device) for row in kernels}) < 2:
         return Check("gpu speed", "skipped", "nothing to compare", nodes=hosts)
     if not any(row.precision == "bf16" for row in kernels):
         return Check("gpu speed", "skipped", "processors share caches and clocks: no comparison", nodes=hosts)
-    slow = {name: ratio for name, ratio in _slowness(kernels).items() if ratio > SLOW}
+    slow = {name: ratio for name, ratio in _time_ratios(kernels).items() if ratio > SLOW}
     if not slow:
         return Check("gpu speed", "ok", f"all within {SLOW - 1:.0%} of the median", nodes=hosts)
     text = ", ".join(f"{name} takes {ratio:.2f} times the median" for name, ratio in slow.items())
@@ -116,17 +125,17 @@ def check_gpu_speed(kernels: Sequence[KernelRow]) -> Check:
     return Check("gpu speed", status, text, f"within {SLOW - 1:.0%}", advice, hosts)
 
 
-def _slowness(kernels: Sequence[KernelRow]) -> dict[str, float]:
-    """Return the time of each GPU over the median of all GPUs, the median over kernels."""
-    groups: dict[object, dict[str, float]] = defaultdict(dict)
+def _time_ratios(kernels: Sequence[KernelRow]) -> dict[str, float]:
+    """Return the time of each GPU over the median of all GPUs, as the median over kernels."""
+    times_of: dict[object, dict[str, float]] = defaultdict(dict)
     for row in kernels:
-        groups[row.cls, row.shape, row.num_bytes][f"{row.host} gpu{row.device}"] = row.time_s
-    ratios: dict[str, list[float]] = defaultdict(list)
-    for times in groups.values():
+        times_of[row.cls, row.shape, row.num_bytes][f"{row.host} gpu{row.device}"] = row.time_s
+    ratios_of: dict[str, list[float]] = defaultdict(list)
+    for times in times_of.values():
         median = statistics.median(times.values())
         for name, time_s in times.items():
-            ratios[name].append(time_s / median)
-    return {name: statistics.median(found) for name, found in ratios.items()}
+            ratios_of[name].append(time_s / median)
+    return {name: statistics.median(ratios) for name, ratios in ratios_of.items()}
 
 
 def check_fabric(collectives: Sequence[CollectiveRow], expected: Expected) -> list[Check]:
@@ -138,7 +147,7 @@ def check_fabric(collectives: Sequence[CollectiveRow], expected: Expected) -> li
 
 
 def _check_level(level: str, rows: Sequence[CollectiveRow], expected: Expected) -> Check:
-    # Groups of the network have members on other hosts than their first: so the check names no host.
+    # A group over the network spans hosts, so the check of that level names none.
     hosts = tuple(dict.fromkeys(row.host for row in rows)) if level == "node" else ()
     name = f"{level} bandwidth"
     reduces = [row for row in rows if row.kind == "all_reduce"]
@@ -151,7 +160,7 @@ def _check_level(level: str, rows: Sequence[CollectiveRow], expected: Expected) 
     if median / rates[slowest] > VERY_SLOW and expected.has_gpus:
         usual = f"{median / GIGA:.3g} GB/s as other nodes"
         return Check(name, "warn", text, usual, f"look at the links of {slowest}, or exclude it", hosts)
-    described = _described(level, expected)
+    described = _described_bandwidth(level, expected)
     if described is not None and largest >= LARGE_BYTES and rates[slowest] < LEAST_SHARE * described:
         wanted = f"{LEAST_SHARE:.0%} of {described / GIGA:.3g} GB/s, as described"
         advice = "look at links, adapters and NCCL's choice of them (NCCL_DEBUG=INFO), or correct the description"
@@ -163,33 +172,35 @@ def _bus_rate(row: CollectiveRow) -> float:
     return float(bus_factor(row.kind, row.num_gpus)) * row.num_bytes / row.time_s
 
 
-def _described(level: str, expected: Expected) -> float | None:
-    """Return the bandwidth described for a level, of a GPU or of a node's adapters; None where it is no yardstick."""
+def _described_bandwidth(level: str, expected: Expected) -> float | None:
+    """Return the described bandwidth of a GPU or of a node's adapters; None where it is no reference. Unit: byte/s."""
     cluster, gpu, link = expected.cluster, expected.gpu, expected.link
     if level == "network" and cluster and cluster.nics_per_node and cluster.nic_bandwidth:
         return cluster.nics_per_node.value * cluster.nic_bandwidth.value
-    # Where no switch joins the GPUs, no ring uses all links of a GPU.
+    # Without a switch between the GPUs, no ring uses all links of a GPU.
     if level == "node" and gpu and link and not (link.usable or link.package):
         return gpu.scale_up_bandwidth.value
     return None
 
 
 MOST_OFFSET_S = 0.01
-"""A tenth of the default period of telemetry: samples of two nodes would be put in the wrong order. Unit: s."""
+"""Largest clock offset between nodes: a tenth of the default period of telemetry. With larger offsets, samples of two
+nodes would be put in the wrong order. Unit: s."""
 SLOW_TO_SEE_S = 5.0
-"""The launch stage waits for files of other nodes; with this it still does well. Assumed. Unit: s."""
+"""Longest time until other nodes see a file with which the launch stage, which waits for files, works well. Assumption.
+Unit: s."""
 LEAST_FREE_BYTES = 10 * GIB
-"""Traces of one run of 32 GPUs take a gigabyte or so: assumed."""
+"""Least free space. Traces of one run of 32 GPUs take about a gigabyte. Assumption. Unit: byte."""
 LEAST_WRITE_BYTES_PER_S = 50 * MEGA
-"""Traces of 8 ranks, 100 MB each, would take 16 s and more: assumed."""
+"""Least rate of writing. At this rate traces of 8 ranks with 100 MB each take 16 s. Assumption. Unit: byte/s."""
 
 
 def check_together(reports: Sequence[Report], num_nodes: int) -> list[Check]:
-    """Return checks of all nodes together.
+    """Return the checks that need all nodes: reports, clocks and the shared folder.
 
     Args:
-        reports: Of the nodes that left one.
-        num_nodes: How many were asked.
+        reports: Reports of the nodes that left one.
+        num_nodes: Number of nodes that were asked for a report.
     """
     return [
         _reported(reports, num_nodes),
@@ -215,26 +226,27 @@ def _reported(reports: Sequence[Report], num_nodes: int) -> Check:
 
 
 def _clocks(reports: Sequence[Report]) -> Check:
-    met = [(report.facts.host, report.meeting) for report in reports if report.meeting is not None]
-    found = {
+    meetings = [(report.facts.host, report.meeting) for report in reports if report.meeting is not None]
+    offset_of = {
         host: (meeting.offset_s, meeting.uncertainty_s)
-        for host, meeting in met
+        for host, meeting in meetings
         if meeting.offset_s is not None and meeting.uncertainty_s is not None
     }
-    hosts = tuple(host for host, _ in met)
-    if not found:
+    hosts = tuple(host for host, _ in meetings)
+    if not offset_of:
         return Check("clocks", "skipped", "one node: nothing to compare", nodes=hosts)
     text = ", ".join(
-        f"{host} {offset * MS_PER_S:+.3f} ms (+-{doubt * MS_PER_S:.3f})" for host, (offset, doubt) in found.items()
+        f"{host} {offset * MS_PER_S:+.3f} ms (+-{uncertainty * MS_PER_S:.3f})"
+        for host, (offset, uncertainty) in offset_of.items()
     )
     text = f"against {hosts[0]}: {text}"
-    # 0 is node 0 itself. Only what is off beyond doubt counts.
-    offsets = [0.0, *(offset for offset, _ in found.values())]
-    doubt = max(doubt for _, doubt in found.values())
-    if max(offsets) - min(offsets) - doubt > MOST_OFFSET_S:
+    # The offset of node 0 is 0. Only offsets beyond the uncertainty count.
+    offsets = [0.0, *(offset for offset, _ in offset_of.values())]
+    most_uncertain = max(uncertainty for _, uncertainty in offset_of.values())
+    if max(offsets) - min(offsets) - most_uncertain > MOST_OFFSET_S:
         expected = f"within {MOST_OFFSET_S * MS_PER_S:.0f} ms"
         return Check("clocks", "warn", text, expected, "start chrony or PTP on all nodes", hosts)
-    if doubt > MOST_OFFSET_S:
+    if most_uncertain > MOST_OFFSET_S:
         return Check(
             "clocks", "warn", text, "uncertainty up to 10 ms", "the network between nodes is slow or busy", hosts
         )
@@ -242,14 +254,14 @@ def _clocks(reports: Sequence[Report]) -> Check:
 
 
 def _shared_folder(reports: Sequence[Report]) -> Check:
-    met = [(report.facts.host, report.meeting) for report in reports if report.meeting is not None]
-    hosts = tuple(host for host, _ in met)
-    visits = [(host, meeting) for host, meeting in met if meeting.offset_s is not None]
+    meetings = [(report.facts.host, report.meeting) for report in reports if report.meeting is not None]
+    hosts = tuple(host for host, _ in meetings)
+    visits = [(host, meeting) for host, meeting in meetings if meeting.offset_s is not None]
     if not visits:
         return Check("shared folder", "skipped", "one node: nothing to share", nodes=hosts)
-    blind = [host for host, meeting in visits if meeting.sees_after_s is None or meeting.is_seen_after_s is None]
-    if blind:
-        text = f"a file written on one of {hosts[0]} and {', '.join(blind)} is not seen on the other"
+    apart = [host for host, meeting in visits if meeting.sees_after_s is None or meeting.is_seen_after_s is None]
+    if apart:
+        text = f"a file written on one of {hosts[0]} and {', '.join(apart)} is not seen on the other"
         advice = "use a results folder on a shared file system"
         return Check("shared folder", "fail", text, "seen everywhere", advice, hosts)
     delays = [delay for _, meeting in visits for delay in (meeting.sees_after_s, meeting.is_seen_after_s)]

@@ -1,4 +1,4 @@
-"""Check of the configuration files of GPU types and clusters: which are there, and what a missing one costs."""
+"""Check of the configuration files of GPU types and clusters, and of what a missing file costs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +18,7 @@ from triplepoint.simulate.heat.parameters import read_heat
 from triplepoint.simulate.kernels.times import KernelModel
 from triplepoint.simulate.power.parameters import read_power
 
+# Notes on files.
 INFERRED = "of a relative, by peaks and memory bandwidth: intervals are wider"
 NO_KERNELS = "nothing is simulated or predicted"
 NO_POWER = "power, energy, temperature and clock columns stay empty"
@@ -28,14 +29,14 @@ NO_GPU = "cpu: runs are launched, not simulated"
 
 @dataclass(frozen=True)
 class FileCheck:
-    """The state of one file of a GPU type or a cluster.
+    """State of one file of a GPU type or a cluster.
 
     Attributes:
         name: GPU type or cluster, such as `gpu h200`.
-        part: What the file describes.
-        file: Path; of the file that should name it where none is named.
-        status: ok; missing, which is allowed and costs what `note` says; broken, which ends a command with `note`.
-        note: Empty where all is well.
+        part: Part of the description that the file holds.
+        file: Path of the file, or of the file that should name it.
+        status: ok; missing, which is allowed at the cost in `note`; broken, which makes a command fail with `note`.
+        note: Cost or error; empty where there is none.
     """
 
     name: str
@@ -49,15 +50,17 @@ def check_files(names: Sequence[str], config: Path) -> list[FileCheck]:
     """Return the state of the files of GPU types and clusters.
 
     Args:
-        names: GPU types and clusters; all where there is none.
+        names: Names of GPU types and clusters; empty for all.
         config: Folder of the configuration.
 
     Raises:
-        UserError: If a name is neither, or there are no files.
+        UserError: If a name is neither a GPU type nor a cluster, or there are no files.
     """
     gpus, clusters = ([path.stem for path in sorted((config / kind).glob("*.yaml"))] for kind in ("gpus", "clusters"))
     if not gpus + clusters:
-        raise UserError(f"{config}: no GPU types and no clusters; is this the folder of the configuration?")
+        raise UserError(
+            f"{config}: no GPU types and no clusters in it; name Triplepoint's folder of configuration with --config"
+        )
     for name in names:
         if name not in gpus + clusters:
             raise UserError(f"{name}: neither a GPU type nor a cluster of {config}{nearest(name, gpus + clusters)}")
@@ -71,7 +74,7 @@ def check_files(names: Sequence[str], config: Path) -> list[FileCheck]:
 
 
 def as_table(checks: Sequence[FileCheck]) -> str:
-    """Return a line for each file, and a summary."""
+    """Return a line of text for each file, and a summary."""
     lines = []
     for check in checks:
         note = f": {check.note}" if check.note else ""
@@ -81,37 +84,38 @@ def as_table(checks: Sequence[FileCheck]) -> str:
 
 
 def gaps(names: Sequence[str], config: Path) -> list[str]:
-    """Return a line for what is not known of each GPU type and cluster: the parts, and what can do without them.
+    """Return a line of text on the missing files of each GPU type and cluster, with their cost.
 
     Args:
-        names: GPU types and clusters.
+        names: Names of GPU types and clusters.
         config: Folder of the configuration.
 
     Raises:
-        UserError: If a name is neither, or there are no files.
+        UserError: If a name is neither a GPU type nor a cluster, or there are no files.
     """
     checks = check_files(names, config) if names else []
     parts: dict[tuple[str, str], list[str]] = {}
     for check in checks:
-        if check.status == "missing" and check.part != "conditions":  # those of a cluster repeat what its GPU lacks
+        # Missing conditions of a cluster repeat the missing files of its GPU type.
+        if check.status == "missing" and check.part != "conditions":
             parts.setdefault((check.name, check.note.removeprefix("names no chassis: ")), []).append(check.part)
-    return [f"{name}: {', '.join(lacking)} unknown: {_costs(note)}" for (name, note), lacking in parts.items()]
+    return [f"{name}: {', '.join(missing)} unknown: {_cost(note)}" for (name, note), missing in parts.items()]
 
 
-def _costs(note: str) -> str:
-    """Return what a missing file costs, and what is there without it."""
-    without = {
-        NO_POWER: "where nothing is measured; time and memory are predicted",
+def _cost(note: str) -> str:
+    """Return the cost of a missing file, and what works without it."""
+    remarks = {
+        NO_POWER: " where nothing is measured; time and memory are predicted",
         NO_KERNELS: "; runs on it can be launched and measured",
     }
-    return f"{note} {without[note]}".replace(" ;", ";") if note in without else note
+    return note + remarks.get(note, "")
 
 
 def _check_gpu(name: str, catalogue: Catalogue) -> Iterator[FileCheck]:
     config, title = catalogue.folder, f"gpu {name}"
     file = config / "gpus" / f"{name}.yaml"
-    yield (described := _try(title, "gpu", file, lambda: catalogue.gpu(name)))
-    if described.status == "broken":
+    yield (check := _try(title, "gpu", file, lambda: catalogue.gpu(name)))
+    if check.status == "broken":
         return
     gpu = catalogue.gpu(name)
     link = config / "collectives" / "links" / f"{gpu.scale_up_link}.yaml"
@@ -124,18 +128,19 @@ def _check_gpu(name: str, catalogue: Catalogue) -> Iterator[FileCheck]:
     else:
         yield from _check_chassis(title, gpu, gpu.chassis, config)
     fitted = config / "calibration" / "fitted.yaml"
-    calibrated = _try(title, "calibration", fitted, lambda: Calibration.load(config))
-    gpus = {gpu.gpu for gpu in Calibration.load(config).fitted.gpus} if calibrated.status == "ok" else {name}
-    if not gpus & {name, gpu.kernels_of}:
-        calibrated = FileCheck(title, "calibration", str(fitted), "missing", NO_CALIBRATION)
-    yield calibrated
+    check = _try(title, "calibration", fitted, lambda: Calibration.load(config))
+    if check.status == "ok":
+        calibrated = {factor.gpu for factor in Calibration.load(config).fitted.gpus}
+        if not calibrated & {name, gpu.kernels_of}:
+            check = FileCheck(title, "calibration", str(fitted), "missing", NO_CALIBRATION)
+    yield check
 
 
 def _check_kernels(title: str, gpu: GpuConfig, config: Path) -> FileCheck:
-    own = config / "kernels" / f"{gpu.name}.yaml"
-    file = own if own.is_file() or gpu.kernels is None else own.with_stem(gpu.kernels.of)
+    own_file = config / "kernels" / f"{gpu.name}.yaml"
+    file = own_file if own_file.is_file() or gpu.kernels is None else own_file.with_stem(gpu.kernels.of)
     check = _optional(title, "kernels", file, lambda: KernelModel.load(gpu, config), NO_KERNELS)
-    return replace(check, note=INFERRED) if check.status == "ok" and file != own else check
+    return replace(check, note=INFERRED) if check.status == "ok" and file != own_file else check
 
 
 def _check_chassis(title: str, gpu: GpuConfig, chassis: str, config: Path) -> Iterator[FileCheck]:
@@ -147,8 +152,8 @@ def _check_chassis(title: str, gpu: GpuConfig, chassis: str, config: Path) -> It
 def _check_cluster(name: str, catalogue: Catalogue) -> Iterator[FileCheck]:
     config, title = catalogue.folder, f"cluster {name}"
     file = config / "clusters" / f"{name}.yaml"
-    yield (described := _try(title, "cluster", file, lambda: catalogue.gpu_of(catalogue.cluster(name))))
-    if described.status == "broken":
+    yield (check := _try(title, "cluster", file, lambda: catalogue.gpu_of(catalogue.cluster(name))))
+    if check.status == "broken":
         return
     cluster = catalogue.cluster(name)
     gpu = catalogue.gpu_of(cluster)
@@ -171,14 +176,14 @@ def _check_cluster(name: str, catalogue: Catalogue) -> Iterator[FileCheck]:
 
 
 def _check_heat(gpu: GpuConfig, config: Path) -> None:
-    """Check cooling and sensors of a GPU type. Raises `UserError` if the file is wrong."""
+    """Check cooling and sensors of a GPU type. Raises `UserError` if the file is invalid."""
     die = read_heat(gpu.name, config).sensors.power_die
     if die >= gpu.gpus_per_package:
         raise UserError(f"sensors.power_die is {die}, gpus_per_package of {gpu.name} is {gpu.gpus_per_package}")
 
 
 def _check_conditions(cluster: ClusterConfig, gpu: GpuConfig, config: Path) -> None:
-    """Check what the conditions of a cluster ask of a GPU type. Raises `UserError` if it cannot have it."""
+    """Check the conditions of a cluster. Raises `UserError` if its GPU type does not allow them."""
     conditions = cluster.conditions
     airflow_of(conditions.airflow, gpu, cluster.gpus_per_node, config)
     power_of(conditions, gpu, config)
@@ -186,11 +191,12 @@ def _check_conditions(cluster: ClusterConfig, gpu: GpuConfig, config: Path) -> N
 
 
 def _optional(title: str, part: str, file: Path, read: Callable[[], object], cost: str) -> FileCheck:
+    """Return the state of a file that may be missing at a cost."""
     return _try(title, part, file, read) if file.exists() else FileCheck(title, part, str(file), "missing", cost)
 
 
 def _try(title: str, part: str, file: Path, read: Callable[[], object]) -> FileCheck:
-    """Return whether a file is there and can be used."""
+    """Return the state of a file, which is broken if `read` raises `UserError`."""
     try:
         read()
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Diagnosis: the checks made from the files the probes left, as tables, text for a terminal and JSON."""
+"""Diagnosis from the files of the probes: the checks, as text for a terminal and as JSON, and measured tables."""
 
 import csv
 import io
@@ -22,13 +22,13 @@ _ADVICE = "start the check again"
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All checks of some nodes, and what they were made from.
+    """Checks of nodes, with the data that they were made from.
 
     Attributes:
-        checks: Checks, one for those that nodes share.
-        reports: What each node found, by its number.
-        collectives: What was measured of the fabric.
-        kernels: What was measured of devices.
+        checks: Checks, where equal checks of several nodes are one.
+        reports: Reports of the nodes, in the order of their numbers.
+        collectives: Measured collectives.
+        kernels: Measured kernels.
     """
 
     checks: list[Check]
@@ -38,17 +38,17 @@ class Diagnosis:
 
     @property
     def has_failed(self) -> bool:
-        """Whether measuring here would fail or be wrong."""
+        """Whether measurements on these nodes would fail or be wrong."""
         return any(check.status == "fail" for check in self.checks)
 
 
 def diagnose(folder: Path, num_nodes: int, expected: Expected) -> Diagnosis:
-    """Return the checks made from the files of the probes.
+    """Make the checks from the files of the probes.
 
     Args:
-        folder: Folder of the check.
-        num_nodes: Nodes that were asked.
-        expected: What they should be like.
+        folder: Folder of the probes.
+        num_nodes: Number of nodes that were asked for a report.
+        expected: Expected state of the nodes.
     """
     reports = [read_json(Report, path, _ADVICE) for path in folder.glob("node*.json")]
     reports.sort(key=lambda report: report.facts.node)
@@ -67,7 +67,15 @@ def diagnose(folder: Path, num_nodes: int, expected: Expected) -> Diagnosis:
 
 
 def write_tables(diagnosis: Diagnosis, folder: Path, cluster: str, expected: Expected, source: str) -> list[Path]:
-    """Write what was measured as tables to calibrate from, and return their paths; none where nothing was."""
+    """Write the tables for `triplepoint calibrate`, and return their paths; empty where nothing was measured.
+
+    Args:
+        diagnosis: Diagnosis with the measurements.
+        folder: Folder to write to.
+        cluster: Name of the cluster or host.
+        expected: Expected state of the nodes, which names the GPU type.
+        source: Short name of the measurement.
+    """
     tables: list[Path] = []
     if diagnosis.collectives:
         tables.append(folder / "collectives.csv")
@@ -88,9 +96,9 @@ def write_collectives(rows: Sequence[CollectiveRow], cluster: str, source: str, 
 
     Args:
         rows: Measured collectives.
-        cluster: Name of the cluster; with the level it names the fabric.
+        cluster: Name of the cluster. The name of a fabric is that of the cluster and the level.
         source: Short name of the measurement.
-        path: The file.
+        path: File to write.
     """
     ordered = sorted(rows, key=lambda row: (row.level, row.num_gpus, row.kind, row.num_bytes, row.host))
     cells = [
@@ -107,9 +115,9 @@ def write_kernels(rows: Sequence[KernelRow], gpu: str, library: str, source: str
     Args:
         rows: Measured kernels.
         gpu: GPU type; cpu without one.
-        library: Library behind the GEMMs.
+        library: Library of the GEMMs.
         source: Short name of the measurement.
-        path: The file.
+        path: File to write.
     """
     cells = [
         {"gpu": gpu, "library": library, "cls": row.cls, "kind": "forward", "precision": row.precision,
@@ -134,7 +142,7 @@ _INDENT = " " * 29
 
 
 def as_text(diagnosis: Diagnosis) -> str:
-    """Return a line for each check, with what is expected and what to do where it is not well."""
+    """Return a line of text for each check, with the expected state and the remedy where it warns or failed."""
     num_nodes = len(diagnosis.reports)
     counts = {
         status: sum(check.status == status for check in diagnosis.checks) for status in ("fail", "warn", "skipped")
@@ -159,11 +167,11 @@ def _wrapped(text: str) -> str:
 
 
 def as_json(diagnosis: Diagnosis, name: str, checked_at: str) -> dict[str, Any]:
-    """Return everything that was found, as plain data.
+    """Return a diagnosis as plain data.
 
     Args:
-        diagnosis: What to show.
-        name: Cluster, or host.
+        diagnosis: The diagnosis.
+        name: Name of the cluster or host.
         checked_at: Time of the check, UTC, ISO 8601.
     """
     return {

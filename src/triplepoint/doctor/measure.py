@@ -1,8 +1,8 @@
-"""Short measurements of collectives and kernels, as rows of the tables that the simulator is calibrated from.
+"""Short measurements of collectives and kernels, as rows of the tables that the simulator is calibrated with.
 
-Each rank runs `python -m triplepoint.doctor.measure FOLDER cpu|gpu SECONDS LARGEST`. Collectives are timed over
-sizes, all groups of one size at once, as a training step has them. GEMMs and copies are timed on each device: a
-slow one stands out among its peers.
+Each rank runs `python -m triplepoint.doctor.measure FOLDER cpu|gpu SECONDS LARGEST`. Collectives are timed over sizes,
+with all groups of one size at once, as in a training step. GEMMs and copies are timed on each device, to detect slow
+devices.
 """
 
 import math
@@ -24,25 +24,27 @@ from triplepoint.units import KIB, MIB
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 SIZES = tuple(KIB << (2 * power) for power in range(10))
-"""1 KiB to 256 MiB, each four times the last. Unit: byte."""
+"""Sizes from 1 KiB to 256 MiB, each four times the previous one. Unit: byte."""
 LARGEST = 256 * MIB
+"""Largest size. Unit: byte."""
 ELEMENT_BYTES = 4
 MOST_RUNS = 200
+"""Most repetitions of one size."""
 TARGET_S = 0.05
-"""How long one size is repeated: long against the clock, short against the budget."""
+"""Time to repeat one size: long against the resolution of the clock, short against the budget. Unit: s."""
 
 
 class CollectiveRow(Strict):
-    """One collective of one group, as its slowest rank saw it."""
+    """One collective of one group, timed by its slowest rank."""
 
     level: str
-    """node, for a group within a node, or network."""
+    """`node` for a group within a node, else `network`."""
     kind: str
-    """Of the collective."""
+    """Kind of the collective."""
     num_gpus: int
     """Size of the group."""
     num_bytes: int
-    """Size as nccl-tests counts it. Unit: byte."""
+    """Size of the collective as in nccl-tests. Unit: byte."""
     time_s: float
     """Time of one run. Unit: s."""
     host: str
@@ -53,7 +55,7 @@ class KernelRow(Strict):
     """One kernel on one device."""
 
     cls: str
-    """Class of kernel: gemm, or copy."""
+    """Class of the kernel: gemm or copy."""
     precision: str
     """Number format."""
     shape: tuple[int, ...]
@@ -71,25 +73,25 @@ class KernelRow(Strict):
 
 
 class RankRows(Strict):
-    """What one rank measured: the content of `rank<R>.json`."""
+    """Measurements of one rank: the content of `rank<R>.json`."""
 
     rank: int
-    """Rank."""
+    """The rank."""
     collectives: tuple[CollectiveRow, ...]
-    """Of the groups it is first in."""
+    """Collectives of the groups whose first rank it is."""
     kernels: tuple[KernelRow, ...]
-    """On its device."""
+    """Kernels on its device."""
 
 
 @dataclass(frozen=True)
 class Team:
-    """One rank's view of the groups of one size.
+    """The process group of a rank among the groups of one size.
 
     Attributes:
-        group: Process group this rank is in.
-        ranks: Its ranks.
-        level: node or network.
-        device: Where buffers are.
+        group: Process group.
+        ranks: Ranks of the group.
+        level: `node` or `network`.
+        device: Device of the buffers.
         wait: Waits for the device.
     """
 
@@ -101,14 +103,14 @@ class Team:
 
 
 def group_sizes(world_size: int, ranks_per_node: int) -> list[int]:
-    """Return the sizes of groups to measure: two and all GPUs of a node, two and all nodes; each fills the world."""
+    """Return the group sizes to measure, which divide the world: two GPUs, a node, two nodes and all nodes."""
     num_nodes = world_size // ranks_per_node
     sizes = {2, ranks_per_node, 2 * ranks_per_node, world_size} if num_nodes > 1 else {2, world_size}
     return sorted(size for size in sizes if size > 1 and world_size % size == 0)
 
 
 def make_teams(world_size: int, ranks_per_node: int, device: Any, wait: Callable[[], None]) -> list[Team]:
-    """Return this rank's team for each size of group; every rank calls this, in the same order."""
+    """Create the process groups of every size and return those of this rank; all ranks must call this together."""
     import torch.distributed as dist
 
     rank, teams = dist.get_rank(), []
@@ -123,11 +125,11 @@ def make_teams(world_size: int, ranks_per_node: int, device: Any, wait: Callable
 
 
 def time_collectives(team: Team, budget_s: float, most_bytes: int = LARGEST) -> list[CollectiveRow]:
-    """Return the time of every kind and size that the budget has room for; the same on all ranks of the team.
+    """Time collectives of every kind, from small to large sizes as far as the budget allows.
 
     Args:
-        team: The groups.
-        budget_s: Time for all of it; a size that begins within it is finished. Unit: s.
+        team: Process group of this rank. All its ranks return the same rows.
+        budget_s: Time for all kinds. A size that starts within the budget is finished. Unit: s.
         most_bytes: Largest size of a collective. Unit: byte.
     """
     import torch.distributed as dist
@@ -141,7 +143,7 @@ def time_collectives(team: Team, budget_s: float, most_bytes: int = LARGEST) -> 
                 break
             time_s = _time_one(_make(kind, num_bytes, team), team)
             rows.append(CollectiveRow(
-                level=team.level, kind=kind, num_gpus=len(team.ranks), num_bytes=_whole(num_bytes, len(team.ranks)),
+                level=team.level, kind=kind, num_gpus=len(team.ranks), num_bytes=_even_size(num_bytes, len(team.ranks)),
                 time_s=time_s, host=socket.gethostname(),
             ))  # fmt: skip
         dist.barrier()
@@ -149,17 +151,18 @@ def time_collectives(team: Team, budget_s: float, most_bytes: int = LARGEST) -> 
 
 
 def _time_one(run: Callable[[], None], team: Team) -> float:
-    """Return how long one run takes on the slowest rank. Unit: s."""
+    """Return the time of one run on the slowest rank. Unit: s."""
     import torch.distributed as dist
 
-    first = _timed(run, 1, team)  # connections are made, buffers touched
-    first = min(first, _timed(run, 1, team))
-    num_runs = max(1, min(MOST_RUNS, round(TARGET_S / max(first, 1e-6))))
+    # The first run also opens connections and touches buffers.
+    warm_up_s = min(_time_runs(run, 1, team), _time_runs(run, 1, team))
+    num_runs = max(1, min(MOST_RUNS, round(TARGET_S / max(warm_up_s, 1e-6))))
     dist.barrier(group=team.group)
-    return _timed(run, num_runs, team)
+    return _time_runs(run, num_runs, team)
 
 
-def _timed(run: Callable[[], None], num_runs: int, team: Team) -> float:
+def _time_runs(run: Callable[[], None], num_runs: int, team: Team) -> float:
+    """Return the mean time of consecutive runs on the slowest rank. Unit: s."""
     team.wait()
     begin = time.monotonic()
     for _ in range(num_runs):
@@ -169,17 +172,17 @@ def _timed(run: Callable[[], None], num_runs: int, team: Team) -> float:
 
 
 def _slowest(seconds: float, team: Team) -> float:
-    """Return the largest of what the ranks of the team have. Unit: s."""
+    """Return the longest time among the ranks of the team. Unit: s."""
     import torch
     import torch.distributed as dist
 
-    found = torch.tensor([seconds], dtype=torch.float64, device=team.device)
-    dist.all_reduce(found, op=dist.ReduceOp.MAX, group=team.group)
-    return float(found.item())
+    longest = torch.tensor([seconds], dtype=torch.float64, device=team.device)
+    dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=team.group)
+    return float(longest.item())
 
 
-def _whole(num_bytes: int, num_ranks: int) -> int:
-    """Return a size near `num_bytes` that can be cut into equal parts of whole elements. Unit: byte."""
+def _even_size(num_bytes: int, num_ranks: int) -> int:
+    """Return the size near `num_bytes` that splits into equal shards of whole elements. Unit: byte."""
     part = num_ranks * ELEMENT_BYTES
     return max(1, num_bytes // part) * part
 
@@ -190,7 +193,7 @@ def _make(kind: str, num_bytes: int, team: Team) -> Callable[[], None]:
     import torch.distributed as dist
 
     num_ranks, group = len(team.ranks), team.group
-    whole = torch.zeros(_whole(num_bytes, num_ranks) // ELEMENT_BYTES, dtype=torch.float32, device=team.device)
+    whole = torch.zeros(_even_size(num_bytes, num_ranks) // ELEMENT_BYTES, dtype=torch.float32, device=team.device)
     if kind == "all_reduce":
         return lambda: dist.all_reduce(whole, group=group)
     if kind == "all_to_all":
@@ -198,25 +201,25 @@ def _make(kind: str, num_bytes: int, team: Team) -> Callable[[], None]:
         return lambda: dist.all_to_all_single(out, whole, group=group)
     if kind == "send_recv":
         return _ring(whole, team)
-    part = torch.zeros(whole.numel() // num_ranks, dtype=torch.float32, device=team.device)
+    shard = torch.zeros(whole.numel() // num_ranks, dtype=torch.float32, device=team.device)
     if kind == "all_gather":
-        return lambda: dist.all_gather_into_tensor(whole, part, group=group)
-    return lambda: dist.reduce_scatter_tensor(part, whole, group=group)
+        return lambda: dist.all_gather_into_tensor(whole, shard, group=group)
+    return lambda: dist.reduce_scatter_tensor(shard, whole, group=group)
 
 
-def _ring(whole: Any, team: Team) -> Callable[[], None]:
-    """Return a function that sends a buffer to the next rank while receiving one from the last."""
+def _ring(outgoing: Any, team: Team) -> Callable[[], None]:
+    """Return a function that sends a buffer to the next rank and receives one from the previous rank."""
     import torch
     import torch.distributed as dist
 
-    here = team.ranks.index(dist.get_rank())
-    following, last = team.ranks[(here + 1) % len(team.ranks)], team.ranks[here - 1]
-    incoming = torch.empty_like(whole)
+    index = team.ranks.index(dist.get_rank())
+    next_rank, previous_rank = team.ranks[(index + 1) % len(team.ranks)], team.ranks[index - 1]
+    incoming = torch.empty_like(outgoing)
 
     def run() -> None:
         operations = [
-            dist.P2POp(dist.isend, whole, following, team.group),
-            dist.P2POp(dist.irecv, incoming, last, team.group),
+            dist.P2POp(dist.isend, outgoing, next_rank, team.group),
+            dist.P2POp(dist.irecv, incoming, previous_rank, team.group),
         ]
         for work in dist.batch_isend_irecv(operations):
             work.wait()
@@ -225,7 +228,9 @@ def _ring(whole: Any, team: Team) -> Callable[[], None]:
 
 
 KERNEL_TARGET_S = 0.05
+"""Time to repeat one kernel. Unit: s."""
 MOST_KERNEL_RUNS = 1000
+"""Most repetitions of one kernel."""
 
 GPU_SHAPES = (
     (1024, 1024, 1024),
@@ -237,23 +242,25 @@ GPU_SHAPES = (
     (8192, 1024, 8192),
     (512, 8192, 8192),
 )
-"""GEMMs (m, n, k) of training layers, small and large."""
+"""Shapes (m, n, k) of GEMMs of small and large training layers."""
 CPU_SHAPES = ((256, 256, 256), (512, 512, 512))
+"""Shapes (m, n, k) of GEMMs to time on processors."""
 
 GPU_COPIES = tuple(MIB << power for power in range(2, 11, 2))
-"""4 MiB to 1 GiB. Unit: byte."""
+"""Sizes of copies, 4 MiB to 1 GiB. Unit: byte."""
 CPU_COPIES = (4 * MIB, 16 * MIB)
+"""Sizes of copies on processors. Unit: byte."""
 
 BURN_IN_S = 1.0
-"""GEMMs before timing, so that clocks are those under load. Unit: s."""
+"""Time of GEMMs before the measurement, to reach the clocks under load. Unit: s."""
 
 
 def time_kernels(device: Any, index: int, wait: Callable[[], None]) -> list[KernelRow]:
-    """Return the time of GEMMs and copies on one device.
+    """Time GEMMs and copies on one device.
 
     Args:
-        device: The torch device.
-        index: Its number on this host.
+        device: Torch device.
+        index: Number of the device on this host.
         wait: Waits for the device.
     """
     import torch
@@ -272,7 +279,7 @@ def time_kernels(device: Any, index: int, wait: Callable[[], None]) -> list[Kern
 
 
 def _kernels(device: Any, dtype: Any, is_cpu: bool) -> Iterator[tuple[tuple[int, ...], float, Callable[[], object]]]:
-    """Return shape, bytes moved and a run of every kernel to time; a copy has no shape."""
+    """Yield shape, bytes moved and a function that runs it for every kernel; the shape of a copy is empty."""
     import torch
 
     for m, n, k in CPU_SHAPES if is_cpu else GPU_SHAPES:
@@ -287,16 +294,16 @@ def _kernels(device: Any, dtype: Any, is_cpu: bool) -> Iterator[tuple[tuple[int,
 def _burn_in(device: Any, dtype: Any, wait: Callable[[], None]) -> None:
     import torch
 
-    one = torch.randn(4096, 4096, device=device, dtype=dtype)
+    matrix = torch.randn(4096, 4096, device=device, dtype=dtype)
     begin = time.monotonic()
     while time.monotonic() - begin < BURN_IN_S:
         for _ in range(50):
-            one @ one
+            matrix @ matrix
         wait()
 
 
 def _time_kernel(run: Callable[[], object], wait: Callable[[], None]) -> float:
-    """Return how long one run takes when runs follow one another; the best of three rounds. Unit: s."""
+    """Return the mean time of consecutive runs, as the best of three rounds. Unit: s."""
     run()
     wait()
     begin = time.monotonic()
@@ -314,14 +321,15 @@ def _time_kernel(run: Callable[[], object], wait: Callable[[], None]) -> float:
 
 
 TIMEOUT_S = 300
+"""Time after which a collective counts as failed. Unit: s."""
 
 
 def main(folder: Path, is_gpu: bool, budget_s: float, most_bytes: int) -> None:
     """Measure and write `rank<R>.json`.
 
     Args:
-        folder: Where to write.
-        is_gpu: Whether to measure GPUs, over NCCL or RCCL; processors over gloo otherwise.
+        folder: Folder to write to.
+        is_gpu: Whether to measure GPUs over NCCL or RCCL, or else processors over gloo.
         budget_s: Time for the collectives. Unit: s.
         most_bytes: Largest size of a collective. Unit: byte.
     """
@@ -343,8 +351,8 @@ def main(folder: Path, is_gpu: bool, budget_s: float, most_bytes: int) -> None:
         rows = time_collectives(team, budget_s / len(teams), most_bytes)
         if rank == team.ranks[0]:
             collectives += rows
-    found = RankRows(rank=rank, collectives=tuple(collectives), kernels=tuple(kernels))
-    write_text(folder / f"rank{rank}.json", found.model_dump_json())
+    rank_rows = RankRows(rank=rank, collectives=tuple(collectives), kernels=tuple(kernels))
+    write_text(folder / f"rank{rank}.json", rank_rows.model_dump_json())
     dist.barrier()
     dist.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""Reads the facts of the node this runs on: GPUs, network ports, sensors, the kernel's log, versions, limits."""
+"""Facts of this node: GPUs, network ports, sensors, kernel log, versions and limits."""
 
 import contextlib
 import importlib
@@ -21,12 +21,13 @@ from triplepoint.telemetry.nvml_library import NvmlError
 from triplepoint.units import BITS_PER_BYTE, GIGA
 
 _XID = re.compile(r"NVRM: (Xid .*)")
-"""Source: NVIDIA, XID Errors, "Viewing Xid Error Messages"."""
+"""Line of the kernel log with a GPU error. Source: NVIDIA, XID Errors, "Viewing Xid Error Messages"."""
 _MOST_XIDS = 20
+"""Most errors that are kept."""
 
 
 def read_ports(sys: Path) -> tuple[PortFacts, ...]:
-    """Return every port of every RDMA adapter below `sys`, the folder `/sys`."""
+    """Read the ports of all RDMA adapters from `sys`, the folder `/sys`."""
     return tuple(_read_port(port) for port in sorted(sys.glob("class/infiniband/*/ports/*")))
 
 
@@ -42,13 +43,13 @@ def _read_port(port: Path) -> PortFacts:
 
 
 def _rate(text: str) -> float | None:
-    """Return a rate such as `100 Gb/sec (4X EDR)`. Unit: byte/s."""
-    found = re.match(r"([\d.]+) Gb/sec", text)
-    return float(found[1]) * GIGA / BITS_PER_BYTE if found else None
+    """Parse a rate such as `100 Gb/sec (4X EDR)`; None if it is none. Unit: byte/s."""
+    match = re.match(r"([\d.]+) Gb/sec", text)
+    return float(match[1]) * GIGA / BITS_PER_BYTE if match else None
 
 
 def read_sensors(sys: Path) -> dict[str, str]:
-    """Return the sensors of the host, each empty if it can be read and else the reason."""
+    """Return the reason by sensor of the host that it cannot be read; empty if it can."""
     powercap = sorted(sys.glob("class/powercap/intel-rapl:*/energy_uj"))
     hwmon = sorted(sys.glob("class/hwmon/hwmon*/temp*_input"))
     return {
@@ -58,6 +59,7 @@ def read_sensors(sys: Path) -> dict[str, str]:
 
 
 def _unreadable(path: Path) -> str:
+    """Return the reason that a file cannot be read; empty if it can."""
     try:
         path.read_bytes()
     except PermissionError:
@@ -68,10 +70,10 @@ def _unreadable(path: Path) -> str:
 
 
 def read_xids(kernel_log: Path) -> tuple[str, ...] | None:
-    """Return errors of NVIDIA GPUs in the kernel's log, the last of them; None if the log cannot be read.
+    """Return the last errors of NVIDIA GPUs in the kernel log; None if the log cannot be read.
 
     Args:
-        kernel_log: `/dev/kmsg`, one record a read.
+        kernel_log: `/dev/kmsg`, which returns one record per read.
     """
     try:
         log = os.open(kernel_log, os.O_RDONLY | os.O_NONBLOCK)
@@ -84,41 +86,44 @@ def read_xids(kernel_log: Path) -> tuple[str, ...] | None:
     finally:
         os.close(log)
     lines = text.splitlines()
-    return tuple(found[1].strip() for line in lines if (found := _XID.search(line)))[-_MOST_XIDS:]
+    return tuple(match[1].strip() for line in lines if (match := _XID.search(line)))[-_MOST_XIDS:]
 
 
 def _next_record(log: int) -> str:
-    """Return the next record of the kernel's log, empty at its end."""
+    """Return the next record of the kernel log; empty at its end."""
     while True:
         try:
             return os.read(log, 1 << 16).decode(errors="replace")
         except BlockingIOError:
             return ""
-        except BrokenPipeError:  # records were overwritten before they were read; the next read goes on after them
+        except BrokenPipeError:  # Unread records were overwritten; the next read continues after them.
             continue
 
 
 def read_torch() -> tuple[dict[str, str], int | None]:
-    """Return what torch was built for, the version of its collective library, and how many devices it sees."""
+    """Return the versions of torch's CUDA or ROCm and collective library, and the number of its devices.
+
+    Without torch there are no versions, and the number is None.
+    """
     try:
         import torch
     except ImportError:
         return {}, None
-    found: dict[str, str] = {}
+    torch_versions: dict[str, str] = {}
     built: Any = torch.version
     if built.cuda:
-        found["cuda of torch"] = built.cuda
+        torch_versions["cuda of torch"] = built.cuda
     if built.hip:
-        found["rocm of torch"] = built.hip
+        torch_versions["rocm of torch"] = built.hip
     if torch.distributed.is_available() and torch.distributed.is_nccl_available():
-        # RCCL answers to NCCL's name.
+        # Torch for ROCm calls RCCL by the name of NCCL.
         name = "rccl" if built.hip else "nccl"
-        found[name] = ".".join(map(str, torch.cuda.nccl.version()))
-    return found, torch.cuda.device_count()
+        torch_versions[name] = ".".join(map(str, torch.cuda.nccl.version()))
+    return torch_versions, torch.cuda.device_count()
 
 
 def read_limits() -> dict[str, int | None]:
-    """Return memory limits that collective libraries run into, as fields of `NodeFacts`."""
+    """Return the memory limits that matter to collective libraries, as fields of `NodeFacts`."""
     shm: int | None = None
     with contextlib.suppress(OSError):
         file_system = os.statvfs("/dev/shm")
@@ -136,18 +141,19 @@ def _line(path: Path) -> str:
 
 Vendor = Literal["nvidia", "amd", "none"]
 SYSFS_VARIABLE = "TRIPLEPOINT_SYSFS"
-"""Environment variable that names another folder than `/sys`, as for the sampler."""
+"""Environment variable with a folder to read instead of `/sys`, as for the sampler."""
 
 Gpus = tuple[list[GpuFacts], dict[str, str]]
+"""Facts of GPUs, and versions of driver and libraries."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where facts are read from; tests put their own in place.
+    """Files and libraries that facts are read from, which tests replace.
 
     Attributes:
         sys: The folder `/sys`.
-        kernel_log: The kernel's log.
+        kernel_log: The kernel log.
         load: Imports a device library by name.
     """
 
@@ -162,13 +168,13 @@ def read_node(
     sources: Sources | None = None,
     with_torch: bool = True,
 ) -> NodeFacts:
-    """Return the facts of this node.
+    """Read the facts of this node.
 
     Args:
-        node: Its number in the job.
-        vendors: Whose GPUs to look for.
-        sources: Where to read.
-        with_torch: Whether to ask torch, which takes seconds.
+        node: Number of the node in the job.
+        vendors: Vendors whose GPUs to look for.
+        sources: Files and libraries to read from. Default: those of the system.
+        with_torch: Whether to import torch, which takes seconds.
     """
     sources = sources or Sources()
     vendor, (gpus, driver), problem = _read_gpus(vendors, sources)
@@ -191,7 +197,7 @@ def read_node(
 
 
 def _read_gpus(vendors: tuple[Vendor, ...], sources: Sources) -> tuple[Vendor, Gpus, str]:
-    """Return whose GPUs answered, the GPUs, and why none did."""
+    """Return the vendor whose driver answered, its GPUs, and the reason that none answered."""
     problems = [] if vendors else ["not looked for: the cluster is one of processors"]
     for vendor in vendors:
         gpus = _read_nvidia() if vendor == "nvidia" else _read_amd(sources)
@@ -202,6 +208,7 @@ def _read_gpus(vendors: tuple[Vendor, ...], sources: Sources) -> tuple[Vendor, G
 
 
 def _read_nvidia() -> Gpus | str:
+    """Return the NVIDIA GPUs, or the reason that there are none."""
     try:
         return read_nvidia()
     except OSError:
@@ -211,7 +218,8 @@ def _read_nvidia() -> Gpus | str:
 
 
 def _read_amd(sources: Sources) -> Gpus | str:
-    # Without ROCm, importing amdsmi prints on stdout and raises KeyError.
+    """Return the AMD GPUs, or the reason that there are none."""
+    # Without ROCm, importing amdsmi prints to stdout and raises KeyError.
     with contextlib.redirect_stdout(io.StringIO()):
         try:
             smi = sources.load("amdsmi")

@@ -1,6 +1,6 @@
-"""Measurements between nodes: clock offsets, and whether they share a folder, how soon, how fast and how full.
+"""Measurements between nodes: clock offsets, and visibility, write rate and free space of the shared folder.
 
-Node 0 serves, the others connect to it.
+Node 0 is the server, to which the other nodes connect.
 """
 
 import contextlib
@@ -19,17 +19,21 @@ from triplepoint.node_clock import TOKEN_BYTES, Clock, admits, answer_clock, mea
 from triplepoint.units import MIB
 
 POLL_S = 0.005
+"""Time between two looks at a file. Unit: s."""
 SHOWN_WITHIN_S = 90.0
-"""NFS keeps what it knows of a folder for up to 60 s by default (acdirmax). Source: nfs(5)."""
+"""Time to wait for a file of another node. NFS caches the content of a folder for up to 60 s by default (acdirmax).
+Source: nfs(5). Unit: s."""
 
 CHUNK_BYTES = 16 * MIB
+"""Data per write. Unit: byte."""
 MOST_BYTES = 256 * MIB
+"""Most data to write in a measurement. Unit: byte."""
 MOST_S = 5.0
-"""Writing is measured for no longer, nor with more data."""
+"""Longest measurement of the write rate. Unit: s."""
 
 
 def show(path: Path, text: str) -> None:
-    """Write a mark for other nodes to see."""
+    """Write a marker file for other nodes to see."""
     with path.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -37,10 +41,10 @@ def show(path: Path, text: str) -> None:
 
 
 def wait_until_shown(path: Path, text: str, patience_s: float = SHOWN_WITHIN_S) -> float | None:
-    """Return how long it takes until a mark can be read here, None if it never can. Unit: s."""
+    """Return the time until a marker file can be read here; None if it takes longer than `patience_s`. Unit: s."""
     begin = time.monotonic()
     while (waited := time.monotonic() - begin) < patience_s:
-        with contextlib.suppress(OSError):  # not there yet
+        with contextlib.suppress(OSError):  # The file is not visible yet.
             if path.read_text(encoding="utf-8") == text:
                 return waited
         time.sleep(POLL_S)
@@ -48,14 +52,14 @@ def wait_until_shown(path: Path, text: str, patience_s: float = SHOWN_WITHIN_S) 
 
 
 def write_rate(folder: Path, name: str) -> float:
-    """Return how fast this node writes to a folder, up to the disk and back. Unit: byte/s.
+    """Measure the rate at which this node writes to a folder, with a sync after each chunk. Unit: byte/s.
 
     Args:
         folder: The folder.
-        name: Of a scratch file, which is removed.
+        name: Name of a scratch file, which is removed.
 
     Raises:
-        OSError: From the file system.
+        OSError: If the file cannot be written.
     """
     chunk, written = os.urandom(CHUNK_BYTES), 0
     path = folder / name
@@ -72,53 +76,54 @@ def write_rate(folder: Path, name: str) -> float:
 
 
 def free_bytes(folder: Path) -> int:
-    """Return the space left for this user. Unit: byte."""
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
+    """Return the free space of a folder for this user. Unit: byte."""
+    stats = os.statvfs(folder)
+    return stats.f_bavail * stats.f_frsize
 
 
 PATIENCE_S = 120.0
-"""How long nodes wait for one another: they may start a minute apart."""
+"""Time that nodes wait for each other, as they may start a minute apart. Unit: s."""
 
 NUM_EXCHANGES = 200
-"""A few of as many meet no delay; on a quiet network they take 20 ms."""
+"""Exchanges of clock readings, so that a few meet no delay. On a quiet network they take 20 ms."""
 
 _LENGTH = struct.Struct("!I")
+"""Header of a message: its length."""
 
 
 class Meeting(Strict):
-    """What one node found out; the first five are None on node 0, against which they are measured."""
+    """Measurements of one node against node 0; those against itself are None on node 0."""
 
     node: int
-    """Number in the job."""
+    """Number of the node in the job."""
     offset_s: float | None = None
-    """How far its wall clock is ahead of node 0's. Unit: s."""
+    """Time by which its wall clock is ahead of that of node 0. Unit: s."""
     uncertainty_s: float | None = None
-    """How far off that may be. Unit: s."""
+    """Uncertainty of the offset on either side. Unit: s."""
     round_trip_s: float | None = None
-    """Quickest round trip to node 0, through Python and TCP. Unit: s."""
+    """Shortest round trip to node 0, through Python and TCP. Unit: s."""
     sees_after_s: float | None = None
-    """How long a file of node 0 took to be seen here; None if it never was. Unit: s."""
+    """Time until a file of node 0 was visible here; None if it never was. Unit: s."""
     is_seen_after_s: float | None = None
-    """How long a file of this node took to be seen on node 0; None if it never was. Unit: s."""
+    """Time until a file of this node was visible on node 0; None if it never was. Unit: s."""
     write_bytes_per_s: float
-    """Rate of writing to the folder, all nodes at once. Unit: byte/s."""
+    """Rate of writing to the folder while all nodes write. Unit: byte/s."""
     free_bytes: int
-    """Space left in the folder. Unit: byte."""
+    """Free space of the folder. Unit: byte."""
 
 
 def meet(folder: Path, node: int, num_nodes: int, address: str, clock: Clock = time.time_ns) -> Meeting:
-    """Take part in the meeting and return what this node found out.
+    """Measure together with the other nodes, and return the measurements of this node.
 
     Args:
         folder: Folder that all nodes should share.
         node: Number of this node.
-        num_nodes: How many there are.
-        address: Where this node can be reached.
+        num_nodes: Number of nodes.
+        address: Address of this node for the others.
         clock: Wall clock. Unit: ns.
 
     Raises:
-        OSError: If nodes cannot reach one another, or the folder cannot be written.
+        OSError: If nodes cannot reach each other, or the folder cannot be written.
     """
     if node == 0:
         return _serve(folder, num_nodes, address, clock)
@@ -129,6 +134,7 @@ def meet(folder: Path, node: int, num_nodes: int, address: str, clock: Clock = t
 
 
 def _serve(folder: Path, num_nodes: int, address: str, clock: Clock) -> Meeting:
+    """Run the meeting as node 0."""
     visitors = _visitors(folder, num_nodes - 1, address) if num_nodes > 1 else []
     try:
         for visitor in visitors:
@@ -145,16 +151,16 @@ def _serve(folder: Path, num_nodes: int, address: str, clock: Clock) -> Meeting:
 
 
 def _visitors(folder: Path, num: int, address: str) -> list[socket.socket]:
-    """Return the connections of the other nodes, which present the token that only this user can read."""
+    """Accept the connections of the other nodes, which present a token that only this user can read."""
     token = secrets.token_bytes(TOKEN_BYTES)
     visitors: list[socket.socket] = []
     with socket.create_server(("", 0), backlog=num) as listener:
         listener.settimeout(PATIENCE_S)
-        place = {"address": address, "port": listener.getsockname()[1], "token": token.hex()}
-        write_json(folder / "meeting.json", place, is_private=True)
+        invitation = {"address": address, "port": listener.getsockname()[1], "token": token.hex()}
+        write_json(folder / "meeting.json", invitation, is_private=True)
         while len(visitors) < num:
             visitor, _ = listener.accept()
-            with contextlib.suppress(OSError):  # a stranger that hung up or said nothing
+            with contextlib.suppress(OSError):  # A stranger closed the connection or sent nothing.
                 if admits(visitor, token):
                     visitor.settimeout(PATIENCE_S)
                     visitor.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -165,11 +171,11 @@ def _visitors(folder: Path, num: int, address: str) -> list[socket.socket]:
 
 
 def _attend(folder: Path, visitor: socket.socket, clock: Clock) -> None:
-    """Do one visitor's part at node 0; the steps are those of `_visit`."""
+    """Measure with one visitor as node 0, in the same steps as `_visit`."""
     _send(visitor, "begin")
     answer_clock(visitor, clock)
     node = _receive(visitor)
-    # It has looked for the mark, so that a file system that remembers absence is caught at it.
+    # The visitor has looked for the file before it exists, to detect a file system that caches its absence.
     show(folder / f"mark0-{node}", "node 0")
     _send(visitor, "written")
     _receive(visitor)
@@ -180,6 +186,7 @@ def _attend(folder: Path, visitor: socket.socket, clock: Clock) -> None:
 
 
 def _visit(folder: Path, node: int, server: socket.socket, clock: Clock) -> Meeting:
+    """Measure with node 0 as another node."""
     server.settimeout(PATIENCE_S)
     _receive(server)
     offset = measure_offset(server, clock, NUM_EXCHANGES)
@@ -208,19 +215,19 @@ def _visit(folder: Path, node: int, server: socket.socket, clock: Clock) -> Meet
 
 
 def await_address(path: Path) -> tuple[str, int]:
-    """Return host and port that node 0 wrote to a file.
+    """Wait for the file of node 0 with its address, and return host and port.
 
     Raises:
-        TimeoutError: If the file is not seen here.
+        TimeoutError: If the file does not become visible here.
     """
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         try:
-            place = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             time.sleep(POLL_S)
             continue
-        return place["address"], place["port"]
+        return content["address"], content["port"]
     raise TimeoutError(f"{path} of node 0 was not seen here within {PATIENCE_S:.0f} s")
 
 

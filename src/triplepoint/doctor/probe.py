@@ -1,6 +1,6 @@
-"""Probes of nodes: each reads its node's facts, measures with the other nodes, and leaves a report in one folder.
+"""Probes of nodes: each reads the facts of its node, measures with the other nodes, and writes a report.
 
-Probes run in this process on one machine, and through submitit on a cluster.
+On one machine the probe runs in this process, on a cluster probes run through submitit.
 """
 
 import contextlib
@@ -25,49 +25,50 @@ from triplepoint.files import private_folder, write_json, write_text
 from triplepoint.processes import die_with_parent, free_port
 
 MARGIN_S = 300.0
-"""Time of the ranks on top of their budget: starting torch, connecting, and finishing what they began. Unit: s."""
+"""Time of the ranks beyond their budget, to import torch, connect, and finish the last measurement. Unit: s."""
 
 JOB_POLL_S = 0.2
+"""Time between two looks at a job. Unit: s."""
 REPORT_S = 60.0
-"""How long reports may take to be seen here once the job has ended, see `file_lag_s` of a site. Unit: s."""
+"""Time until reports are visible here after the end of the job, see `file_lag_s` of a site. Unit: s."""
 SECONDS_PER_MINUTE = 60
 
 VENDORS: dict[str, tuple[Vendor, ...]] = {"cpu": (), "cuda": ("nvidia",), "rocm": ("amd",)}
-"""Whose GPUs to look for on a kind of device."""
+"""Vendors of GPUs by kind of device."""
 
 
 class ProbePlan(Strict):
     """Settings of the probes of all nodes: the content of `probe.json`."""
 
     num_nodes: int
-    """Nodes that take part."""
+    """Number of nodes."""
     device: Literal["cpu", "cuda", "rocm", "any"]
-    """What to look for and to measure on; any for what is there."""
+    """Kind of device to look for and to measure; `any` for the one of the node."""
     ranks_per_node: int
-    """Ranks of the measurement on each node; 0 for one on each GPU, or two where there is none."""
+    """Ranks of the measurement on each node; 0 for one per GPU, or two on a node without GPUs."""
     measure_s: float | None
-    """Time for the collectives; None to measure nothing. Unit: s."""
+    """Time for the collectives; None for no measurement. Unit: s."""
     most_bytes: int
     """Largest size of a collective. Unit: byte."""
 
 
 class Report(Strict):
-    """What one node found."""
+    """Report of one node."""
 
     facts: NodeFacts
-    """What was read."""
+    """Facts of the node."""
     meeting: Meeting | None
-    """What it found out with the others; None if it did not come to that."""
+    """Measurements with the other nodes; None if they failed."""
     problem: str
-    """What went wrong; empty if nothing."""
+    """Error of the probe; empty if there was none."""
 
 
 def run_probe(folder: Path, dies_with_parent: bool = True) -> None:
-    """Do this node's part and write `node<N>.json`: the task submitit runs on each node.
+    """Probe this node and write `node<N>.json`; the task of submitit on each node.
 
     Args:
-        folder: Folder of the check, holding `probe.json`, shared by all nodes.
-        dies_with_parent: Whether this process goes when the one that started it does.
+        folder: Folder of the probes with `probe.json`, shared by all nodes.
+        dies_with_parent: Whether this process ends with its parent.
     """
     if dies_with_parent:
         die_with_parent()
@@ -90,10 +91,10 @@ def _address(plan: ProbePlan) -> str:
 
 
 def _measure(folder: Path, plan: ProbePlan, facts: NodeFacts, budget_s: float) -> None:
-    """Run this node's ranks.
+    """Run the ranks of this node.
 
     Raises:
-        OSError: If one of them fails.
+        OSError: If a rank fails.
     """
     per_node = plan.ranks_per_node or len(facts.gpus) or 2
     address, port = _rendezvous(folder, facts.node, plan)
@@ -103,7 +104,7 @@ def _measure(folder: Path, plan: ProbePlan, facts: NodeFacts, budget_s: float) -
         "WORLD_SIZE": str(plan.num_nodes * per_node),
         "LOCAL_WORLD_SIZE": str(per_node),
         "OMP_NUM_THREADS": "1",
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as NVML counts, so that a slow GPU has the number of the other checks
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # The order of NVML, so that GPUs have the same numbers in all checks.
     }
     ranks = []
     for local in range(per_node):
@@ -117,7 +118,7 @@ def _measure(folder: Path, plan: ProbePlan, facts: NodeFacts, budget_s: float) -
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]], first: int, patience_s: float, folder: Path) -> None:
-    """Wait for ranks; end them all when one fails, since the others would wait for it for ever."""
+    """Wait for ranks, and end all of them when one fails, since the others would wait for it."""
     deadline = time.monotonic() + patience_s
     try:
         while True:
@@ -138,7 +139,7 @@ def _wait(ranks: list[subprocess.Popen[bytes]], first: int, patience_s: float, f
 
 
 def _rendezvous(folder: Path, node: int, plan: ProbePlan) -> tuple[str, int]:
-    """Return where ranks meet: node 0 chooses, the others read its choice."""
+    """Return the address and port at which ranks connect, chosen by node 0 and read by the other nodes."""
     path = folder / "rendezvous.json"
     if node == 0:
         write_json(path, {"address": _address(plan), "port": free_port()})
@@ -149,13 +150,13 @@ Say = Callable[[str], None]
 
 
 def probe_nodes(folder: Path, plan: ProbePlan, cluster: ClusterConfig | None, say: Say) -> None:
-    """Have every node leave its report in `folder`.
+    """Probe all nodes, each of which writes its report to `folder`.
 
     Args:
         folder: Empty folder, shared by all nodes.
-        plan: What the probes do.
-        cluster: Where; None for this machine.
-        say: Told of progress.
+        plan: Settings of the probes.
+        cluster: Cluster to probe; None for this machine.
+        say: Called with a line of text on progress.
 
     Raises:
         UserError: If Slurm refuses the job.
@@ -177,11 +178,13 @@ def _submit(folder: Path, plan: ProbePlan, cluster: ClusterConfig) -> Any:
 
     options = gang_of(cluster.name, read_site())
     try:
-        # Named, not "auto": with srun on the PATH submitit would take Slurm for a run on this machine.
+        # With cluster="auto" submitit would use Slurm for this machine wherever srun is on the PATH.
         pickles = private_folder(folder / "submitit")
         executor = submitit.AutoExecutor(pickles, cluster=cluster.executor, slurm_python=options.python)
     except RuntimeError as error:
-        raise UserError(f"cluster {cluster.name} is reached through Slurm: {error}; go to its login node") from None
+        raise UserError(
+            f"cluster {cluster.name} is reached through Slurm: {error}; run this on its login node"
+        ) from None
     executor.update_parameters(**job_parameters(plan, cluster, options))
     try:
         return executor.submit(run_probe, folder)
@@ -191,11 +194,11 @@ def _submit(folder: Path, plan: ProbePlan, cluster: ClusterConfig) -> Any:
 
 
 def job_parameters(plan: ProbePlan, cluster: ClusterConfig, options: Gang) -> dict[str, Any]:
-    """Return what submitit is asked for.
+    """Return the parameters of the job for submitit.
 
     Args:
-        plan: What the probes do.
-        cluster: Where.
+        plan: Settings of the probes.
+        cluster: Cluster to probe.
         options: Slurm options of the site.
     """
     limit_s = 2 * MARGIN_S + (plan.measure_s or 0.0)
@@ -212,17 +215,17 @@ def job_parameters(plan: ProbePlan, cluster: ClusterConfig, options: Gang) -> di
 
 
 def _await_reports(folder: Path, num_nodes: int) -> None:
-    """Wait for the reports of all nodes, as long as a network file system may hide them."""
+    """Wait until the reports of all nodes are visible, which a network file system may delay."""
     deadline = time.monotonic() + REPORT_S
     while len(list(folder.glob("node*.json"))) < num_nodes and time.monotonic() < deadline:
         if not any((folder / "submitit").glob("*_result.pkl")):
-            return  # no task ended well: nothing is on its way
+            return  # No task succeeded, so no report will come.
         time.sleep(JOB_POLL_S)
 
 
 @contextlib.contextmanager
 def _ending(job: Any) -> Iterator[None]:
-    """Cancel the job when the block is left early."""
+    """Cancel the job when the block is left by an exception."""
     try:
         yield
     except BaseException:

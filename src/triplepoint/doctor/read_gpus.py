@@ -1,6 +1,6 @@
 """Facts of GPUs from their drivers: NVIDIA through NVML, AMD through amdsmi.
 
-Source: nvml.h (version 13), for the constants.
+Source of the constants: nvml.h (version 13).
 """
 
 import ctypes
@@ -15,23 +15,23 @@ Answer = TypeVar("Answer")
 
 
 class Questions:
-    """Questions to one GPU.
+    """Queries to one GPU, whose refusals are collected.
 
     Attributes:
-        refused: What was refused, each with the reason in the library's words.
+        refused: Reason by name of a refused query, in the words of the library.
     """
 
     def __init__(self, error: type[Exception]) -> None:
-        """Take exceptions of type `error` as refusals; others are bugs and pass."""
+        """Collect exceptions of type `error` as refusals; let all others pass."""
         self._error = error
         self.refused: dict[str, str] = {}
 
     def ask(self, name: str, question: Callable[[], Answer]) -> Answer | None:
-        """Return the answer, or None and remember why not.
+        """Return the answer to a query; None if it was refused.
 
         Args:
-            name: What is asked, a field of `GpuFacts` or a metric of telemetry.
-            question: Asks the library.
+            name: Field of `GpuFacts`, or metric of telemetry.
+            question: Calls the library.
         """
         try:
             return question()
@@ -46,7 +46,7 @@ _SLOWDOWNS = {
     "hardware thermal slowdown": 0x40,
     "software thermal slowdown": 0x20,
 }
-"""Bits of nvmlClocksEventReasons that are no part of normal work; idle, power cap and set clocks are."""
+"""Bits of nvmlClocksEventReasons that are abnormal, unlike idle, the power cap and application clocks."""
 _SM_CLOCK, _UNCORRECTED, _VOLATILE, _DOUBLE_BIT, _GPU_SENSOR = 1, 1, 0, 1, 0
 """NVML_CLOCK_SM, NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC,
 NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR, NVML_TEMPERATURE_GPU."""
@@ -56,11 +56,11 @@ _U64 = ctypes.c_ulonglong
 
 
 def read_nvidia() -> tuple[list[GpuFacts], dict[str, str]]:
-    """Return facts of every GPU, and the versions of driver, NVML and the CUDA the driver supports.
+    """Read facts of every NVIDIA GPU, and the versions of driver, NVML and the CUDA that the driver supports.
 
     Raises:
         OSError: If there is no driver.
-        NvmlError: If there is no access to it.
+        NvmlError: If the driver denies access.
     """
     nvml = Nvml()
     try:
@@ -78,18 +78,18 @@ def read_nvidia() -> tuple[list[GpuFacts], dict[str, str]]:
 def _read_nvidia_gpu(nvml: Nvml, index: int) -> GpuFacts:
     questions = Questions(NvmlError)
     gpu = questions.ask("gpu", lambda: nvml.device(index))
-    if gpu is None:  # fallen off the bus, say; the others still answer
+    if gpu is None:  # The GPU may have fallen off the bus, while others still answer.
         return GpuFacts(index=index, refused=questions.refused)
     facts: dict[str, Any] = {}
     for name, question in (_identity(nvml, gpu) | _limits(nvml, gpu) | _health(nvml, gpu)).items():
         facts[name] = questions.ask(name, question)
-    rows = questions.ask("num_remapped", lambda: _nvidia_repairs(nvml, gpu))
+    repairs = questions.ask("num_remapped", lambda: _nvidia_repairs(nvml, gpu))
     links = questions.ask("num_links", lambda: _nvidia_links(nvml, gpu))
     if links:
         facts["num_links"], facts["num_links_up"] = links
     for metric, question in _nvidia_telemetry(nvml, gpu).items():
         questions.ask(metric, question)
-    return GpuFacts(index=index, **facts, **(rows or {}), refused=questions.refused)
+    return GpuFacts(index=index, **facts, **(repairs or {}), refused=questions.refused)
 
 
 def _identity(nvml: Nvml, gpu: int) -> dict[str, Callable[[], Any]]:
@@ -118,10 +118,10 @@ def _limits(nvml: Nvml, gpu: int) -> dict[str, Callable[[], Any]]:
 
 
 def _health(nvml: Nvml, gpu: int) -> dict[str, Callable[[], Any]]:
-    two = (ctypes.c_uint, ctypes.c_uint)  # current and pending
+    current_and_pending = (ctypes.c_uint, ctypes.c_uint)
     errors = ("nvmlDeviceGetTotalEccErrors", gpu, _UNCORRECTED, _VOLATILE)
     return {
-        "has_ecc": lambda: bool(nvml.ask("nvmlDeviceGetEccMode", gpu, writes=two)[0]),
+        "has_ecc": lambda: bool(nvml.ask("nvmlDeviceGetEccMode", gpu, writes=current_and_pending)[0]),
         "num_uncorrected": lambda: nvml.ask(*errors, writes=[_U64])[0],
         "slowdowns": lambda: _slowdowns(nvml.ask("nvmlDeviceGetCurrentClocksThrottleReasons", gpu, writes=[_U64])[0]),
         "num_processes": lambda: nvml.count("nvmlDeviceGetComputeRunningProcesses_v3", gpu),
@@ -133,7 +133,7 @@ def _slowdowns(reasons: int) -> tuple[str, ...]:
 
 
 def _nvidia_repairs(nvml: Nvml, gpu: int) -> dict[str, Any]:
-    """Return what the row remapper says, or where there is none (before A100) the retired pages."""
+    """Return the repairs of memory: remapped rows, or retired pages on GPUs before A100."""
     try:
         _, uncorrected, is_pending, has_failed = nvml.ask("nvmlDeviceGetRemappedRows", gpu, writes=[ctypes.c_uint] * 4)
     except NvmlError as error:
@@ -151,9 +151,10 @@ def _nvidia_repairs(nvml: Nvml, gpu: int) -> dict[str, Any]:
 
 
 def _nvidia_links(nvml: Nvml, gpu: int) -> tuple[int, int]:
-    """Return how many NVLinks the GPU has, and how many are up; links it does not have are refused one by one."""
+    """Return the number of NVLinks of the GPU, and of those that are up."""
     states = []
     for link in range(_MOST_LINKS):
+        # NVML refuses each link that the GPU does not have.
         try:
             states += nvml.ask("nvmlDeviceGetNvLinkState", gpu, link)
         except NvmlError as error:
@@ -163,29 +164,30 @@ def _nvidia_links(nvml: Nvml, gpu: int) -> tuple[int, int]:
 
 
 def _nvidia_telemetry(nvml: Nvml, gpu: int) -> dict[str, Callable[[], Any]]:
-    two = [ctypes.c_uint * 2]  # of the GPU and of its memory
+    gpu_and_memory = [ctypes.c_uint * 2]
     return {
         "gpu_power_w": lambda: nvml.ask("nvmlDeviceGetPowerUsage", gpu),
         "gpu_energy_j": lambda: nvml.ask("nvmlDeviceGetTotalEnergyConsumption", gpu, writes=[_U64]),
         "gpu_temp_c": lambda: nvml.ask("nvmlDeviceGetTemperature", gpu, _GPU_SENSOR),
         "sm_clock_mhz": lambda: nvml.ask("nvmlDeviceGetClockInfo", gpu, _SM_CLOCK),
-        "gpu_util": lambda: nvml.ask("nvmlDeviceGetUtilizationRates", gpu, writes=two),
+        "gpu_util": lambda: nvml.ask("nvmlDeviceGetUtilizationRates", gpu, writes=gpu_and_memory),
     }
 
 
 _UNKNOWN = ("N/A", "")
+"""Texts of amdsmi for an unknown value."""
 _PCIE_GENERATIONS = {2500: 1, 5000: 2, 8000: 3, 16000: 4, 32000: 5, 64000: 6}
-"""Generation by transfer rate of a lane. Unit: MT/s. Source: PCI Express base specifications."""
+"""PCIe generation by transfer rate of a lane. Unit: MT/s. Source: PCI Express base specifications."""
 
 
 def read_amd(smi: Any) -> tuple[list[GpuFacts], dict[str, str]]:
-    """Return facts of every GPU, and the versions of the driver and of the library.
+    """Read facts of every AMD GPU, and the version of the driver.
 
     Args:
         smi: The module `amdsmi`.
 
     Raises:
-        smi.AmdSmiException: If there is no driver, or no access to it.
+        smi.AmdSmiException: If there is no driver, or it denies access.
     """
     smi.amdsmi_init()
     try:
@@ -200,15 +202,16 @@ def read_amd(smi: Any) -> tuple[list[GpuFacts], dict[str, str]]:
 
 def _read_amd_gpu(smi: Any, index: int, gpu: Any) -> GpuFacts:
     questions = Questions(smi.AmdSmiException)
-    found = {name: questions.ask(name, question) for name, question in _single(smi, gpu).items()}
-    for name, several in _several(smi, gpu).items():
-        found |= questions.ask(name, several) or {}
+    facts = {name: questions.ask(name, question) for name, question in _amd_facts(smi, gpu).items()}
+    for name, group_question in _amd_fact_groups(smi, gpu).items():
+        facts |= questions.ask(name, group_question) or {}
     for metric, question in _amd_telemetry(smi, gpu).items():
         questions.ask(metric, question)
-    return GpuFacts(index=index, **found, refused=questions.refused)
+    return GpuFacts(index=index, **facts, refused=questions.refused)
 
 
-def _single(smi: Any, gpu: Any) -> dict[str, Callable[[], Any]]:
+def _amd_facts(smi: Any, gpu: Any) -> dict[str, Callable[[], Any]]:
+    """Return the queries for single facts, by fact."""
     return {
         "product": lambda: str(smi.amdsmi_get_gpu_asic_info(gpu)["market_name"]),
         "uuid": lambda: str(smi.amdsmi_get_gpu_device_uuid(gpu)),
@@ -219,8 +222,8 @@ def _single(smi: Any, gpu: Any) -> dict[str, Callable[[], Any]]:
     }
 
 
-def _several(smi: Any, gpu: Any) -> dict[str, Callable[[], dict[str, Any]]]:
-    """Return questions whose answers fill several facts."""
+def _amd_fact_groups(smi: Any, gpu: Any) -> dict[str, Callable[[], dict[str, Any]]]:
+    """Return the queries that give several facts each, by one of the facts."""
     return {
         "power_limit_w": lambda: _power_limits(smi.amdsmi_get_power_cap_info(gpu)),
         "pcie_width": lambda: _pcie(smi.amdsmi_get_pcie_info(gpu)),
@@ -230,7 +233,10 @@ def _several(smi: Any, gpu: Any) -> dict[str, Callable[[], dict[str, Any]]]:
 
 
 def _power_limits(cap: Any) -> dict[str, Any]:
-    """Return the limits; amdsmi gives microwatts, and 0 on the second die of a package, which has no sensor."""
+    """Return the power limits, which amdsmi gives in microwatts.
+
+    There are none on the second die of a package, which has no sensor and gives 0.
+    """
     if not cap["power_cap"]:
         return {}
     return {"power_limit_w": cap["power_cap"] / MEGA, "default_power_limit_w": cap["default_power_cap"] / MEGA}
@@ -248,7 +254,7 @@ def _pcie(info: Any) -> dict[str, Any]:
 
 def _amd_links(status: Any) -> dict[str, Any]:
     states = status["status"]
-    # "X" is a link that the board does not use.
+    # State X is that of a link which the board does not use.
     used = [state for state in states if state in ("U", "D")]
     return {"num_links": len(used), "num_links_up": used.count("U")}
 

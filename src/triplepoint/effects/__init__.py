@@ -74,14 +74,14 @@ class Effect:
     @property
     def size(self) -> str:
         """The effect alone: '4.5 %' or '3.1 K'."""
-        return f"{digits(self.value * self._scale)} {'%' if self.is_relative else 'K'}"
+        return f"{digits(self.value * self.scale)} {self.unit}"
 
     @property
     def ends(self) -> str:
         """The interval alone, with the space before it: ' [2.1, 7.0]'; nothing where none is known."""
         if math.isnan(self.low):
             return ""
-        return f" [{digits(self.low * self._scale)}, {digits(self.high * self._scale)}]"
+        return f" [{digits(self.low * self.scale)}, {digits(self.high * self.scale)}]"
 
     @property
     def factor(self) -> str:
@@ -97,8 +97,14 @@ class Effect:
         return replace(self, value=-self.value, low=-self.high, high=-self.low)
 
     @property
-    def _scale(self) -> int:
+    def scale(self) -> int:
+        """What values are multiplied by where they are written."""
         return 100 if self.is_relative else 1
+
+    @property
+    def unit(self) -> str:
+        """Unit they are written in."""
+        return "%" if self.is_relative else "K"
 
     def turned(self) -> "Effect":
         """Return the effect of the way back."""
@@ -299,7 +305,8 @@ def _sigma(row: "Series[Any]", column: str, is_relative: bool, are_both_simulate
     if is_simulated:
         return abs(high - low) / (2 * Z90)
     num = _number(row, "num_measured_steps")
-    return MEAN_TO_SIGMA * abs(high - low) / _P10_TO_P90 / math.sqrt(num) if num > 0 else math.nan
+    # Equal steps show no spread: a sensor of whole degrees reads alike, and utilisation is one value a run.
+    return MEAN_TO_SIGMA * abs(high - low) / _P10_TO_P90 / math.sqrt(num) if num > 0 and high != low else math.nan
 
 
 def _number(row: "Series[Any]", column: str) -> float:

@@ -36,6 +36,12 @@ def spread(gpus: DataFrame, column: str) -> Effect | None:
     return over_settings(changes) if changes else None
 
 
+def spread_by_place(gpus: DataFrame, column: str) -> dict[str, Effect]:
+    """Return the same of each cluster that has such a run, by column `place`."""
+    found = {str(place): spread(own, column) for place, own in gpus.groupby("place", sort=False)}
+    return {place: apart for place, apart in found.items() if apart is not None}
+
+
 def rear_over_front(gpus: DataFrame, column: str = "gpu_temp_c") -> Effect | None:
     """Return by how much rear GPUs are hotter than those before them in the same lane.
 

@@ -25,8 +25,7 @@ def change_of_pairs(
     setting: str,
     values: tuple[Hashable, Hashable],
     asked: Mapping[str, str],
-    words: str,
-    more: Mapping[str, str] | None = None,
+    words: tuple[str, str],
 ) -> titles.Change:
     """Return what changing one setting does to some quantities, over all layouts that ran with both values.
 
@@ -35,15 +34,15 @@ def change_of_pairs(
         by: Columns that must be equal in a pair.
         setting: The column that changes.
         values: Its value before and afterwards.
-        asked: Columns and what they are called.
-        words: What is changed, such as 'On H200 instead of MI250'.
-        more: Columns that the report speaks of too, and what they are called.
+        asked: Columns and what they are called, the main one first; those that are not there are left out.
+        words: What is compared with, and what is changed to, such as 'MI250' and 'H200'.
     """
-    title, rest = (
-        {name: effects.pair_points(points, column, by, setting, *values) for column, name in columns.items()}
-        for columns in (asked, more or {})
-    )
-    return titles.Change(words, title, more=rest)
+    found = {
+        name: effects.pair_points(points, column, by, setting, *values)
+        for column, name in asked.items()
+        if column in points
+    }
+    return titles.Change(words[1], words[0], found)
 
 
 def answer_order(points: DataFrame, by: Sequence[str], setting: str, column: str = "tokens_per_s_per_gpu") -> str:
@@ -68,7 +67,7 @@ def answer_order(points: DataFrame, by: Sequence[str], setting: str, column: str
             tied += any(_is_tied(found, column) for _, found in compared.groupby(setting, sort=False))
     if not num:
         return ""
-    said = f"The fastest layout is the same in {same} of {counted(num, 'case')}"
+    said = f"the fastest layout is the same in {same} of {counted(num, 'case')}"
     return f"{said}, but tied with another in {tied}" if tied else said
 
 

@@ -35,32 +35,47 @@ def shares(traffic: DataFrame) -> DataFrame:
     return DataFrame(columns)
 
 
+def highest(points: DataFrame) -> dict[str, float]:
+    """Return the highest share of its capacity that any GPU or node uses of each link, 0-1; without unused links.
+
+    Args:
+        points: Rows of table `points` with the columns of `shares`.
+    """
+    done = points[points["status"] == Status.OK]
+    found = {link: float(done[f"{column(link)}_max"].max()) for link in NAMES if f"{column(link)}_max" in done}
+    return {link: value for link, value in found.items() if value > 0}
+
+
 def answer(points: DataFrame) -> str:
-    """Return how full each link gets, and what a larger micro-batch does to the fullest, as a title.
+    """Return how full the fullest link gets, and where, as a title.
+
+    Args:
+        points: Rows of table `points` with the columns of `shares` and `layout`.
+    """
+    found = highest(points)
+    if not found:
+        return "No traffic was counted"
+    link = max(found, key=lambda one: found[one])
+    of_it = points.sort_values(f"{column(link)}_max", ascending=False, kind="stable", na_position="last").iloc[0]
+    where = f"{of_it['model']} {of_it['layout']} at micro-batch {of_it['micro_batch_size']}"
+    return f"{NAMES[link]} is the fullest link: {where} uses {100 * found[link]:.0f} % of it"
+
+
+def changes(points: DataFrame) -> titles.Change | None:
+    """Return what a larger micro-batch does to the use of each link; None of one size alone.
 
     Args:
         points: Rows of table `points` with the columns of `shares`, `group` and `layout`.
     """
     done = points[points["status"] == Status.OK]
-    highest = {link: float(done[f"{column(link)}_max"].max()) for link in NAMES if f"{column(link)}_max" in done}
-    highest = {link: value for link, value in highest.items() if value > 0}
-    if not highest:
-        return "No traffic was counted"
-    fullest = max(highest, key=lambda link: highest[link])
-    of_it = done.sort_values(f"{column(fullest)}_max", ascending=False, kind="stable").iloc[0]
-    others = [f"{100 * value:.0f} % of {NAMES[link]}" for link, value in highest.items() if link != fullest]
-    said = (
-        f"At most {100 * highest[fullest]:.0f} % of {NAMES[fullest]} is used ({of_it['model']} {of_it['layout']}, "
-        f"micro-batch {of_it['micro_batch_size']})" + "".join(f", {other}" for other in others)
-    )
     sizes = sorted(done["micro_batch_size"].unique())
-    pairs = {size: _pairs(done, column(fullest), sizes[0], size) for size in sizes[1:]}
-    most = max((len(found) for found in pairs.values()), default=0)
+    found = {size: {link: _pairs(done, column(link), sizes[0], size) for link in highest(points)} for size in sizes[1:]}
+    counts = {size: max((len(pairs) for pairs in of_size.values()), default=0) for size, of_size in found.items()}
+    most = max(counts.values(), default=0)
     if not most:
-        return said
-    last = max(size for size, found in pairs.items() if 2 * len(found) >= most)
-    change = f"with micro-batch {last} instead of {sizes[0]}"
-    return f"{said}; {titles.Change(change, {f'use of {NAMES[fullest]}': pairs[last]}).title}"
+        return None
+    last = max(size for size, count in counts.items() if 2 * count >= most)
+    return titles.Change(f"micro-batch {last}", f"micro-batch {sizes[0]}", found[last])
 
 
 def _pairs(done: DataFrame, name: str, first: int, last: int) -> dict[tuple[Hashable, ...], effects.Effect]:

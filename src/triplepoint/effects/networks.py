@@ -7,10 +7,10 @@ from pandas import DataFrame, Series
 from triplepoint import effects
 from triplepoint.effects import titles
 from triplepoint.status import Status
-from triplepoint.units import counted
 
 _NAME = re.compile(r".+?-(?P<adapters>\d+)x(?P<gbit>\d+)$")
 SPEED = "tokens_per_s_per_gpu"
+_ASKED = {SPEED: "speed", "step_time_s": "step time", "gpu_energy_per_token_j": "energy per token"}
 
 
 def name_networks(clusters: Series) -> DataFrame:
@@ -38,15 +38,8 @@ def in_order(points: DataFrame) -> list[str]:
     return list(order["network"])
 
 
-def _fastest(points: DataFrame) -> str:
-    """Return the layout with the highest mean speed."""
-    return str(points.groupby("layout", sort=False)[SPEED].mean().idxmax())
-
-
-def answer(points: DataFrame) -> str:
-    """Return what the widest network does against the narrowest, and which layouts are fastest on both, as a title.
-
-    A model has one line where one layout is fastest on both, else a line for each.
+def answer(points: DataFrame) -> titles.Change | str:
+    """Return what the widest network does against the narrowest.
 
     Args:
         points: Rows of table `points` with columns `network`, `gbit_per_s` and `layout`.
@@ -55,19 +48,33 @@ def answer(points: DataFrame) -> str:
     names = in_order(done)
     if len(names) < 2:
         return "No two networks to compare"
-    first, last = names[0], names[-1]
-    found = list(effects.pair_points(done, SPEED, ["model", "layout"], "network", first, last).values())
-    lines = []
-    if found:
-        low, *_, high = sorted(1 + effect.value for effect in (*found, *found))
-        factor = f"{low:.3g}" if len(found) < 2 else f"{low:.3g} to {high:.3g}"
-        speed = f"training is {factor} times as fast ({counted(len(found), 'layout')})"
-        lines.append(f"With {last} instead of {first} Gb/s a node, {speed}")
+    found = {
+        name: effects.pair_points(done, column, ["model", "layout"], "network", names[0], names[-1])
+        for column, name in _ASKED.items()
+        if column in done
+    }
+    return titles.Change(f"training on {names[-1]} Gb/s a node", f"on {names[0]}", found)
+
+
+def range_of(change: titles.Change) -> str:
+    """Return from how many to how many times as fast layouts become, as the end of a title; '' of one layout."""
+    factors = sorted(1 + effect.value for effect in change.found["speed"].values())
+    return f" ({factors[0]:.3g} to {factors[-1]:.3g} times by layout)" if len(factors) > 1 else ""
+
+
+def fastest(points: DataFrame) -> dict[str, str]:
+    """Return which layout of each model is fastest on the narrowest and on the widest network, a line each.
+
+    Args:
+        points: As `answer` takes them.
+    """
+    done = points[(points["status"] == Status.OK) & points[SPEED].notna()]
+    names = in_order(done)
+    lines: dict[str, list[str]] = {}
     for model, members in done.groupby("model", sort=False):
-        ends = {name: members[members["network"] == name] for name in (first, last)}
-        best = {name: _fastest(here) for name, here in ends.items() if here["layout"].nunique() > 1}
-        said = {name: f"{model} with {name} Gb/s: {titles.answer_best(ends[name])}" for name in best}
-        if len(best) > 1 and best[first] == best[last]:
-            said = {last: f"{said[last]}; {best[last]} is fastest with {first} too"}
-        lines += said.values()
-    return "\n".join(lines)
+        for name in dict.fromkeys([names[0], names[-1]]):
+            ranking = titles.rank(members[members["network"] == name])
+            if ranking.lead is not None:
+                first = ranking.note.replace("\n", ", ")
+                lines.setdefault(str(model), []).append(f"{name}: {first}")
+    return {model: "\n".join(said) for model, said in lines.items()}

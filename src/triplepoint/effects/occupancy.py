@@ -37,23 +37,17 @@ def of_runs(classes: DataFrame) -> DataFrame:
 
 
 def answer(classes: DataFrame, names: Mapping[str, str]) -> str:
-    """Return the lowest and highest occupancy of runs, with their least and most occupied class, as a title.
+    """Return the lowest and highest occupancy of runs, as a title.
 
     Args:
         classes: As `by_class` returns them, at least one row.
         names: Name of each run.
     """
-    whole = of_runs(classes)["occupancy"]
-    ends = classes.groupby("run")["occupancy"].agg(["min", "max"])
-
-    def said(run: str) -> str:
-        low, high = 100 * ends.loc[run].astype(float)
-        return f"{100 * whole[run]:.0f} % in {names[run]} ({low:.0f} to {high:.0f} % by class)"
-
+    whole = 100 * of_runs(classes)["occupancy"]
     low, high = str(whole.idxmin()), str(whole.idxmax())
     if low == high:
-        return f"Kernels keep an occupancy of {said(low)}"
-    return f"Kernels keep an occupancy from {said(low)} to {said(high)}"
+        return f"Kernels keep an occupancy of {whole[low]:.0f} % in {names[low]}"
+    return f"Kernels keep an occupancy of {whole[low]:.0f} % in {names[low]} to {whole[high]:.0f} % in {names[high]}"
 
 
 def absent(points: DataFrame, kernels: DataFrame) -> str:

@@ -77,34 +77,36 @@ def of_stages(breakdown: DataFrame, by: Sequence[str] = ("run", "stage")) -> Dat
     return _without_small(means.drop(columns="num_ranks"), list(by), columns)
 
 
-def answer_stages(totals: DataFrame) -> str:
-    """Return how much stages differ, and what a larger micro-batch does to their kernel seconds, as a title.
+def spread_of_stages(totals: DataFrame) -> Series:
+    """Return by how much the busiest stage of each layout computes longer than the least busy one, a ratio less 1.
 
     Args:
         totals: A row per layout, micro-batch size and stage: layout, micro_batch_size, stage, compute_s and total_s.
     """
-    if totals.empty:
-        return "no run was traced"
-    spread = totals.groupby(["layout", "micro_batch_size"], sort=False)["compute_s"].agg(
-        lambda s: s.max() / s.min() - 1
-    )
-    first = int(totals["micro_batch_size"].min())
-    of_first = spread.xs(first, level="micro_batch_size")
-    low, high = str(of_first.idxmin()), str(of_first.idxmax())
-    least, most = (f"{100 * float(of_first.loc[name]):.0f} % ({name})" for name in (low, high))
-    more = least if least == most else f"{least} to {most}"
-    said = f"the busiest stage computes {more} longer than the least busy one at micro-batch {first}"
+    first = totals[totals["micro_batch_size"] == totals["micro_batch_size"].min()]
+    seconds = first.groupby("layout", sort=False)["compute_s"]
+    spread: Series = seconds.max() / seconds.min() - 1
+    return spread
+
+
+def change_of_stages(totals: DataFrame) -> titles.Change | None:
+    """Return what a larger micro-batch does to the kernel seconds of stages; None of one size alone.
+
+    Args:
+        totals: As `spread_of_stages` takes them.
+    """
+    first = totals["micro_batch_size"].min()
     sizes = totals.groupby("micro_batch_size")["layout"].nunique()
     larger = sizes[(sizes.index > first) & (2 * sizes >= sizes.max())]
     if larger.empty:
-        return said
+        return None
     last = int(larger.index.max())
     wide = totals.pivot_table("total_s", ["layout", "stage"], "micro_batch_size")
     changes: dict[tuple[Hashable, ...], effects.Effect] = {
         (str(layout),): effects.over_settings([effects.Effect(float(change), nan, nan, "none", 1) for change in found])
         for layout, found in (wide[last] / wide[first] - 1).dropna().groupby(level="layout", sort=False)
     }
-    return f"{said}; {titles.Change(f'with {last} instead of {first}', {'kernel time': changes}).title}"
+    return titles.Change(f"micro-batch {last}", f"micro-batch {int(first)}", {"kernel time": changes})
 
 
 def exposed_and_overlapped(breakdown: DataFrame) -> DataFrame:
@@ -132,27 +134,24 @@ def communication_shares(breakdown: DataFrame) -> DataFrame:
     return DataFrame({"mean": shares.mean(), "low": shares.min(), "high": shares.max()})
 
 
-def answer_communication(breakdown: DataFrame, names: Mapping[str, str]) -> str:
-    """Return from how much to how much of kernel seconds is communication, and in which runs, as a title.
+def answer_communication(breakdown: DataFrame, places: Mapping[str, str]) -> str:
+    """Return from how much to how much of kernel seconds is communication, by cluster, as a title.
 
     Args:
         breakdown: Rows of table `breakdown`.
-        names: Name of each run that is meant.
+        places: Where each run that is meant was run.
     """
-    shares = communication_shares(breakdown[breakdown["run"].isin(set(names))])
-    if shares.empty:
+    means = communication_shares(breakdown[breakdown["run"].isin(set(places))])["mean"]
+    if means.empty:
         return "No run was traced"
-    low, high = str(shares["mean"].idxmin()), str(shares["mean"].idxmax())
-    whole = " of kernel time"
-
-    def said(run: str, of_what: str = "") -> str:
-        mean, least, most = (f"{value:.0f}" for value in 100 * shares.loc[run, ["mean", "low", "high"]].astype(float))
-        by_rank = "on every rank" if least == most else f"{least} to {most} % by rank"
-        return f"{mean} %{of_what} in {names[run]} ({by_rank})"
-
-    if low == high:
-        return f"Communication takes {said(low, whole)}"
-    return f"Communication takes from {said(low, whole)} to {said(high)}"
+    of_places = {place: means[[run for run in means.index if places[run] == place]] for place in places.values()}
+    parts: list[str] = []
+    for place, found in of_places.items():
+        low, high = (f"{100 * end:.0f}" for end in (found.min(), found.max()))
+        size = f"{low} %" if low == high else f"{low} to {high} %"
+        whole = "" if parts else " of kernel time"
+        parts.append(size + whole + (f" on {place}" if len(of_places) > 1 else ""))
+    return f"Communication takes {' and '.join(parts)}"
 
 
 def published_parts(published: DataFrame | None, source: str) -> DataFrame:

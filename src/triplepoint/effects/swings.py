@@ -22,16 +22,26 @@ def spectrum(course: DataFrame) -> DataFrame:
     return DataFrame({"frequency_hz": frequency[is_told], "amplitude": amplitude[is_told] / power_w.mean()})
 
 
-def answer(repeats: DataFrame, published: DataFrame) -> str:
-    """Return by how much the power of a job swings and at which frequency most, with the published numbers.
+def answer(repeats: DataFrame, what: str) -> str:
+    """Return by how much the power of a job swings.
 
     Args:
         repeats: Rows of table `points`: repeats of one point with a swing.
+        what: What the job is.
+    """
+    return f"The power of {what} swings by {_said(repeats[SWING], 100.0, '{:.1f} %')} of its mean"
+
+
+def notes(repeats: DataFrame, published: DataFrame) -> tuple[str, str]:
+    """Return swing and strongest line with the published numbers, as they stand above their panels.
+
+    Args:
+        repeats: As `answer` takes them.
         published: Rows of table `published`, of any runs.
     """
-    swing = _said(repeats[SWING], published_of(repeats, published, SWING), 100.0, "{:.1f} %")
-    line = _said(repeats[LINE], published_of(repeats, published, LINE), 1.0, "{:.4f} Hz")
-    return f"the power of the job swings by {swing} of its mean, most strongly at {line}"
+    swing = _beside(_said(repeats[SWING], 100.0, "{:.1f} %"), 100 * published_of(repeats, published, SWING), "{:.1f} %")
+    line = _beside(_said(repeats[LINE], 1.0, "{:.4f} Hz"), published_of(repeats, published, LINE), "{:.4f} Hz")
+    return f"swing {swing}", f"strongest at {line}"
 
 
 def published_of(repeats: DataFrame, published: DataFrame, quantity: str) -> float:
@@ -40,11 +50,13 @@ def published_of(repeats: DataFrame, published: DataFrame, quantity: str) -> flo
     return float(found["published"].iloc[0]) if len(found) else float("nan")
 
 
-def _said(values: Series, beside: float, scale: float, form: str) -> str:
-    """Return the mean over repeats with the lowest and the highest, and the published number."""
+def _said(values: Series, scale: float, form: str) -> str:
+    """Return the mean over repeats with the lowest and the highest."""
     known = scale * values.astype(float).dropna()
     bare = form.partition(" ")[0]
     ends = f" [{bare.format(known.min())}, {bare.format(known.max())}]" if len(known) > 1 else ""
-    return (
-        form.format(known.mean()) + ends + (f" (published {form.format(scale * beside)})" if beside == beside else "")
-    )
+    return form.format(known.mean()) + ends
+
+
+def _beside(said: str, published: float, form: str) -> str:
+    return said + (f"\npublished {form.format(published)}" if published == published else "")

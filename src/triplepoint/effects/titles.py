@@ -1,277 +1,321 @@
-"""Effects in words, for titles and findings: which setting is best, and what one change does over many settings."""
+"""Effects in words: the sentence a figure has as its title, and the short texts of its other quantities."""
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
-from math import nan
-from typing import Literal, NamedTuple
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isnan, nan
+from typing import NamedTuple
 
 from pandas import DataFrame
 
-from triplepoint.effects import ABOUT, MANY, Effect, compare, on_as_many_gpus, over_pairs, over_settings
+from triplepoint.effects import MANY, Effect, compare, digits, on_as_many_gpus, over_pairs, over_settings
 from triplepoint.status import Status
 from triplepoint.units import counted
 
 Found = Mapping[tuple[Hashable, ...], Effect]
-"""Effects by setting, as `pair_points` returns them."""
+"""Effects by layout, as `pair_points` returns them."""
+LAYOUT = "layout"
+"""What changes and rankings go over, in the singular."""
 
-_WORDS: Mapping[str, tuple[str, Literal["time", "more", "less"]]] = {
-    "step_time_s": ("faster", "time"),
-    "tokens_per_s": ("faster", "more"),
-    "tokens_per_s_per_gpu": ("faster", "more"),
-    "job_gpu_samples_per_s_mj": ("more efficient", "more"),
-    "gpu_energy_per_token_j": ("lower in energy per token", "less"),
-    "gpu_power_w": ("lower in power", "less"),
-    "gpu_power_peak_w": ("lower in peak power", "less"),
-    "gpu_temp_c": ("cooler", "less"),
-    "gpu_temp_max_c": ("cooler at its hottest GPU", "less"),
-}
-"""What the best is called by column, and whether that is less time (so a higher speed), more, or less of it."""
+
+class _Words(NamedTuple):
+    """Predicates of a sentence on one quantity, {} for the size of its change: more of it, less, and as a factor."""
+
+    more: str
+    less: str
+    times: str
+
+
+_WORDS: Mapping[str, _Words] = {
+    "speed": _Words("is {} faster", "is {} slower", "is {} as fast"),
+    "step time": _Words("makes a step {} longer", "makes a step {} shorter", "makes a step {} as long"),
+    "tokens per second": _Words(
+        "generate {} more tokens per second", "generate {} fewer tokens per second",
+        "generate {} as many tokens per second",
+    ),
+    "memory": _Words("needs {} more memory", "needs {} less memory", "needs {} as much memory"),
+    "hottest GPU": _Words("makes the hottest GPU {} hotter", "makes the hottest GPU {} cooler", ""),
+    "computation": _Words("adds {} of computation", "saves {} of computation", "takes {} as much computation"),
+    "kernel time": _Words("takes {} more kernel time", "takes {} less kernel time", "takes {} as much kernel time"),
+    "MFU": _Words("have {} higher MFU", "have {} lower MFU", "have {} as high an MFU"),
+}  # fmt: skip
+"""Quantities that can be the main one of a change; subjects of tokens per second and of MFU are plural."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What one change does to some quantities, over all settings that ran with and without it.
+    """What one change does to some quantities, over all layouts that ran with and without it.
 
     Attributes:
-        words: Such as 'With LoRA instead of training all weights'.
-        found: What each quantity is called, and its effects; those without any are left out.
-        noun: What a setting is called, in the singular.
-        aside: What the intervals leave out, where there are any.
-        is_paired: Whether effects are those of pairs, see `summed_up`.
-        more: Further quantities, that the report says and a title has no room for.
+        subject: What is changed to, such as 'LoRA'.
+        base: What it is compared with, such as 'full training'; empty where that is its absence.
+        found: Quantities and their effects by layout. The first whose layouts agree on its sign is the main one, of
+            which the sentence is; the main one needs words here.
+        is_paired: Whether effects are those of pairs: the interval of a mean is then theirs, and how layouts differ
+            stands beside it.
     """
 
-    words: str
+    subject: str
+    base: str
     found: Mapping[str, Found]
-    noun: str = "layout"
-    aside: str = ""
     is_paired: bool = False
-    more: Mapping[str, Found] = field(default_factory=dict)
 
     @property
-    def title(self) -> str:
-        """The sentence that the figure has as its title."""
-        return self._said(self.found)
+    def main(self) -> str:
+        """The quantity of the sentence; empty where no layout ran both ways."""
+        known = [name for name, found in self.found.items() if found and name in _WORDS]
+        clear = [name for name in known if len(self.found[name]) > 1 and self._is_clear(name)]
+        return next(iter(clear or known), "")
 
     @property
     def sentence(self) -> str:
-        """The same sentence with the further quantities."""
-        return self._said({**self.found, **self.more})
+        """What the change does to the main quantity, such as 'LoRA needs 55 % [46, 62] less memory than ...'."""
+        subject = self.subject
+        if not self.main:
+            return f"no {LAYOUT} ran with {subject} and {f'with {self.base}' if self.base else 'without'}"
+        effects, words = list(self.found[self.main].values()), _WORDS[self.main]
+        than = {word: f" {word} {self.base}" if self.base else "" for word in ("than", "as")}
+        if not self._is_clear(self.main):
+            return f"{subject} {self._unclear(effects, words, than)}"
+        mean = self.mean(self.main)
+        among = _range(effects, mean) if self.is_paired else ""
+        if len(effects) < 2:
+            among = f" in {counted(1, LAYOUT)}"
+        if mean.is_relative and mean.value >= MANY:
+            return f"{subject} {words.times.format(mean.factor)}{than['as']}{among}"
+        if mean.value == 0:
+            return f"{subject} does not change {self.main}{among}"
+        said = words.more.format(mean.text) if mean.value > 0 else words.less.format(mean.opposite.text)
+        return f"{subject} {said}{than['than']}{among}"
 
     @property
-    def means(self) -> list[Effect]:
-        """The mean effect on each quantity of the title, with its interval; on further ones where that has none."""
-        asked = self.found if any(self.found.values()) else self.more
-        return [_mean(found, self.is_paired) for found in asked.values() if found]
+    def num(self) -> int:
+        """Layouts behind the quantity that has most."""
+        return max((len(found) for found in self.found.values()), default=0)
 
-    def _said(self, quantities: Mapping[str, Found]) -> str:
-        known = {name: found for name, found in quantities.items() if found}
-        if not known:
-            return f"No {self.noun} ran both ways: {self.words}"
-        effects = "; ".join(f"{name} {summed_up(found, self.noun, self.is_paired)}" for name, found in known.items())
-        said = f"{self.words}, {effects}"
-        if self.is_paired:
-            return said + f" ({self.aside})" * bool(self.aside)
-        over = max((len(found) for found in known.values() if _is_clear(found)), default=0)
-        return f"{said} ({mean_of(over, self.noun)}{f'; {self.aside}' * bool(self.aside)})" if over else said
+    def mean(self, name: str) -> Effect:
+        """Return the mean effect on a quantity, with an interval that is too narrow to show left out."""
+        effects = list(self.found[name].values())
+        if not self.is_paired or not self._is_clear(name):
+            return over_settings(effects)
+        mean = over_pairs(effects)
+        return replace(mean, low=nan, high=nan) if len(set(_ends(mean))) == 1 else mean
+
+    def short(self, name: str) -> str:
+        """Return the effect on a quantity as it stands beside its panels: '+15.4 % [7.4, 24]'; '' where none is known.
+
+        Where layouts disagree on the sign, it is their range, and how many rise and fall.
+        """
+        effects = list(self.found.get(name, {}).values())
+        if not effects:
+            return ""
+        if self._is_clear(name):
+            mean = self.mean(name)
+            return signed(mean) + (_range(effects, None) if self.is_paired else "")
+        least, most = min(effects, key=_value), max(effects, key=_value)
+        num_up, num_down = _num_up_and_down(effects)
+        if _sign(least) == _sign(most) == "0.0":
+            return "no change"
+        counts = f" ({num_up} up, {num_down} down)" if num_up and num_down else ""
+        return f"{_sign(least)} to {_sign(most)} {least.unit}{counts}"
+
+    @property
+    def answer(self) -> "Statement | str":
+        """The sentence with its effect and the other quantities; the sentence alone where no layout ran both ways."""
+        if not self.main:
+            return at_place("", self.sentence)
+        others = [f"{name} {text}" for name in self.found if name != self.main and (text := self.short(name))]
+        effect = self.mean(self.main)
+        if isnan(effect.low):  # how far layouts differ is known then, if there are several
+            effect = over_settings(list(self.found[self.main].values()))
+        return Statement(self.sentence, self.subject, effect, LAYOUT, tuple(others))
+
+    def _is_clear(self, name: str) -> bool:
+        """Return whether layouts agree on the sign of a change, as far as the interval of their mean says."""
+        effects = list(self.found[name].values())
+        return (
+            len(effects) < 2
+            or not over_settings(effects).is_tie
+            or (self.is_paired and all(one.value * effects[0].value > 0 for one in effects))
+        )
+
+    def _unclear(self, effects: Sequence[Effect], words: _Words, than: Mapping[str, str]) -> str:
+        num_up, num_down = _num_up_and_down(effects)
+        most, least = max(effects, key=_value), min(effects, key=_value).opposite
+        up = f"{words.more.format(f'up to {most.size}')}{than['than']}"
+        if most.is_relative and most.value >= MANY:
+            up = f"{words.times.format(f'up to {digits(1 + most.value)} times')}{than['as']}"
+        down = words.less.format(f"up to {least.size}")
+        if num_up and num_down:
+            down = down[down.index("up to") :]
+            return f"{up} in {counted(num_up, LAYOUT)}, and {down} in {num_down}"
+        num, layouts = num_up or num_down, counted(len(effects), LAYOUT)
+        if not num:
+            return f"does not change {self.main} in any of {layouts}"
+        where = f"{num} of {layouts}" if num < len(effects) else f"both {LAYOUT}s" if num == 2 else f"all {layouts}"
+        return f"{up if num_up else down + than['than']} in {where}"
 
 
-class Told(NamedTuple):
-    """What a figure says of a change, as its file tells the report.
+class Statement(NamedTuple):
+    """One sentence that a figure hands over to the report, which ranks it by its effect.
 
     Attributes:
-        sentence: What the change does, with the quantities that the title has no room for.
-        noun: What a setting is called, in the singular.
+        sentence: What was found, with its interval.
+        about: The question it answers: findings take turns by it.
+        effect: What the sentence is of.
+        noun: What the effect is a mean over, in the singular; empty where it is none.
+        others: Further quantities, short.
         origin: 'measured', 'simulated' or both.
-        means: The mean effect on each quantity of the title, in its order: findings are ranked by what figures draw.
     """
 
     sentence: str
-    noun: str
-    origin: str
-    means: list[Effect]
+    about: str
+    effect: Effect
+    noun: str = ""
+    others: tuple[str, ...] = ()
+    origin: str = ""
 
 
-def write_changes(changes: Sequence[Change], points: DataFrame) -> str:
-    """Return what a figure says of some changes as JSON; '' of none.
+def write_statements(statements: Iterable[Statement], points: DataFrame) -> str:
+    """Return statements as JSON, with where they hold in front if that is one cluster; '' of none.
 
     Args:
-        changes: What one change does each.
-        points: What is drawn: on one cluster the sentence names it.
+        statements: What a figure says.
+        points: What is drawn.
     """
-    clusters = sorted(set(points["cluster"])) if "cluster" in points else []
+    clusters = sorted(set(points["cluster"].dropna())) if "cluster" in points else []
     place = clusters[0] if len(clusters) == 1 else ""
     origin = " + ".join(sorted(set(points["origin"].dropna())))
-    told = [
-        (at_place(place, one.sentence), one.noun, origin, [astuple(mean) for mean in one.means])
-        for one in changes
-        if one.means
+    told = [one._replace(sentence=at_place(place, one.sentence), origin=origin) for one in statements]
+    return json.dumps([one._asdict() | {"effect": vars(one.effect)} for one in told]) if told else ""
+
+
+def read_statements(text: str) -> list[Statement]:
+    """Return what `write_statements` wrote."""
+    return [
+        Statement(**one | {"effect": Effect(**one["effect"]), "others": tuple(one["others"])})
+        for one in json.loads(text or "[]")
     ]
-    return json.dumps(told) if told else ""
-
-
-def read_changes(text: str) -> list[Told]:
-    """Return what a figure says of changes, from what `write_changes` returned."""
-    told = json.loads(text or "[]")
-    return [Told(said, noun, origin, [Effect(*mean) for mean in means]) for said, noun, origin, means in told]
-
-
-def error_unknown(points: DataFrame) -> str:
-    """Return what the intervals of a change leave out that no public pair of measurements tells; '' if measured."""
-    return "error of the model unknown" if (points["origin"] == "simulated").any() else ""
 
 
 def at_place(place: str, sentence: str) -> str:
-    """Return a sentence with where it holds in front; as it is where that is ''."""
-    return f"{place}: {sentence[0].lower()}{sentence[1:]}" if place else sentence
+    """Return a sentence with where it holds in front; without, begun with a capital letter unless by a name."""
+    is_name = any(letter.isdigit() for letter in sentence.partition(" ")[0])
+    return f"{place}: {sentence}" if place else sentence if is_name else sentence[0].upper() + sentence[1:]
 
 
 def mean_of(num: int, noun: str) -> str:
-    """Return what a number of a title is over: 'mean of 13 layouts', or '1 layout'."""
+    """Return what a number is over: 'mean of 13 layouts', or '1 layout'."""
     return f"mean of {counted(num, noun)}" if num > 1 else counted(num, noun)
 
 
-def summed_up(found: Found, noun: str = "layout", is_paired: bool = False) -> str:
-    """Return what one change does to one quantity, as a verb.
+def signed(effect: Effect) -> str:
+    """Return an effect with its sign and interval: '+15.4 % [7.4, 24]', '-3.1 K [-5.2, -1.0]' or '×2.8 [1.8, 4.2]'."""
+    if effect.is_relative and effect.value >= MANY:
+        return f"×{effect.factor.replace(' times', '')}"
+    return f"{_sign(effect)} {effect.unit}{effect.ends}"
 
-    Where settings agree on its sign that is the mean effect with its t interval, 'falls by 21 % [10.4, 30]', else in
-    how many it rises and in how many it falls, and by how much at most.
 
-    Args:
-        found: Effects by setting.
-        noun: What a setting is called, in the singular.
-        is_paired: Whether they are effects of pairs: the interval is then that of the pairs, and how settings differ
-            stands beside it: 'falls by 21 % [20, 22] (9.2 to 30 % in 7 layouts)'.
+@dataclass(frozen=True)
+class Ranking:
+    """Layouts by their step time.
+
+    Attributes:
+        best: The fastest; empty where none finished.
+        leads: By how much it is faster than each of the others, the nearest first.
+        num: Layouts that were tried.
     """
-    if _is_of_pairs(found, is_paired):
-        return _said_with_range(list(found.values()), noun)
-    if _is_clear(found):
-        return _said_mean(_mean(found, is_paired))
-    most, least = (pick(found.values(), key=lambda effect: effect.value) for pick in (max, min))
-    rises, falls = (sum(sign * effect.value > 0 for effect in found.values()) for sign in (1, -1))
-    if rises and falls:
-        return f"rises in {counted(rises, noun)} by {_at_most(most)} and falls in {falls} by {_at_most(least)}"
-    if rises or falls:
-        num = rises or falls
-        all_of_them = f"both {noun}s" if num == 2 else f"all {counted(num, noun)}"
-        where = all_of_them if num == len(found) else f"{num} of {counted(len(found), noun)}"
-        return f"{'rises' if rises else 'falls'} in {where} by {_at_most(most if rises else least)}"
-    return f"is the same in all {counted(len(found), noun)}"
+
+    best: str
+    leads: Mapping[str, Effect] = field(default_factory=dict)
+    num: int = 1
+
+    @property
+    def tied(self) -> list[str]:
+        """Layouts that may be as fast as the best."""
+        return [name for name, lead in self.leads.items() if lead.is_tie]
+
+    @property
+    def next(self) -> str:
+        """The first that is behind for certain; where all are tied the last."""
+        last = list(self.leads)[-1] if self.leads else ""
+        return next((name for name, lead in self.leads.items() if not lead.is_tie), last)
+
+    @property
+    def lead(self) -> Effect | None:
+        """How far the best is ahead of `next`; None where there is no other."""
+        return self.leads.get(self.next)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether some other is behind for certain."""
+        return self.lead is not None and not self.lead.is_tie
+
+    @property
+    def sentence(self) -> str:
+        """Which layout is fastest, and by how much."""
+        if self.lead is None:
+            if self.num == 1:
+                return f"only one {LAYOUT} was run, {self.best}" if self.best else f"the only {LAYOUT} did not finish"
+            return f"of {counted(self.num, LAYOUT)}, {f'only {self.best}' if self.best else 'none'} finished"
+        lead = f"{self.lead.factor} as fast as" if self.lead.value >= MANY else f"{self.lead.text} faster than"
+        said = f"{self.best} is {lead} {self.next}"
+        if not self.is_clear:
+            among = f"both {LAYOUT}s" if len(self.leads) == 1 else f"all {counted(1 + len(self.leads), LAYOUT)}"
+            return f"{among} are tied: {said}"
+        names = " and ".join(self.tied) if len(self.tied) < 3 else f"{len(self.tied)} others"
+        return f"{said}, but tied with {names}" if self.tied else said
+
+    @property
+    def note(self) -> str:
+        """Two short lines that stand below the name of a model: who is first, and by how much; '' of one layout."""
+        if self.lead is None:
+            return ""
+        first = f"{1 + len(self.tied)} {LAYOUT}s tied" if self.tied else f"{self.best} first"
+        return f"{first}\n{signed(self.lead)}"
 
 
-def _at_most(effect: Effect) -> str:
-    """Return the largest of some changes without its sign and interval: 'up to 3.5 %'."""
-    return f"up to {(effect if effect.value > 0 else effect.opposite).size}"
-
-
-def _is_clear(found: Found) -> bool:
-    """Return whether settings agree on the sign of a change, as far as the interval of their mean says."""
-    return len(found) < 2 or not over_settings(list(found.values())).is_tie
-
-
-def _is_of_pairs(found: Found, is_paired: bool) -> bool:
-    """Return whether the mean of a change is given with the interval of its pairs: where settings agree on its sign."""
-    effects = list(found.values())
-    return is_paired and (_is_clear(found) or all(one.value * effects[0].value > 0 for one in effects))
-
-
-def _mean(found: Found, is_paired: bool) -> Effect:
-    """Return the mean of a change: with its pairs' interval where the sentence gives that one, else over settings."""
-    effects = list(found.values())
-    return over_pairs(effects) if _is_of_pairs(found, is_paired) else over_settings(effects)
-
-
-def _said_with_range(effects: Sequence[Effect], noun: str) -> str:
-    mean = over_pairs(effects)
-    if mean.ends == f" [{mean.size.split()[0]}, {mean.size.split()[0]}]":
-        mean = replace(mean, low=nan, high=nan)  # too narrow to show
-    if len(effects) < 2:
-        return f"{_said_mean(mean)} in {counted(1, noun)}"
-    turned = [effect if mean.value > 0 else effect.opposite for effect in effects]
-    least, most = (pick(turned, key=lambda effect: effect.value) for pick in (min, max))
-    return f"{_said_mean(mean)} ({least.size.split()[0]} to {most.size} in {counted(len(effects), noun)})"
-
-
-def _said_mean(mean: Effect) -> str:
-    if mean.value == 0:
-        return "stays the same"
-    if mean.is_relative and mean.value >= MANY:
-        return f"is {mean.factor} as high"
-    return f"rises by {mean.text}" if mean.value > 0 else f"falls by {mean.opposite.text}"
-
-
-def answer_best(points: DataFrame, column: str = "step_time_s", name: str = "layout", noun: str = "layout") -> str:
-    """Return which of some settings is best, by how much, and which are tied with it, as a title.
+def rank(points: DataFrame) -> Ranking:
+    """Return how layouts rank by step time, those on as many GPUs as most.
 
     Args:
-        points: Rows that may be compared, with a column of names; those that did not finish are left out.
-        column: A key of the quantities this module has words for.
-        name: Column of the settings' names; rows that share one are repeats.
-        noun: What a setting is called, in the singular.
+        points: Rows that may be compared, with column `layout`; rows that share one are repeats.
     """
     alike = on_as_many_gpus(points)
-    others = sorted(set(points[name].astype(str)) - set(alike[name].astype(str)))
-    answer = _answer_best(alike, column, name, noun)
-    if not others:
-        return answer
-    return f"{answer}; on another number of GPUs, so not compared: {', '.join(others)}"
-
-
-def _answer_best(points: DataFrame, column: str, name: str, noun: str) -> str:
-    best, leads = _leads(points, column, name)
-    if not leads:
-        num = points[name].nunique()
-        if num == 1:
-            return f"only one {noun} was run ({points[name].iloc[0]}){', and it did not finish' * (not best)}"
-        return f"of {counted(num, noun)}, {f'only {best}' if best else 'none'} finished"
-    word = _WORDS[column][0]
-    tied = [other for other, lead in leads.items() if lead.is_tie]
-    behind = [other for other in leads if other not in tied]
-    if not behind:
-        last = list(leads)[-1]
-        listed = f"{best} and {last}" if len(leads) == 1 else f"all {counted(1 + len(leads), noun)}"
-        return f"{listed} are tied: {_said(best, leads[last], word, last)}"
-    said = _said(best, leads[behind[0]], word, behind[0])
-    return f"{said}, but tied with {_listed(tied)}" if tied else said
-
-
-def about_intervals(points: DataFrame, column: str = "step_time_s", name: str = "layout") -> str:
-    """Return what the intervals in the answer of `answer_best` are over, for the note of a figure; '' without any."""
-    leads = _leads(on_as_many_gpus(points), column, name)[1]
-    bases = dict.fromkeys(lead.basis for lead in leads.values())
-    return " or ".join(ABOUT[basis] for basis in bases)
-
-
-def _leads(points: DataFrame, column: str, name: str) -> tuple[str, dict[str, Effect]]:
-    """Return the best setting ('' if none finished), and by how much it leads each of the others, the nearest first."""
-    kind = _WORDS[column][1]
-    done = points[(points["status"] == Status.OK) & points[column].notna()]
-    groups = [(str(key), DataFrame(found)) for key, found in done.groupby(name, sort=False)]
-    groups.sort(key=lambda item: float(item[1][column].mean()), reverse=kind == "more")
+    done = alike[(alike["status"] == Status.OK) & alike["step_time_s"].notna()]
+    groups = [(str(key), DataFrame(found)) for key, found in done.groupby("layout", sort=False)]
+    groups.sort(key=lambda item: float(item[1]["step_time_s"].mean()))
+    num = alike["layout"].nunique()
     if not groups:
-        return "", {}
+        return Ranking("", {}, num)
     best, of_best = groups[0]
-    return best, {other: _lead(compare(of_best, found, column), kind) for other, found in groups[1:]}
+    return Ranking(best, {other: compare(of_best, found, "step_time_s") for other, found in groups[1:]}, num)
 
 
-def _lead(change: Effect, kind: Literal["time", "more", "less"]) -> Effect:
-    """Return by how much the first is better than the other, from the change to the other; positive where it is."""
-    if kind == "time" or not change.is_relative:
-        # What takes 10 % longer is beaten by 10 % in speed.
-        return change
-    turned = change.turned()
-    if kind == "more":
-        return turned
-    return Effect(-turned.value, -turned.high, -turned.low, turned.basis, turned.num)
+def _value(effect: Effect) -> float:
+    return effect.value
 
 
-def _said(best: str, lead: Effect, word: str, other: str) -> str:
-    if lead.is_relative and word == "faster" and lead.value >= MANY:
-        return f"{best} is {lead.factor} as fast as {other}"
-    return f"{best} is {lead.text} {word} than {other}"
+def _sign(effect: Effect) -> str:
+    number = digits(effect.value * effect.scale)
+    return f"+{number}" if effect.value > 0 and float(number) else number
 
 
-def _listed(names: Sequence[str]) -> str:
-    """Return up to two names, or how many others there are."""
-    return " and ".join(names) if len(names) <= 2 else f"{len(names)} others"
+def _ends(effect: Effect) -> list[str]:
+    """Return value and ends of the interval as they are written."""
+    return [digits(value * effect.scale) for value in (effect.value, effect.low, effect.high)]
+
+
+def _num_up_and_down(effects: Sequence[Effect]) -> tuple[int, int]:
+    return sum(one.value > 0 for one in effects), sum(one.value < 0 for one in effects)
+
+
+def _range(effects: Sequence[Effect], mean: Effect | None) -> str:
+    """Return how layouts differ, in brackets: without the sign of a mean, which says it; '' of one layout."""
+    if len(effects) < 2:
+        return ""
+    turned = [one.opposite if mean is not None and mean.value < 0 else one for one in effects]
+    least, most = min(turned, key=_value), max(turned, key=_value)
+    if mean is None:
+        return f" ({_sign(least)} to {_sign(most)})"
+    return f" ({least.size.split()[0]} to {most.size} in {counted(len(effects), LAYOUT)})"

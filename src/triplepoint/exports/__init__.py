@@ -1,4 +1,4 @@
-"""Runs of a study as other tools have them: MLflow, Weights & Biases, Prometheus, Chakra."""
+"""Export the runs of a study to other tools: MLflow, Weights & Biases, Prometheus, Chakra."""
 
 from triplepoint.exports.runs import ExportedRun, read_runs
 

@@ -1,4 +1,4 @@
-"""Traces of runs as Chakra execution traces, for simulators such as ASTRA-sim."""
+"""Export traces as Chakra execution traces, for simulators such as ASTRA-sim."""
 
 import tempfile
 from collections.abc import Sequence
@@ -12,26 +12,29 @@ from triplepoint.trace.taxonomy import Scheme
 
 
 def write(study: str, runs: Sequence[ExportedRun], results: Path, target: Path, scheme: Scheme) -> list[Path]:
-    """Write `TARGET/<run>/chakra.<rank>.et` of every run that has traces; return the folders.
+    """Write `TARGET/<run>/chakra.<rank>.et` for every run that has traces.
 
     Args:
         study: Name of the study.
         runs: Its runs.
         results: Folder of runs and tables.
-        target: Folder to write into.
-        scheme: Rules of the taxonomy, which say what communicates.
+        target: Folder to write to.
+        scheme: Rules of the taxonomy, which tell communication from computation.
+
+    Returns:
+        The folder of each exported run.
 
     Raises:
-        UserError: If no run has a trace, or one cannot be read or has no work of a GPU.
+        UserError: If no run has a trace, or a trace cannot be read or has no GPU work.
     """
-    folders = list[Path]()
+    folders: list[Path] = []
     with tempfile.TemporaryDirectory() as scratch:
         for run in runs:
             files = find_run_traces(results / "runs" / run.run / "raw" / "traces")
             for index, file in enumerate(files):
-                place = Path(scratch) / f"{len(folders)}-{index}"
-                place.mkdir()
-                write_rank(file, target / run.run, scheme, place)
+                rank_scratch = Path(scratch) / f"{len(folders)}-{index}"
+                rank_scratch.mkdir()
+                write_rank(file, target / run.run, scheme, rank_scratch)
             if files:
                 folders.append(target / run.run)
     if not folders:

@@ -1,7 +1,7 @@
-"""Prometheus text format for the textfile collector of node_exporter: power, heat and clocks of nodes and GPUs.
+"""Export power, heat and clocks of nodes and GPUs in Prometheus' text format, for node_exporter's textfile collector.
 
-Source: https://prometheus.io/docs/instrumenting/exposition_formats/ and the README of node_exporter on its textfile
-collector, which refuses time stamps: values are those of finished runs.
+The collector refuses time stamps, so values of finished runs have none.
+Source: https://prometheus.io/docs/instrumenting/exposition_formats/ and the README of node_exporter on the collector.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,8 +24,9 @@ _BASE_UNITS = {
     "token/s": ("per_second", 1.0),
     "1": ("ratio", 1.0),
 }
-"""Name of a unit in metrics, and how many of it one unit of the table is."""
-_ENDS = ("_per_token_j", "_per_s", "_s", "_w", "_c", "_mhz", "_bytes", "_fraction", "_share")
+"""Unit in metric names, and factor from the table's unit to it, by the table's unit."""
+_UNIT_SUFFIXES = ("_per_token_j", "_per_s", "_s", "_w", "_c", "_mhz", "_bytes", "_fraction", "_share")
+"""Units at the end of column names, which metric names do not keep."""
 
 _METRICS: Mapping[str, tuple[str, ...]] = {
     "points": (
@@ -44,15 +45,17 @@ _LABELS = {
     "nodes": ("node", "host"),
     "gpus": ("rank", "node", "host", "device", "uuid"),
 }
-_OF = {"points": "run", "nodes": "node", "gpus": "gpu"}
+"""Columns that become labels, by table."""
+_SUBJECTS = {"points": "run", "nodes": "node", "gpus": "gpu"}
+"""Begin of metric names, by table."""
 
 
 def write(study: str, runs: Sequence[ExportedRun], results: Path, path: Path) -> list[Path]:
-    """Write one metrics file of a study, in one piece, as the collector wants it.
+    """Write the metrics of a study to one file, atomically, as the collector expects.
 
     Args:
         study: Name of the study, a label of every value.
-        runs: Its runs: their origin is a label, too.
+        runs: Runs of the study; whether each is measured or simulated is a label, too.
         results: Folder of runs and tables.
         path: File to write; the collector reads names that end in `.prom`.
 
@@ -62,43 +65,43 @@ def write(study: str, runs: Sequence[ExportedRun], results: Path, path: Path) ->
     Raises:
         UserError: If a table is missing or damaged.
     """
-    write_text(path, text_of(study, runs, results))
+    write_text(path, metrics_text(study, runs, results))
     return [path]
 
 
-def text_of(study: str, runs: Sequence[ExportedRun], results: Path) -> str:
-    """Return the text of the metrics of a study; see `write`."""
+def metrics_text(study: str, runs: Sequence[ExportedRun], results: Path) -> str:
+    """Return the metrics of a study in Prometheus' text format; see `write`."""
     origins = {run.run: run.tags["origin"] for run in runs}
     lines: list[str] = []
     for table, columns in _METRICS.items():
         rows = read_joined(results, (study,), table).to_pylist()
-        declared = {column.name: column for column in RESULT_TABLES[table].columns}
+        by_name = {column.name: column for column in RESULT_TABLES[table].columns}
         for name in columns:
-            lines += _metric(declared[name], table, rows, study, origins)
+            lines += _metric(by_name[name], table, rows, study, origins)
     return "\n".join([*lines, ""])
 
 
 def _metric(
     column: Column, table: str, rows: Sequence[Mapping[str, Any]], study: str, origins: Mapping[str, str]
 ) -> list[str]:
-    """Return the lines of one metric; none where nothing has it."""
+    """Return the lines of one metric; none if no row has a value."""
     unit, factor = _BASE_UNITS[column.unit]
-    bare = next((column.name.removesuffix(end) for end in _ENDS if column.name.endswith(end)), column.name)
-    subject = bare if bare.startswith(f"{_OF[table]}_") else f"{_OF[table]}_{bare}"
-    metric = f"triplepoint_{subject}_{unit}"
+    quantity = next((column.name.removesuffix(end) for end in _UNIT_SUFFIXES if column.name.endswith(end)), column.name)
+    prefix = f"{_SUBJECTS[table]}_"
+    metric = f"triplepoint_{quantity if quantity.startswith(prefix) else prefix + quantity}_{unit}"
     values = []
     for row in rows:
         if row[column.name] is None:
             continue
         labels = {"study": study, "run": row["run"], "origin": origins[row["run"]]}
         labels |= {label: row[label] for label in _LABELS[table] if row[label] is not None}
-        text = ",".join(f'{label}="{_escaped(str(value))}"' for label, value in labels.items())
-        values.append(f"{metric}{{{text}}} {row[column.name] * factor!r}")
+        label_text = ",".join(f'{label}="{_escape(str(value))}"' for label, value in labels.items())
+        values.append(f"{metric}{{{label_text}}} {row[column.name] * factor!r}")
     if not values:
         return []
-    about = column.about.replace("\\", "\\\\").replace("\n", " ")
-    return [f"# HELP {metric} {about}", f"# TYPE {metric} gauge", *values]
+    description = column.about.replace("\\", "\\\\").replace("\n", " ")
+    return [f"# HELP {metric} {description}", f"# TYPE {metric} gauge", *values]
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,4 +1,4 @@
-"""What is exported of a run: settings, results, and its measured steps."""
+"""Read the runs of a study for export: settings, results and measured steps."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +17,7 @@ from triplepoint.tables.studies import PLAN, read_joined, require_tables, tables
 from triplepoint.units import NS_PER_S
 
 _TAGS = ("status", "reason", "origin", "stack", "host", "git_commit", "torch_version", "gpu_power_source")
-"""Columns of table `points` that are neither a setting nor a number."""
+"""Columns of table `points` that are exported as text: neither settings nor numbers."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class StepValues:
     """One measured step.
 
     Attributes:
-        step: Its number, warm-up included.
-        t_ns: Its end, since 1970 UTC. Unit: ns.
+        step: Step number, counted from the first warm-up step.
+        t_ns: End of the step since 1970 UTC. Unit: ns.
         step_time_s: Time of the slowest rank. Unit: s.
-        loss: Mean loss of the global batch; None where there is none. Unit: nat.
+        loss: Mean loss of the global batch; None in inference. Unit: nat.
     """
 
     step: int
@@ -43,11 +43,11 @@ class ExportedRun:
 
     Attributes:
         run: Run id.
-        settings: Settings of its point by name, as text; without those that have no part in it.
-        results: Numbers of table `points` by column, in the unit that the table has; without nulls.
-        tags: What else the table says of it, as text.
+        settings: Settings of the point by name, as text; settings without a value are left out.
+        results: Numbers of table `points` by column, in the table's unit; nulls are left out.
+        tags: Other columns of the table, as text.
         started_ns: Start since 1970 UTC; None if nothing was launched. Unit: ns.
-        ended_ns: End. Unit: ns.
+        ended_ns: End since 1970 UTC; None if nothing was launched. Unit: ns.
         steps: Measured steps in order; empty if there are none.
     """
 
@@ -61,15 +61,15 @@ class ExportedRun:
 
     @property
     def is_ok(self) -> bool:
-        """Whether it ended well."""
+        """Whether the run has a result."""
         return self.tags["status"] == "ok"
 
 
 def read_runs(study: str, results: Path) -> list[ExportedRun]:
-    """Return the runs of a study, in its order.
+    """Return the runs of a study, in the study's order.
 
     Args:
-        study: Name of a study whose tables are made.
+        study: Name of a study that has tables.
         results: Folder of runs and tables.
 
     Raises:
@@ -109,26 +109,26 @@ def _text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _ns(moment: str) -> int:
-    return round(datetime.fromisoformat(moment).timestamp() * NS_PER_S)
+def _ns(time: str) -> int:
+    return round(datetime.fromisoformat(time).timestamp() * NS_PER_S)
 
 
 def _read_steps(manifest: Manifest, path: Path) -> tuple[StepValues, ...]:
-    """Return the measured steps; their ends are on the clock of the first node, for those ranks that it has."""
+    """Return the measured steps. Their ends are those of the first node's ranks, on its wall clock."""
     steps = STEPS.read(path)
     steps = steps.filter(pc.equal(steps["kind"], "measured"))
     steps = steps.append_column("time", pc.subtract(steps["t_end_ns"], steps["t_start_ns"]))
     grouped = steps.group_by("step").aggregate([("time", "max"), ("loss", "max")]).sort_by("step")
-    first = manifest.nodes[0] if manifest.nodes else None
-    ranks = [device.rank for device in first.devices] if first else []
-    of_first = steps.filter(pc.is_in(steps["rank"], pa.array(ranks, pa.int64())))
-    last = of_first.group_by("step").aggregate([("t_end_ns", "max")]).to_pylist()
-    ends = {row["step"]: row["t_end_ns_max"] for row in last}
-    if first is None or not ends:
+    first_node = manifest.nodes[0] if manifest.nodes else None
+    ranks = [device.rank for device in first_node.devices] if first_node else []
+    on_first_node = steps.filter(pc.is_in(steps["rank"], pa.array(ranks, pa.int64())))
+    last_ends = on_first_node.group_by("step").aggregate([("t_end_ns", "max")]).to_pylist()
+    ends_ns = {row["step"]: row["t_end_ns_max"] for row in last_ends}
+    if first_node is None or not ends_ns:
         return ()
-    offset = first.wall_ns - first.monotonic_ns
+    offset_ns = first_node.wall_ns - first_node.monotonic_ns
     return tuple(
-        StepValues(row["step"], ends[row["step"]] + offset, row["time_max"] / NS_PER_S, row["loss_max"])
+        StepValues(row["step"], ends_ns[row["step"]] + offset_ns, row["time_max"] / NS_PER_S, row["loss_max"])
         for row in grouped.to_pylist()
-        if row["step"] in ends
+        if row["step"] in ends_ns
     )

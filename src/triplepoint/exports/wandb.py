@@ -1,4 +1,4 @@
-"""Weights & Biases, offline, written by its own library: a study is a project, its runs are runs."""
+"""Export to Weights & Biases' offline format, with its library: a study becomes a project, its runs become runs."""
 
 import hashlib
 import importlib
@@ -11,12 +11,12 @@ from triplepoint.exports.runs import ExportedRun
 
 
 def write(study: str, runs: Sequence[ExportedRun], folder: Path) -> list[Path]:
-    """Write the runs of a study as offline runs, which `wandb sync` sends later. Nothing is sent here.
+    """Write the runs of a study as offline runs. Nothing is sent; `wandb sync` does that later.
 
     Args:
         study: Name of the study, and of the project.
-        runs: Its runs.
-        folder: Folder that gets `wandb/offline-run-*`.
+        runs: Runs of the study.
+        folder: Folder to write `wandb/offline-run-*` to.
 
     Returns:
         The folder of each run.
@@ -37,7 +37,7 @@ def write(study: str, runs: Sequence[ExportedRun], folder: Path) -> list[Path]:
 
 
 def _write_run(wandb: Any, study: str, run: ExportedRun, folder: Path) -> Path:
-    made = wandb.init(
+    offline_run = wandb.init(
         mode="offline",
         dir=str(folder),
         project=study,
@@ -49,8 +49,10 @@ def _write_run(wandb: Any, study: str, run: ExportedRun, folder: Path) -> Path:
     )
     for step in run.steps:
         values = {"steps/step_time_s": step.step_time_s}
-        made.log(values | ({"steps/loss": step.loss} if step.loss is not None else {}), step=step.step)
-    made.summary.update(run.results)
-    place = Path(made.dir).parent
-    made.finish(exit_code=0 if run.is_ok else 1)
-    return place
+        if step.loss is not None:
+            values["steps/loss"] = step.loss
+        offline_run.log(values, step=step.step)
+    offline_run.summary.update(run.results)
+    folder_of_run = Path(offline_run.dir).parent
+    offline_run.finish(exit_code=0 if run.is_ok else 1)
+    return folder_of_run

@@ -101,6 +101,11 @@ class FigureSpec:
     cluster: str = ""
     is_of_one_run: bool = False
 
+    @property
+    def is_of_pretraining(self) -> bool:
+        """Whether it asks about training all weights, which findings of other tasks come after."""
+        return bool(self.need.tasks & TRAINING) and "task" not in self.need.varied
+
 
 _GPUS = Need(on_gpus=True, nothing="no point of training on GPUs")
 

@@ -1,17 +1,17 @@
 """Clock of every GPU in every run: a map per cluster."""
 
-import functools
+import operator
 from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from triplepoint.effects import between_gpus, titles
+from triplepoint.effects import between_gpus
 from triplepoint.figures import gpu_map, style
 
 BUSY, MEAN = "sm_clock_busy_mhz", "sm_clock_mhz"
 _PLOTTED = ["place", "row", "run", "origin", "node", "number", "rank", "value", BUSY, MEAN]
-NOTE = "A cell is a GPU's {what}.{waits} Interval of the title: {about} over runs of the same GPUs."
+NOTE = "A cell is a GPU's {what}; the ring is the slowest.{waits} Brackets: {about} over runs."
 
 
 @style.styled
@@ -29,18 +29,15 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         return gpu_map.empty_page(tables["points"], why).finish(), DataFrame(columns=_PLOTTED)
     column = BUSY if known[BUSY].notna().all() else MEAN
     what = "mean clock while kernels run" if column == BUSY else "mean clock over steps, idle time included"
-    waits = "" if column == BUSY else " A GPU that waits clocks high, so a high clock is no sign of speed."
+    waits = "" if column == BUSY else " GPUs that wait clock high."
     note = NOTE.format(what=what, waits=waits, about=between_gpus.ABOUT)
-    answer = functools.partial(_answer, column=column)
-    page, cells = gpu_map.draw_maps(answer, note, points, known, column, ("viridis", f"{what} (MHz)"))
+    spreads = between_gpus.spread_by_place(known, column)
+    answers = [
+        f"{place.removesuffix(', simulated')}: the fastest GPU of a run clocks {apart.text} above its slowest"
+        for place, apart in spreads.items()
+    ]
+    slowest, colours = operator.methodcaller("idxmin"), ("viridis", f"{what} (MHz)")
+    page, cells = gpu_map.draw_maps(
+        answers or "No run has two GPUs with a clock", note, points, known, column, colours, slowest
+    )
     return page.finish(), cells[_PLOTTED]
-
-
-def _answer(known: DataFrame, column: str) -> str:
-    apart = between_gpus.spread(known, column)
-    slowest = known.sort_values(column, kind="stable").iloc[0]
-    where = f"node {slowest['node']} GPU {slowest['number']}, {slowest['label']}"
-    said = f"the slowest of all runs at {float(slowest[column]):.0f} MHz ({where})"
-    if apart is None:
-        return said
-    return f"a run's fastest GPU clocks {apart.text} above its slowest ({titles.mean_of(apart.num, 'run')}); {said}"

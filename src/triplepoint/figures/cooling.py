@@ -8,13 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from triplepoint import effects
 from triplepoint.effects import titles
 from triplepoint.effects.equal_work import change_of_pairs
-from triplepoint.figures import labels, marks, style
+from triplepoint.figures import drawing, labels, marks, style
 from triplepoint.figures.parallelism_sweep import Quantity
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
+from triplepoint.units import counted
 
 QUANTITIES = (
     Quantity("gpu_temp_max_c", "hottest GPU\n(°C)", limit=("gpu_throttle_temp_c", "throttled at {:.0f} °C")),
@@ -22,14 +22,17 @@ QUANTITIES = (
     Quantity("gpu_power_w", "GPU power\n(W)", limit=("gpu_power_limit_w", "power limit {:.0f} W")),
     Quantity("speed_over_warmest", "speed over\nwarmest (%)", scale=100),
 )
-_ASKED = {"tokens_per_s_per_gpu": "speed", "sm_clock_mhz": "clock", "gpu_temp_max_c": "hottest GPU"}
-_MORE = {"gpu_power_w": "power", "gpu_energy_per_token_j": "energy per token"}
+_ASKED = {
+    "gpu_temp_max_c": "hottest GPU",
+    "tokens_per_s_per_gpu": "speed",
+    "sm_clock_mhz": "clock",
+    "gpu_power_w": "power",
+    "gpu_energy_per_token_j": "energy per token",
+}
 _NAMES = ["cluster", "label", "layout", "model", "tp", "is_sharded", "run", "origin", "status", "inlet_temp_c"]
 NOTE = (
-    "Each mark is a run; lines join a layout. Title: mean over layouts of the change from the warmest cluster to the "
-    "coolest, by their hottest GPU, with its {coverage:.0f} % t interval over layouts (not the error of the model); "
-    "how many rise and fall where that holds no change. Bars: 90 % interval of the model, which all cooling "
-    "mostly shares."
+    "Lines with caps: 90 % interval of the model. Right: change from left to right, with its 90 % t interval over "
+    "layouts."
 )
 
 
@@ -49,15 +52,15 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     done = prepared[(prepared["status"] == Status.OK) & prepared["gpu_temp_max_c"].notna()]
     if done["cluster"].nunique() < 2:
         page = style.new_page("No two clusters finished with temperatures", prepared)
-        style.say(page.axes[0][0], "nothing to compare")
+        drawing.say(page.axes[0][0], "nothing to compare")
         return page.finish(), DataFrame(columns=_NAMES)
     warmest_first = done.groupby("cluster")["gpu_temp_max_c"].mean().sort_values(ascending=False, kind="stable")
     clusters = [str(name) for name in warmest_first.index]
     done = _with_speed(done, clusters[0])
-    page = style.new_page(
-        [answer(done, clusters[0], clusters[-1])], done, len(QUANTITIES), 1, style.COLUMN, 6.6,
-        NOTE.format(coverage=100 * effects.COVERAGE), sharex="col",
-    )  # fmt: skip
+    change = answer(done, clusters[0], clusters[-1])
+    page = style.new_page(change.answer, done, len(QUANTITIES), 1, style.COLUMN, 6.0, NOTE, sharex="col")
+    called = {**_ASKED, "speed_over_warmest": "speed"}
+    page.beside([change.short(called[one.column]) for one in QUANTITIES], f"mean of\n{counted(change.num, 'layout')}")
     handles: list[Artist] = []
     for row, quantity in enumerate(QUANTITIES):
         handles += _draw_quantity(page.axes[row][0], done, clusters, quantity)
@@ -70,9 +73,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 def answer(done: DataFrame, first: str, other: str) -> titles.Change:
     """Return what the cooling of one cluster changes against that of another."""
-    return change_of_pairs(
-        done, ["label"], "cluster", (first, other), _ASKED, f"With {other} instead of {first}", _MORE
-    )
+    return change_of_pairs(done, ["label"], "cluster", (first, other), _ASKED, (first, other))
 
 
 def _with_speed(done: DataFrame, warmest: str) -> DataFrame:
@@ -107,18 +108,18 @@ def _draw_quantity(axes: Axes, done: DataFrame, clusters: list[str], quantity: Q
         handles += line
         for place, (_, row) in zip(at, own.iterrows(), strict=True):
             low, high = (float(row.get(column_of(quantity.column, end), np.nan)) for end in ("lo", "hi"))
-            style.draw_interval(axes, float(place), low * quantity.scale, high * quantity.scale, mark.colour)
+            drawing.draw_interval(axes, float(place), low * quantity.scale, high * quantity.scale, mark.colour)
     axes.set_xlim(-0.4, len(clusters) - 0.6)
     axes.set_ylabel(quantity.title)
     axes.locator_params(axis="y", nbins=4)
     if quantity.limit[0] and done[quantity.limit[0]].notna().any():
         value = float(done[quantity.limit[0]].max())
-        style.draw_limit(axes, value, quantity.limit[1].format(value))
+        drawing.draw_limit(axes, value, quantity.limit[1].format(value))
     return handles
 
 
 def _numbers(done: DataFrame) -> DataFrame:
-    columns = [*_NAMES, *(name for name in _MORE if name in done)]
+    columns = [*_NAMES, *(name for name in _ASKED if name in done)]
     for one in QUANTITIES:
         found = [one.column, *(column_of(one.column, end) for end in ("lo", "hi")), one.limit[0]]
         columns += [name for name in found if name in done and name not in columns]

@@ -9,17 +9,28 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from pandas import DataFrame, Series, concat
 
-from triplepoint.figures import labels, marks, style
+from triplepoint.effects import titles
+from triplepoint.effects.titles import Change
+from triplepoint.figures import drawing, labels, marks, style
 from triplepoint.figures.parallelism_sweep import Quantity, share_y
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 
 NOTE = (
-    "Title: mean over the layouts that ran as both, with its 90 % t interval over layouts (not the error of the "
-    "model); how many rise and fall where that holds no change. Lines with caps: 90 % interval of the model, or 10th "
-    "to 90th percentile over measured steps."
+    "Lines with caps: {intervals}. Right: mean change over layouts, with its 90 % t interval over layouts; a range "
+    "where layouts disagree on the sign."
 )
 NEED = "needed_memory_bytes"
+CALLED = {
+    "tokens_per_s_per_gpu": "speed",
+    "mfu": "MFU",
+    "gpu_power_w": "power",
+    "gpu_temp_c": "temperature",
+    "gpu_energy_per_token_j": "energy per token",
+    "sm_clock_busy_mhz": "clock while busy",
+    NEED: "memory",
+}
+"""What changes of quantities are called."""
 _NAMES = (
     "panel", "series", "layout", "model", "cluster", "gpu", "task", "num_gpus", "tp", "pp", "dp", "ep", "run", "repeat",
     "origin", "status", "reason",
@@ -49,6 +60,7 @@ def _name(row: Series) -> str:
 
 def draw_groups(
     answer: style.Answer,
+    changes: Mapping[str, Change],
     points: DataFrame,
     quantities: Sequence[Quantity],
     shown: Mapping[str, marks.Mark],
@@ -58,6 +70,8 @@ def draw_groups(
 
     Args:
         answer: Its title.
+        changes: What stands at the right of each row, each change with the words before it; quantities are called as
+            `CALLED` says.
         points: Points with columns `panel`, `series` and `layout`.
         quantities: Rows of panels; those that no point has are left out, but for the first.
         shown: How each series looks, in the order of bars.
@@ -73,11 +87,15 @@ def draw_groups(
     panels = [DataFrame(found) for _, found in numbers.groupby("panel", sort=False)]
     page = style.new_page(
         answer, points, len(rows), len(panels), style.PAGE if len(panels) > 1 else style.COLUMN,
-        min(style.TALLEST, 2.3 + 1.05 * len(rows)), note, sharex="col",
+        min(style.TALLEST, 1.8 + 1.05 * len(rows)), note, sharex="col",
         width_ratios=[max(found["layout"].nunique(), 2) for found in panels],
     )  # fmt: skip
+    page.head([str(found["panel"].iloc[0]).partition(" on ")[::2] for found in panels])
+    page.beside(
+        ["\n".join(filter(None, (_said(words, change, one) for words, change in changes.items()))) for one in rows],
+        titles.mean_of(max((change.num for change in changes.values()), default=0), "layout").replace(" of ", " of\n"),
+    )
     for col, found in enumerate(panels):
-        page.axes[0][col].set_title(str(found["panel"].iloc[0]))
         for row, quantity in enumerate(rows):
             _draw_panel(page.axes[row][col], found, quantity, shown, not row)
     for row, quantity in enumerate(rows):
@@ -88,12 +106,18 @@ def draw_groups(
     return page, numbers
 
 
+def _said(words: str, change: Change, quantity: Quantity) -> str:
+    """Return a change as it stands beside the row of a quantity; '' where none is known."""
+    text = change.short(CALLED.get(quantity.column, ""))
+    return f"{words}\n{text}" if words and text else text
+
+
 def _draw_panel(
     axes: Axes, found: DataFrame, quantity: Quantity, shown: Mapping[str, marks.Mark], is_top: bool
 ) -> None:
     names = list(dict.fromkeys(found["layout"]))
     present = [series for series in shown if (found["series"] == series).any()]
-    limit = style.limit_of(found[quantity.column] * quantity.scale) * 1.15
+    limit = drawing.limit_of(found[quantity.column] * quantity.scale) * 1.15
     slot = 0.84 / max(len(present), 1)
     for at, name in enumerate(names):
         for number, series in enumerate(present):
@@ -101,14 +125,12 @@ def _draw_panel(
             middle = at + (number - (len(present) - 1) / 2) * slot
             done = rows[(rows["status"] == Status.OK) & rows[quantity.column].notna()]
             if is_top and done.empty and len(rows):
-                style.write_status(axes, middle, rows)
+                drawing.write_status(axes, middle, rows)
             for index, (_, row) in enumerate(done.iterrows()):
                 width = slot / len(done)
                 place = middle + (index - (len(done) - 1) / 2) * width
                 _draw_bar(axes, place, width * 0.94, row, quantity, shown[series], limit)
-    axes.set_xlim(-0.6, len(names) - 0.4)
-    axes.set_xticks(range(len(names)), names, rotation=90)
-    axes.tick_params(axis="x", length=0)
+    drawing.name_bars(axes, names)
     axes.locator_params(axis="y", nbins=4)
     if not quantity.from_zero:
         axes.margins(y=0.15)
@@ -123,20 +145,24 @@ def _draw_panel(
 def _draw_limits(
     row: Sequence[Axes], panels: Sequence[DataFrame], quantity: Quantity, shown: Mapping[str, marks.Mark]
 ) -> None:
-    """Draw limits, each named where it first is drawn, and give panels one range where they can be read off one axis.
+    """Draw limits, each named in the widest panel that has it, and give panels one range if one axis is to do for all.
 
     Where series have limits of their own, their names stand with them.
     """
     column, words = quantity.limit
-    named: set[float] = set()
-    for axes, found in zip(row, panels, strict=True):
+    of_panels: list[dict[float, list[str]]] = []
+    for found in panels:
         of_series: dict[float, list[str]] = {}
         for series, own in found.groupby("series", sort=False) if column in found else ():
             for value in sorted(own[column].dropna().unique()):
                 of_series.setdefault(float(value), []).append(str(series))
-        for value, names in of_series.items():
-            whose = f" ({', '.join(shown[name].name for name in names)})" if len(of_series) > 1 else ""
-            style.draw_limit(axes, value, "" if value in named else words.format(value) + whose)
+        of_panels.append(of_series)
+    widest_first = sorted(range(len(panels)), key=lambda col: -panels[col]["layout"].nunique())
+    named: set[float] = set()
+    for col in widest_first:
+        for value, names in of_panels[col].items():
+            whose = f" ({', '.join(shown[name].name for name in names)})" if len(of_panels[col]) > 1 else ""
+            drawing.draw_limit(row[col], value, "" if value in named else words.format(value) + whose)
             named.add(value)
     if column or not quantity.from_zero:
         share_y(row)
@@ -154,8 +180,8 @@ def _draw_bar(
         axes.plot([at], [value], mark.marker, color=mark.colour)
     ends = ("lo", "hi") if row["origin"] == "simulated" else ("p10", "p90")
     low, high = (float(row.get(column_of(quantity.column, end), np.nan)) * quantity.scale for end in ends)
-    if not style.break_off(axes, at, value, limit, f"{value:.3g}"):
-        style.draw_interval(axes, at, low, high, marks.BLACK if quantity.from_zero else mark.colour)
+    if not drawing.break_off(axes, at, value, limit, f"{value:.3g}"):
+        drawing.draw_interval(axes, at, low, high, marks.BLACK if quantity.from_zero else mark.colour)
 
 
 def _look(mark: marks.Mark, is_open: bool) -> dict[str, Any]:

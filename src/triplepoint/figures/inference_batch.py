@@ -12,7 +12,8 @@ from pandas import DataFrame, Series
 
 from triplepoint import effects
 from triplepoint.effects.equal_work import change_of_pairs
-from triplepoint.figures import labels, marks, style
+from triplepoint.effects.titles import Change
+from triplepoint.figures import drawing, labels, marks, style
 from triplepoint.figures.microbatch_power import legend_of_layouts
 from triplepoint.figures.parallelism_sweep import Quantity
 from triplepoint.status import Status
@@ -28,15 +29,16 @@ QUANTITIES = (
 )
 """Those from zero are drawn on logarithmic axes: they span decades."""
 _ASKED = {
-    "tokens_per_s_per_gpu": "throughput",
+    "tokens_per_s_per_gpu": "tokens per second",
+    "time_to_first_token_s": "time to the first token",
     "time_per_output_token_s": "time per further token",
+    "gpu_power_w": "power",
     "gpu_energy_per_token_j": "energy per token",
 }
 NOTE = (
-    "Title: mean over layouts that ran at both sizes, with its 90 % t interval over layouts (not the error of the "
-    "model); how many rise and fall where that holds no change. Bars: {bars}."
+    "Lines with caps: {intervals}. Right: mean change over layouts, with its 90 % t interval over layouts; a range "
+    "where layouts disagree on the sign."
 )
-_BARS = {"simulated": "90 % interval of the model", "measured": "10th to 90th percentile over measured batches"}
 _NAMES = [
     "panel", "line", "group", "layout", "tp", "is_sharded", "run", "repeat", "origin", "status", "reason",
     "global_batch_size", "prompt_tokens", "output_tokens", "num_gpus", "num_measured_steps", "power_absent",
@@ -54,7 +56,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     points = points[points["task"] == "inference"]
     if points.empty:
         page = style.new_page("No point of inference", tables["points"])
-        style.say(page.axes[0][0], "no point of inference")
+        drawing.say(page.axes[0][0], "no point of inference")
         return page.finish(), DataFrame(columns=_NAMES)
     points = with_lines(labels.prepare(points))
     drawn = [one for number, one in enumerate(QUANTITIES) if not number or points[one.column].notna().any()]
@@ -62,14 +64,17 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     limits = [one.limit[0] for one in drawn if one.limit[0]]
     numbers = points[[*_NAMES, *(name for name in columns if name in points), *limits]]
     panels = [DataFrame(found) for _, found in numbers.groupby("panel", sort=False)]
-    bars = "; ".join(_BARS[name] for name in sorted(points["origin"].dropna().unique()))
+    change = answer(points)
     page = style.new_page(
-        answer(points), points, len(drawn), len(panels), style.PAGE if len(panels) > 1 else style.COLUMN,
-        min(style.TALLEST, 2.4 + 1.05 * len(drawn)), NOTE.format(bars=bars), sharex="col",
+        change if isinstance(change, str) else change.answer, points, len(drawn), len(panels),
+        style.PAGE if len(panels) > 1 else style.COLUMN, min(style.TALLEST, 2.0 + 1.05 * len(drawn)),
+        NOTE, sharex="col",
     )  # fmt: skip
+    page.head([str(found["panel"].iloc[0]).partition("\n")[::2] for found in panels])
+    if isinstance(change, Change):
+        page.beside([change.short(_ASKED[one.column]) for one in drawn], _heading(change))
     handles: list[Artist] = []
     for col, found in enumerate(panels):
-        page.axes[0][col].set_title(str(found["panel"].iloc[0]))
         for row, quantity in enumerate(drawn):
             handles += _draw_panel(page.axes[row][col], found, quantity, not col)
         page.axes[-1][col].set_xlabel("sequences together")
@@ -96,7 +101,13 @@ def with_lines(points: DataFrame) -> DataFrame:
     return named.assign(panel=first + "\n" + Series(asked, named.index) + Series(on, named.index))
 
 
-def answer(points: DataFrame) -> style.Answer:
+def _heading(change: Change) -> str:
+    """Return what stands above the changes at the right of the page."""
+    first, last = (words.partition(" ")[0].replace("one", "1") for words in (change.base, change.subject))
+    return f"{last} against {first},\nmean of\n{counted(change.num, 'layout')}"
+
+
+def answer(points: DataFrame) -> Change | str:
     """Return what the most sequences that layouts share do against the fewest, by number of layouts."""
     done = points[points["status"] == Status.OK]
     keys = ["group", "line", "prompt_tokens", "output_tokens"]
@@ -109,8 +120,8 @@ def answer(points: DataFrame) -> style.Answer:
         for size in sizes[1:]
     }
     last = max(size for size, num in ran.items() if num == max(ran.values()))
-    said = f"With {last} sequences at once instead of {first}"
-    return [change_of_pairs(done, keys, "global_batch_size", (first, last), _ASKED, said)]
+    words = "one" if first == 1 else f"{first}", f"{last} sequences at once"
+    return change_of_pairs(done, keys, "global_batch_size", (first, last), _ASKED, words)
 
 
 def _name(row: Series, points: DataFrame) -> str:
@@ -134,16 +145,16 @@ def _draw_panel(axes: Axes, found: DataFrame, quantity: Quantity, is_left: bool)
         for _, row in done.iterrows():
             ends = ("lo", "hi") if row["origin"] == "simulated" else ("p10", "p90")
             low, high = (float(row.get(column_of(quantity.column, end), np.nan)) * quantity.scale for end in ends)
-            style.draw_interval(axes, float(row["global_batch_size"]), low, high, mark.colour)
+            drawing.draw_interval(axes, float(row["global_batch_size"]), low, high, mark.colour)
         handles.append(Line2D([], [], color=mark.colour, marker=mark.marker, linestyle=line, label=str(name)))
     axes.set_xscale("log", base=2)
     sizes = labels.batches(found["global_batch_size"])
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
     if found[quantity.column].notna().any():
-        style.log_axis(axes) if quantity.from_zero else axes.locator_params(axis="y", nbins=4)
+        drawing.log_axis(axes) if quantity.from_zero else axes.locator_params(axis="y", nbins=4)
     else:
-        style.say_absent(axes, found)
+        drawing.say_absent(axes, found)
     limit = found[quantity.limit[0]].max() if quantity.limit[0] else np.nan
-    style.draw_limit(axes, float(limit), quantity.limit[1].format(limit) if is_left else "")
+    drawing.draw_limit(axes, float(limit), quantity.limit[1].format(limit) if is_left else "")
     return handles

@@ -2,20 +2,22 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pandas import DataFrame, Series, concat
+from pandas import DataFrame, concat
 
-from triplepoint.effects import shares, titles
-from triplepoint.figures import labels, marks, stacks, style
-from triplepoint.figures.parallelism_sweep import leave_out_far
+from triplepoint.effects import shares
+from triplepoint.figures import drawing, labels, marks, stacks, style
+from triplepoint.figures.parallelism_sweep import without_far
 
 SOURCE = "figure 10"
 """Of the published study, with the seconds of one rank."""
 NOTE = (
-    "Bars: sum of kernel times per step and rank, mean over traced ranks; line: lowest to highest rank, no spread over "
-    "steps. Kernels that run at once both count, so a bar is no step."
+    "Bars: kernel times per step and rank, added up; lines with caps: lowest to highest rank. Numbers: share of "
+    "communication."
 )
+_COMM = {"mean": "comm_share", "low": "comm_share_min", "high": "comm_share_max"}
 
 
 @style.styled
@@ -32,10 +34,9 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     groups = [found.drop_duplicates("layout").reset_index(drop=True) for found in groups]
     numbers = _numbers(groups, tables)
     rows = stacks.grid(groups)
-    places = [f"{found['model'].iloc[0]} on {stacks.place_of(found)}" for found in groups]
-    compared, about_far = leave_out_far(groups, places)
-    note = NOTE + stacks.about_breaks(numbers, ("sum_s", "published_s")) + about_far
-    page = stacks.new_page(rows, "\n".join(_answers(compared, tables["breakdown"])), note)
+    compared = concat([without_far(found).assign(place=stacks.place_of(found)) for found in groups])
+    places = dict(zip(compared["run"], compared["place"], strict=True))
+    page = stacks.new_page(rows, shares.answer_communication(tables["breakdown"], places), NOTE)
     for row, axes_of_row in zip(rows, page.axes, strict=True):
         axes_of_row[0].set_ylabel("kernel seconds per step\nand rank (s)")
         for found, axes in zip(row, axes_of_row, strict=False):
@@ -46,26 +47,6 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     return page.finish(), numbers
 
 
-def _answers(groups: list[DataFrame], breakdown: DataFrame) -> list[str]:
-    """Return an answer per cluster."""
-    points = concat(groups, ignore_index=True)
-    answers = []
-    for _, found in points.groupby("place", sort=False):
-        models = found["model"].nunique()
-        names = {
-            str(run): f"{model} {layout}" if models > 1 else str(layout)
-            for run, model, layout in zip(found["run"], found["model"], _called(found["layout"]), strict=True)
-        }
-        where = stacks.place_of(found) if points["place"].nunique() > 1 else ""
-        answers.append(titles.at_place(where, shares.answer_communication(breakdown, names)))
-    return answers
-
-
-def _called(layouts: Series) -> Series:
-    """Return layouts as a sentence calls them."""
-    return layouts.replace(labels.UNKNOWN_LAYOUT, "a run of unknown layout")
-
-
 def _numbers(groups: list[DataFrame], tables: Mapping[str, DataFrame]) -> DataFrame:
     points = concat(groups, ignore_index=True)
     shown = ["group", "layout", "run", "status", "reason", "kernel_sum_s", "kernel_sum_min_s", "kernel_sum_max_s"]
@@ -73,7 +54,10 @@ def _numbers(groups: list[DataFrame], tables: Mapping[str, DataFrame]) -> DataFr
     ours = shares.of_kernels(kernels[kernels["run"].isin(points["run"])])
     published = shares.published_parts(tables.get("published"), SOURCE)
     parts = ours.merge(published[published["run"].isin(points["run"])], on=["run", "part"], how="outer", sort=False)
-    return points[shown].merge(parts, on="run", how="left", sort=False)
+    breakdown = tables["breakdown"]
+    of_runs = shares.communication_shares(breakdown[breakdown["run"].isin(points["run"])]).rename(columns=_COMM)
+    numbers = points[shown].merge(of_runs, left_on="run", right_index=True, how="left", sort=False)
+    return numbers.merge(parts, on="run", how="left", sort=False)
 
 
 def _draw_panel(axes: Axes, found: DataFrame, numbers: DataFrame) -> None:
@@ -89,6 +73,18 @@ def _draw_panel(axes: Axes, found: DataFrame, numbers: DataFrame) -> None:
         if not ours:
             stacks.say_why_empty(axes, middle, point["status"], "no trace")
         elif stacks.draw_stack(axes, middle, width, ours, limit):
-            style.draw_interval(axes, middle, point["kernel_sum_min_s"], point["kernel_sum_max_s"], marks.BLACK)
+            drawing.draw_interval(axes, middle, point["kernel_sum_min_s"], point["kernel_sum_max_s"], marks.BLACK)
+            tops = float(point["kernel_sum_max_s"]), sum(ours.values()), sum(published.values())
+            _write_share(axes, at if published else middle, np.nanmax(tops), of_run)
         if published:
             stacks.draw_stack(axes, at + 0.24, 0.26, published, limit, is_published=True)
+
+
+def _write_share(axes: Axes, at: float, top: float, of_run: DataFrame) -> None:
+    """Write above a bar what part of it is communication."""
+    share = float(of_run["comm_share"].iloc[0])
+    if share == share:
+        axes.annotate(
+            f"{100 * share:.0f} %", (at, top), (0, 2), textcoords="offset points", ha="center", va="bottom",
+            fontsize=style.TEXT_PT, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.2},
+        )  # fmt: skip

@@ -55,8 +55,8 @@ COMMUNICATION: Mapping[str, Mark] = {
     "reduce_scatter": Mark("reduce-scatter", PURPLE, "//////"),
     "all_to_all": Mark("all-to-all", BLACK, "//////"),
     "send_recv": Mark("send, receive", TAN, "//////"),
-    "send": Mark("send", BROWN, "//////"),
-    "recv": Mark("receive", TAN, "//////"),
+    "send": Mark("send, receive", TAN, "//////"),
+    "recv": Mark("send, receive", TAN, "//////"),
     "other": Mark("other communication", GREY, "//////"),
 }
 """Communication by kind; hatched, so that it is told from computation without colour."""
@@ -79,7 +79,7 @@ STEP_PARTS: Mapping[str, Mark] = {
 }
 """Parts of a profiled step, in the order they are stacked."""
 
-OVERLAPPED = Mark("overlapped communication", MIDDLE, "......")
+OVERLAPPED = Mark("overlapped communication", MIDDLE, r"\\\\\\")
 """Time of communication that runs while something else does, on top of a stack of exposed times."""
 
 OPTIMIZATIONS: Mapping[str, Mark] = {

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from triplepoint.effects import titles
 from triplepoint.effects.equal_work import change_of_pairs
+from triplepoint.effects.titles import Statement
 from triplepoint.figures import marks, style
-from triplepoint.figures.grouped import NOTE, comparable, draw_groups
+from triplepoint.figures.grouped import CALLED, comparable, draw_groups
 from triplepoint.figures.parallelism_sweep import Quantity
 
 QUANTITIES = (
@@ -18,7 +18,7 @@ QUANTITIES = (
     Quantity("gpu_energy_per_token_j", "energy\n(J/token)"),
     Quantity("sm_clock_busy_mhz", "clock while\nbusy (GHz)", scale=1e-3, from_zero=False),
 )
-_ASKED = {"tokens_per_s_per_gpu": "speed", "gpu_power_w": "power", "gpu_energy_per_token_j": "energy per token"}
+_ASKED = {one.column: CALLED[one.column] for one in QUANTITIES}
 _BASE = "mi250"
 
 
@@ -31,12 +31,20 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     points = points[both] if both.any() else points
     others = [gpu for gpu in marks.GPU_TYPES if gpu != _BASE and (points["series"] == gpu).any()]
     if (points["series"] == _BASE).any() and others:
-        words = {gpu: f"On {marks.GPU_TYPES[gpu].name} instead of MI250" for gpu in others}
-        answers: list[titles.Change | str] = [
-            change_of_pairs(points, ["model", "layout"], "series", (_BASE, gpu), _ASKED, change)
-            for gpu, change in words.items()
-        ]
+        names = {gpu: marks.GPU_TYPES[gpu].name for gpu in others}
+        changes = {
+            name: change_of_pairs(
+                points, ["model", "layout"], "series", (_BASE, gpu), _ASKED, ("one die of MI250", name)
+            )
+            for gpu, name in names.items()
+        }
+        answers = [_about(change.answer) for change in changes.values()]
     else:
-        answers = ["No MI250 and other GPU type to compare"]
-    page, numbers = draw_groups(answers, points, QUANTITIES, marks.GPU_TYPES, f"{NOTE} All per GPU, of MI250 per die.")
+        changes, answers = {}, ["No MI250 and other GPU type to compare"]
+    page, numbers = draw_groups(answers, changes, points, QUANTITIES, marks.GPU_TYPES)
     return page.finish(), numbers
+
+
+def _about(answer: Statement | str) -> Statement | str:
+    """Return an answer as one of the same question for all GPU types."""
+    return answer._replace(about="MI250") if isinstance(answer, Statement) else answer

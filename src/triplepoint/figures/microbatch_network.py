@@ -6,14 +6,20 @@ from matplotlib.figure import Figure
 from pandas import DataFrame, concat
 
 from triplepoint.effects import links
-from triplepoint.figures import labels, style
-from triplepoint.figures.microbatch_power import draw_panel, legend_of_layouts, swept, without_far, write_statuses
+from triplepoint.figures import drawing, labels, style
+from triplepoint.figures.microbatch_power import (
+    draw_panel,
+    heading,
+    legend_of_layouts,
+    swept,
+    without_far,
+    write_statuses,
+)  # fmt: skip
 from triplepoint.figures.parallelism_sweep import Quantity, share_y
 
 NOTE = (
-    "Use of the busier direction, of its capacity, mean over measured steps: of all GPUs, for InfiniBand of all nodes. "
-    "Bands: least to most used GPU or node. Title: the highest of them; 90 % t "
-    "interval over layouts (not the error of the model), or how many rise and fall."
+    "Use of the busier direction: mean of all GPUs, for InfiniBand of all nodes. Bands: least to most used GPU or "
+    "node. Right: the highest of these, and the mean change over layouts with its 90 % t interval."
 )
 _FULL = "full"
 """Column of the share at which a link is full, in per cent."""
@@ -48,13 +54,20 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 def _draw(points: DataFrame, numbers: DataFrame, quantities: list[Quantity]) -> Figure:
     groups = [DataFrame(found) for _, found in numbers.groupby("group", sort=False)]
     rows = max(len(quantities), 1)
-    compared, about_far = without_far(points)
+    compared = without_far(points)
     page = style.new_page(
         links.answer(compared), points, rows, len(groups), style.PAGE if len(groups) > 1 else style.COLUMN,
-        2.2 + 1.25 * rows, NOTE + about_far, sharex="col",
+        1.8 + 1.25 * rows, NOTE, sharex="col",
     )  # fmt: skip
+    page.head([(str(group["group"].iloc[0]).split(" on ")[0], "") for group in groups])
+    highest, change = links.highest(compared), links.changes(compared)
+    texts = []
+    for quantity in quantities:
+        link = quantity.column.removesuffix("_share")
+        most = f"at most {100 * highest[link]:.0f} %" if link in highest else ""
+        texts.append("\n".join(filter(None, [most, change.short(link) if change else ""])))
+    page.beside(texts, heading(change) if change else "")
     for col, group in enumerate(groups):
-        page.axes[0][col].set_title(str(group["group"].iloc[0]).split(" on ")[0])
         for row, quantity in enumerate(quantities):
             draw_panel(page.axes[row][col], group, quantity, is_first=not col)
         page.axes[-1][col].set_xlabel("micro-batch size")
@@ -67,7 +80,7 @@ def _draw(points: DataFrame, numbers: DataFrame, quantities: list[Quantity]) -> 
         write_statuses(axes, group, quantities[0])
     if not quantities:
         for axes in page.all_axes:
-            style.say(axes, "no traffic was counted")
+            drawing.say(axes, "no traffic was counted")
     page.figure.align_ylabels(page.figure.axes)
     page.legend(legend_of_layouts(numbers))
     return page.finish()

@@ -9,10 +9,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame, concat
 
-from triplepoint.effects import pair_points
+from triplepoint.effects import far_slower, pair_points, titles
 from triplepoint.effects.equal_work import change_of_pairs
-from triplepoint.figures import labels, marks, style
-from triplepoint.figures.parallelism_sweep import Quantity, leave_out_far, published_of, share_y
+from triplepoint.effects.titles import Change
+from triplepoint.figures import drawing, labels, marks, style
+from triplepoint.figures.parallelism_sweep import Quantity, published_of, share_y
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 
@@ -31,21 +32,32 @@ HOST_QUANTITIES = (
 )
 """What there is of points without GPUs."""
 
-_ANSWERED = {"tokens_per_s_per_gpu": "speed", "gpu_power_peak_w": "peak power"}
-"""Columns and what the title calls them: two, so that it stays one sentence."""
-_MORE = {"gpu_energy_per_token_j": "energy per token", "gpu_temp_max_c": "hottest GPU", "peak_memory_bytes": "memory"}
+_ANSWERED = {
+    "tokens_per_s_per_gpu": "speed",
+    "gpu_power_w": "power",
+    "gpu_power_peak_w": "peak power",
+    "gpu_temp_c": "temperature",
+    "gpu_temp_max_c": "hottest GPU",
+    "sm_clock_mhz": "clock",
+    "gpu_energy_per_token_j": "energy per token",
+    "peak_memory_bytes": "memory",
+}
+"""Columns, and what their changes are called; the first is that of the title."""
+_ANSWERED_OF_HOSTS = {
+    "tokens_per_s_per_gpu": "speed",
+    "job_host_power_w": "host power",
+    "cpu_utilisation": "CPU use",
+    "peak_memory_bytes": "memory",
+}
+"""The same of points without GPUs."""
 _NAMES = (
     "group", "setting", "layout", "tp", "pp", "is_sharded", "micro_batch_size", "run", "repeat", "origin", "status",
     "reason", "num_gpus",
 )  # fmt: skip
 NOTE = (
-    "Title: mean over layouts that ran at both sizes, with its 90 % t interval over layouts (not the error of the "
-    "model); how many rise and fall where that holds no change. Bands: {bands}."
+    "Bands: {intervals}. Right: mean change over layouts, with its 90 % t interval over layouts; a range where layouts "
+    "disagree on the sign."
 )
-_BANDS = {
-    "simulated": "90 % interval of the model, which is mostly shared by all points",
-    "measured": "10th to 90th percentile over measured steps or samples",
-}
 
 
 @style.styled
@@ -75,15 +87,17 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     quantities = [one for number, one in enumerate(found) if not number or chosen[one.column].notna().any()]
     numbers = _numbers(chosen, tables.get("published"), quantities)
     groups = [DataFrame(found) for _, found in numbers.groupby("group", sort=False)]
-    compared, about_far = without_far(chosen)
+    change = answer(without_far(chosen))
     page = style.new_page(
-        answer(compared), chosen, len(quantities), len(groups), style.PAGE if len(groups) > 1 else style.COLUMN,
-        min(style.TALLEST, 2.0 + 1.05 * len(quantities)), NOTE.format(bands=_bands(chosen)) + about_far,
-        sharex="col",
+        change if isinstance(change, str) else change.answer, chosen, len(quantities), len(groups),
+        style.PAGE if len(groups) > 1 else style.COLUMN, min(style.TALLEST, 1.9 + 1.05 * len(quantities)),
+        NOTE, sharex="col",
     )  # fmt: skip
+    if isinstance(change, Change):
+        page.beside([change.short(_asked(chosen).get(one.column, "")) for one in quantities], heading(change))
     handles: list[Artist] = []
+    page.head([(str(group["group"].iloc[0]).split(" on ")[0], "") for group in groups])
     for col, group in enumerate(groups):
-        page.axes[0][col].set_title(str(group["group"].iloc[0]).split(" on ")[0])
         for row, quantity in enumerate(quantities):
             handles += draw_panel(page.axes[row][col], group, quantity, is_first=not col)
         page.axes[-1][col].set_xlabel("micro-batch size")
@@ -104,18 +118,16 @@ def swept(points: DataFrame) -> DataFrame:
     return points[is_swept].reset_index(drop=True) if is_swept.any() else points
 
 
-def without_far(points: DataFrame) -> tuple[DataFrame, str]:
-    """Return points without layouts far slower than others at the smallest micro-batch, and a sentence on those."""
-    at_smallest = points[points["micro_batch_size"] == points["micro_batch_size"].min()]
-    trainings = [DataFrame(found) for _, found in at_smallest.groupby("group", sort=False)]
-    compared, about_far = leave_out_far(trainings, [str(found["model"].iloc[0]) for found in trainings])
-    is_far = ~concat(trainings).index.isin(concat(compared).index)
-    far = set(concat(trainings).loc[is_far, ["group", "layout"]].itertuples(index=False, name=None))
-    keys = points[["group", "layout"]].itertuples(index=False, name=None)
-    return points[[key not in far for key in keys]], about_far
+def without_far(points: DataFrame) -> DataFrame:
+    """Return points without layouts that are far slower than others of their group at the smallest micro-batch."""
+    kept = []
+    for _, found in points.groupby("group", sort=False):
+        smallest = found[found["micro_batch_size"] == found["micro_batch_size"].min()]
+        kept.append(found[~found["layout"].isin(list(far_slower(smallest)))])
+    return concat(kept)
 
 
-def answer(points: DataFrame) -> style.Answer:
+def answer(points: DataFrame) -> Change | str:
     """Return what the largest micro-batch that most layouts ran at does, against the smallest."""
     done = points[points["status"] == Status.OK]
     sizes = labels.batches(done["micro_batch_size"])
@@ -125,16 +137,25 @@ def answer(points: DataFrame) -> style.Answer:
     keys, setting = ["group", "layout"], "micro_batch_size"
     ran = {size: len(pair_points(done, "tokens_per_s_per_gpu", keys, setting, first, size)) for size in sizes[1:]}
     last = max(size for size, num in ran.items() if 2 * num >= max(ran.values()))
-    said = f"With micro-batch {last} instead of {first}"
-    return [change_of_pairs(done, keys, setting, (first, last), _ANSWERED, said, _MORE)]
+    words = f"micro-batch {first}", f"micro-batch {last}"
+    return change_of_pairs(done, keys, setting, (first, last), _asked(points), words)
 
 
-def _bands(points: DataFrame) -> str:
-    return "; ".join(f"{name} {_BANDS[name]}" for name in sorted(points["origin"].dropna().unique()))
+def _asked(points: DataFrame) -> Mapping[str, str]:
+    """Return the columns whose changes are given, and what they are called."""
+    return _ANSWERED_OF_HOSTS if (points["device_type"] == "cpu").all() else _ANSWERED
+
+
+def heading(change: Change) -> str:
+    """Return what stands above the changes at the right of the page."""
+    sizes = " against ".join(words.removeprefix("micro-batch ") for words in (change.subject, change.base))
+    return f"{sizes},\n" + titles.mean_of(change.num, titles.LAYOUT).replace(" of ", " of\n")
 
 
 def _numbers(points: DataFrame, published: DataFrame | None, quantities: Sequence[Quantity]) -> DataFrame:
-    columns = [*_NAMES, *(name for name in _MORE if name in points)]
+    drawn = {one.column for one in quantities}
+    said = [name for name in _asked(points) if name in points and name not in drawn and points[name].notna().any()]
+    columns = [*_NAMES, *said]
     for one in quantities:
         names = [one.column, *(column_of(one.column, end) for end in ("p10", "p90", "lo", "hi")), one.limit[0]]
         columns += [name for name in names if name in points and name not in columns]
@@ -163,12 +184,12 @@ def draw_panel(axes: Axes, found: DataFrame, quantity: Quantity, is_first: bool)
     axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
     axes.locator_params(axis="y", nbins=4)
     if quantity.from_zero:
-        highest = style.limit_of(found[quantity.column] * quantity.scale)
+        highest = drawing.limit_of(found[quantity.column] * quantity.scale)
         _break_off(axes, found, quantity, highest)
         axes.set_ylim(0, 1.6 * highest if (found[quantity.column] * quantity.scale > highest).any() else None)
     if quantity.limit[0] in found and found[quantity.limit[0]].notna().any():
         value = float(found[quantity.limit[0]].max())
-        style.draw_limit(axes, value, quantity.limit[1].format(value) if is_first else "")
+        drawing.draw_limit(axes, value, quantity.limit[1].format(value) if is_first else "")
     return handles
 
 
@@ -186,7 +207,7 @@ def _draw_line(axes: Axes, own: DataFrame, quantity: Quantity, places: np.ndarra
     published = own.get(f"published_{quantity.column}")
     if published is None or published.isna().all():
         return []
-    drawn = style.draw_published(axes, list(places), list(published.to_numpy(float) * quantity.scale))
+    drawn = drawing.draw_published(axes, list(places), list(published.to_numpy(float) * quantity.scale))
     drawn.set_color(mark.colour)  # type: ignore[attr-defined]
     return [Line2D([], [], color=marks.BLACK, marker="D", markerfacecolor="none", linestyle="none", label="published")]
 
@@ -234,7 +255,7 @@ def _break_off(axes: Axes, found: DataFrame, quantity: Quantity, limit: float) -
     sizes = labels.batches(found["micro_batch_size"])
     for _, row in found[found["status"] == Status.OK].iterrows():
         value = float(row[quantity.column]) * quantity.scale
-        style.break_off(axes, sizes.index(int(row["micro_batch_size"])), value, limit, f"{value:.2g}")
+        drawing.break_off(axes, sizes.index(int(row["micro_batch_size"])), value, limit, f"{value:.2g}")
 
 
 def _end(own: DataFrame, quantity: Quantity, end: str) -> np.ndarray:
@@ -246,7 +267,7 @@ def legend_of_layouts(numbers: DataFrame) -> list[Artist]:
     """Return what the legend shows of lines by degree of tensor parallelism and sharding."""
     keys = sorted({(bool(row["is_sharded"]), int(row["tp"])) for _, row in numbers.iterrows()})
     return [
-        style.as_line(
+        drawing.as_line(
             marks.of_layout(tp, is_sharded)._replace(name=f"TP{tp} FSDP" if is_sharded else f"TP{tp}"),
             linestyle=":" if is_sharded else "-",
         )

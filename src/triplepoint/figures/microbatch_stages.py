@@ -10,6 +10,7 @@ from matplotlib.patches import Patch
 from pandas import DataFrame, concat
 
 from triplepoint.effects import shares
+from triplepoint.effects.titles import at_place
 from triplepoint.figures import labels, marks, stacks, style
 from triplepoint.figures.microbatch_power import swept
 from triplepoint.figures.parallelism_sweep import published_of
@@ -19,9 +20,8 @@ SOURCE = "figure 3"
 """Of the published study, with the seconds of stages; those of figure 10 are of one rank."""
 MOST_LAYOUTS, MOST_SIZES, MOST_ROWS = 6, 5, 6
 NOTE = (
-    "A bar per pipeline stage, from the first: sum of kernel times per step, mean over the stage's traced ranks; "
-    "communication includes waiting. Interval of the title: 90 % t interval over layouts (not the "
-    "error of the model), or how many rise and fall."
+    "A bar is a pipeline stage: its kernel times of a step, added up; communication includes waiting. Below a layout: "
+    "how much longer its busiest stage computes than its least busy one. Brackets: 90 % t interval over layouts."
 )
 _BAND: dict[str, Any] = {"facecolor": "none", "edgecolor": marks.BLACK, "linewidth": 0.7, "linestyle": "--"}
 _BAND_NAME = "published: least to largest total of a stage"
@@ -82,18 +82,20 @@ def _page(groups: list[DataFrame], numbers: DataFrame) -> style.Page:
     widths = [max(max(list(names.values())[col], 8) for names in layouts if col < len(names)) for col in range(cols)]
     page = style.new_page(
         _answer(groups, numbers), concat(groups, ignore_index=True), len(rows), cols,
-        style.PAGE if sum(widths) > 12 or cols > 3 else style.COLUMN, min(style.TALLEST, 2.3 + 1.08 * len(rows)), NOTE,
+        style.PAGE if sum(widths) > 12 or cols > 3 else style.COLUMN, min(style.TALLEST, 2.1 + 1.08 * len(rows)), NOTE,
         sharey="row", width_ratios=widths,
     )  # fmt: skip
-    for (found, size), axes_of_row in zip(rows, page.axes, strict=True):
+    for number, ((found, size), axes_of_row) in enumerate(zip(rows, page.axes, strict=True)):
         name = f"{found['group'].iloc[0].partition(' on ')[0]}\n" * (len(groups) > 1)
         axes_of_row[0].set_ylabel(f"{name}micro-batch {size}\nkernel time (s)")
         own = numbers[(numbers["group"] == found["group"].iloc[0]) & (numbers["micro_batch_size"] == size)]
         names = _layouts(found)
         for axes, (layout, depth) in zip(axes_of_row, names.items(), strict=False):
             _draw_panel(axes, own[own["layout"] == layout], depth)
-            if size == found["micro_batch_size"].min():
-                axes.set_title(layout)
+        if size == found["micro_batch_size"].min():
+            spreads = shares.spread_of_stages(_totals(own))
+            notes = {str(layout): f"+{100 * spread:.0f} %" for layout, spread in spreads.items()}
+            page.head([(layout, notes.get(layout, "")) for layout in names], number)
         for axes in axes_of_row[len(names) :]:
             axes.set_axis_off()
     for found in groups:
@@ -109,21 +111,33 @@ def _layouts(found: DataFrame) -> dict[str, int]:
     return {str(name): int(own["pp"].iloc[0]) for name, own in found.groupby("layout", sort=False)}
 
 
-def _answer(groups: list[DataFrame], numbers: DataFrame) -> str:
+def _totals(numbers: DataFrame) -> DataFrame:
+    """Return seconds of computation and of all kernels of each layout, micro-batch size and stage."""
+    known = numbers[numbers["busy_s"].notna()]
+    known = known.assign(compute_s=known["busy_s"].where(~known["part"].map(shares.is_communication), 0.0))
+    by = ["layout", "micro_batch_size", "run", "stage"]
+    return known.groupby(by, sort=False).agg(compute_s=("compute_s", "sum"), total_s=("busy_s", "sum")).reset_index()
+
+
+def _answer(groups: list[DataFrame], numbers: DataFrame) -> list[str]:
     """Return an answer per cluster, over all its models."""
     points = concat(groups, ignore_index=True)
     answers = []
     for _, found in points.groupby("place", sort=False):
-        known = numbers[numbers["run"].isin(found["run"]) & numbers["busy_s"].notna()]
-        known = known.assign(compute_s=known["busy_s"].where(~known["part"].map(shares.is_communication), 0.0))
-        if found["model"].nunique() > 1:
-            known["layout"] = known["run"].map(found.set_index("run")["model"]) + " " + known["layout"]
-        by = ["layout", "micro_batch_size", "run", "stage"]
-        totals = known.groupby(by, sort=False).agg(compute_s=("compute_s", "sum"), total_s=("busy_s", "sum"))
-        one = found["model"].iloc[0]
-        where = stacks.place_of(found) if found["model"].nunique() > 1 else f"{one} on {stacks.place_of(found)}"
-        answers.append(f"{where}: {shares.answer_stages(totals.reset_index())}")
-    return "\n".join(answers)
+        own = numbers[numbers["run"].isin(found["run"])]
+        own = own.assign(layout=own["group"] + " " + own["layout"])
+        change = shares.change_of_stages(_totals(own))
+        where = stacks.place_of(found) if points["place"].nunique() > 1 else ""
+        answers.append(at_place(where, change.sentence if change else _without_change(own)))
+    return answers
+
+
+def _without_change(own: DataFrame) -> str:
+    """Return how far stages are apart, where one micro-batch size was traced alone."""
+    spreads = shares.spread_of_stages(_totals(own))
+    if spreads.empty:
+        return "no run was traced"
+    return f"the busiest stage computes up to {100 * spreads.max():.0f} % longer than the least busy one"
 
 
 def _share_y(rows: list[Axes], own: DataFrame) -> None:

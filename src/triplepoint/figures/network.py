@@ -10,15 +10,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame, concat
 
-from triplepoint.effects.networks import answer, in_order, name_networks
-from triplepoint.figures import labels, marks, style
+from triplepoint.effects.networks import answer, fastest, in_order, name_networks, range_of
+from triplepoint.effects.titles import Change, Statement
+from triplepoint.figures import drawing, labels, marks, style
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
+from triplepoint.units import counted
 
 QUANTITIES = {"step_time_s": "step\ntime (s)", "gpu_energy_per_token_j": "energy\n(J/token)"}
 NOTE = (
-    "Axes are logarithmic. Bars: 90 % interval of the model, which moves all networks of a layout together; intervals "
-    "and ties of the title are between layouts on one network, without the error they share."
+    "A line is a layout, with the 90 % interval of the model. Below a model: its fastest layout, and its lead on the "
+    "next that is not tied. Right: mean change from left to right, 90 % t interval over layouts."
 )
 _NAMES = (
     "model", "layout", "network", "gbit_per_s", "cluster", "tp", "is_sharded", "run", "repeat", "origin", "status",
@@ -41,13 +43,21 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     drawn = [name for name in QUANTITIES if name == "step_time_s" or numbers[name].notna().any()]
     networks = in_order(numbers)
     models = list(dict.fromkeys(numbers["model"]))
+    change = answer(chosen)
+    said = change if isinstance(change, str) else change.answer
+    if isinstance(change, Change) and isinstance(said, Statement):
+        said = said._replace(sentence=said.sentence + range_of(change))
     page = style.new_page(
-        answer(chosen), chosen, len(drawn), len(models), style.PAGE if len(models) > 1 else style.COLUMN,
-        3.4 + 1.5 * len(drawn), NOTE, sharex="col",
+        said, chosen, len(drawn), len(models), style.PAGE if len(models) > 1 else style.COLUMN, 3.0 + 1.5 * len(drawn),
+        NOTE, sharex="col",
     )  # fmt: skip
+    notes = fastest(chosen)
+    page.head([(model, notes.get(model, "")) for model in models])
+    if isinstance(change, Change):
+        names = ("step time", "energy per token")
+        page.beside([change.short(name) for name in names[: len(drawn)]], f"mean of\n{counted(change.num, 'layout')}")
     handles: list[Artist] = []
     for col, model in enumerate(models):
-        page.axes[0][col].set_title(model)
         for row, name in enumerate(drawn):
             own = numbers[numbers["model"] == model]
             handles += _draw_panel(page.axes[row][col], own, name, networks)
@@ -76,9 +86,9 @@ def _draw_panel(axes: Axes, own: DataFrame, quantity: str, networks: list[str]) 
         for place, (_, row) in zip(at, rows.iterrows(), strict=True):
             ends = ("lo", "hi") if row["origin"] == "simulated" else ("p10", "p90")
             low, high = (float(row.get(column_of(quantity, end), np.nan)) for end in ends)
-            style.draw_interval(axes, place, low, high, mark.colour)
+            drawing.draw_interval(axes, place, low, high, mark.colour)
         handles.append(Line2D([], [], color=mark.colour, marker=mark.marker, linestyle=line, label=layout))
-    style.log_axis(axes)
+    drawing.log_axis(axes)
     axes.set_xlim(-0.5, len(networks) - 0.5)
-    axes.set_xticks(range(len(networks)), networks, rotation=90)
+    axes.set_xticks(range(len(networks)), [name.replace("×", "×\n") for name in networks])
     return handles

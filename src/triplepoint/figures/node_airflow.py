@@ -14,7 +14,8 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from pandas import DataFrame
 
 from triplepoint.effects import between_gpus
-from triplepoint.figures import gpu_map, marks, style
+from triplepoint.effects.titles import Statement, at_place
+from triplepoint.figures import drawing, gpu_map, marks, style
 
 _COLOURS = "inferno"
 _DARK = 0.55
@@ -24,8 +25,8 @@ _PLOTTED = [
     "difference_k", "difference_lo_k", "difference_hi_k", "published_difference_k",
 ]  # fmt: skip
 NOTE = (
-    "Top: mean of each slot over nodes and runs; air enters at the front, arrows lead to the GPU it warms. Bottom: "
-    "rear less front, paired by lane, a mark per run; lines and the title: {about} over nodes, whose GPUs differ."
+    "Top: mean of each slot over nodes and runs; arrows lead along the air to the GPU it warms. Bottom: a mark is a "
+    "run. Lines with caps and brackets: {about} over nodes."
 )
 
 
@@ -45,9 +46,9 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     values = [float(value) for found in slots.values() for value in found["gpu_temp_c"]]
     scale = Normalize(min(values) - 1, max(values) + 1)
     page = style.new_page(
-        _answer([(gpu_map.title_of(place, points), found) for place, found in places]),
+        _answers([(gpu_map.title_of(place, points), found) for place, found in places]),
         points, 2, len(places),
-        style.PAGE if len(places) > 1 else style.COLUMN, 4.9, NOTE.format(about=between_gpus.ABOUT), sharey="row",
+        style.PAGE if len(places) > 1 else style.COLUMN, 4.7, NOTE.format(about=between_gpus.ABOUT), sharey="row",
         height_ratios=[1.3, 1],
     )  # fmt: skip
     for col, (place, _) in enumerate(places):
@@ -61,17 +62,18 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     return page.finish(), DataFrame(rows).reindex(columns=_PLOTTED)
 
 
-def _answer(places: Sequence[tuple[str, DataFrame]]) -> str:
-    lines = []
+def _answers(places: Sequence[tuple[str, DataFrame]]) -> list[str | Statement]:
+    lines: list[str | Statement] = []
     for place, found in places:
         apart = between_gpus.rear_over_front(found)
         if apart is None:
             lines.append(f"{place}: which GPUs stand in the air of others is not known")
-        elif apart.is_tie:
-            lines.append(f"{place}: rear GPUs are as warm as front ones, difference {apart.text}")
-        else:
-            lines.append(f"{place}: rear GPUs are {apart.text} hotter than front ones")
-    return "\n".join(lines)
+            continue
+        said = f"rear GPUs are {apart.text} hotter than front ones"
+        if apart.is_tie:
+            said = f"rear GPUs are as warm as front ones, difference {apart.text}"
+        lines.append(Statement(at_place(place if len(places) > 1 else "", said), "airflow", apart, "node"))
+    return lines
 
 
 def _slots(place: str, found: DataFrame) -> DataFrame:
@@ -155,11 +157,11 @@ def _draw_differences(axes: Axes, runs: DataFrame) -> None:
         return
     for _, row in runs.iterrows():
         at = float(row["gpu_power_w"])
-        style.draw_interval(axes, at, row["difference_lo_k"], row["difference_hi_k"], marks.VERMILION)
+        drawing.draw_interval(axes, at, row["difference_lo_k"], row["difference_hi_k"], marks.VERMILION)
         axes.plot([at], [row["difference_k"]], "o", color=marks.VERMILION)
     known = runs[runs["published_difference_k"].notna()]
     if len(known):
-        style.draw_published(axes, list(known["gpu_power_w"]), list(known["published_difference_k"]))
+        drawing.draw_published(axes, list(known["gpu_power_w"]), list(known["published_difference_k"]))
     axes.axhline(0, color=marks.GREY, linewidth=0.5)
     lows = runs[["difference_k", "difference_lo_k"]].min().min()
     low, high = axes.get_ylim()

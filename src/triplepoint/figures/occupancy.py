@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from pandas import DataFrame, concat
 
 from triplepoint.effects import occupancy
-from triplepoint.figures import labels, marks, style
+from triplepoint.figures import drawing, labels, marks, style
 
 ROWS = (
     ("occupancy", "occupancy\n(%)", 100.0),
@@ -46,7 +46,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     shown = ["group", "layout", "run", "status", "origin"]
     numbers = points[shown].merge(classes, on="run", how="inner", sort=False)
     if numbers.empty:
-        page = style.new_page(occupancy.absent(points, own), points, height=1.6, note=NOTE_ABSENT)
+        page = style.new_page(occupancy.absent(points, own), points, height=1.0, note=NOTE_ABSENT)
         page.axes[0][0].set_axis_off()
         return page.finish(), numbers
     return _draw(points[points["run"].isin(numbers["run"])], numbers), numbers
@@ -57,11 +57,11 @@ def _draw(points: DataFrame, numbers: DataFrame) -> Figure:
     names = {run: f"{model} {layout}" for run, model, layout in points[["run", "model", "layout"]].to_numpy()}
     page = style.new_page(
         occupancy.answer(numbers, names), points, len(ROWS), len(groups),
-        style.PAGE if len(groups) > 1 else style.COLUMN, 2.4 + 1.15 * len(ROWS), NOTE, sharex="col", sharey="row",
+        style.PAGE if len(groups) > 1 else style.COLUMN, 1.9 + 1.15 * len(ROWS), NOTE, sharex="col", sharey="row",
         width_ratios=[max(found["layout"].nunique(), 3) for found in groups],
     )  # fmt: skip
+    page.head([str(found["group"].iloc[0]).partition(" on ")[::2] for found in groups])
     for col, found in enumerate(groups):
-        page.axes[0][col].set_title(str(found["group"].iloc[0]).replace(" on ", "\n"))
         for row, (column, _, scale) in enumerate(ROWS):
             _draw_panel(page.axes[row][col], found, column, scale)
     for row, (_, title, _) in enumerate(ROWS):
@@ -82,13 +82,11 @@ def _draw_panel(axes: Axes, found: DataFrame, column: str, scale: float) -> None
         for _, row in of_layout[of_layout["class"].isin(SHOWN)].iterrows():
             offset = 0.15 * SHOWN.index(row["class"]) - 0.05
             axes.plot([at + offset], [row[column] * scale], "o", color=marks.KERNEL_CLASSES[row["class"]].colour)
-    axes.set_xlim(-0.6, len(names) - 0.4)
-    axes.set_xticks(range(len(names)), names, rotation=90)
-    axes.tick_params(axis="x", length=0)
+    drawing.name_bars(axes, names)
     axes.locator_params(axis="y", nbins=4)
 
 
 def _legend(classes: set[str]) -> list[Artist]:
     found: list[Artist] = [Line2D([], [], color=marks.BLACK, marker="D", linestyle="none", label="all kernels")]
     drawn = [name for name in SHOWN if name in classes]
-    return found + [style.as_line(marks.KERNEL_CLASSES[name], linestyle="none") for name in drawn]
+    return found + [drawing.as_line(marks.KERNEL_CLASSES[name], linestyle="none") for name in drawn]

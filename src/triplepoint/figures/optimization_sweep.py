@@ -13,7 +13,7 @@ from pandas import DataFrame, Series, concat
 
 from triplepoint import effects
 from triplepoint.effects import titles
-from triplepoint.figures import labels, marks, style
+from triplepoint.figures import drawing, labels, marks, style
 from triplepoint.figures.parallelism_sweep import fitting, share_y, title_of
 from triplepoint.figures.recompute_kernels import FREE
 from triplepoint.status import Status
@@ -35,16 +35,15 @@ class Change:
 CHANGES = (
     Change("step_time_s", "step time\n(change, %)", "step time"),
     Change("gpu_power_w", "GPU power\n(change, %)", "power"),
-    Change("gpu_temp_c", "temperature\n(change, K)"),
+    Change("gpu_temp_c", "temperature\n(change, K)", "temperature"),
     Change("throttle_fraction", "time throttled\n(change, % points)", is_share=True),
     Change("gpu_energy_per_token_j", "energy\n(change, %)", "energy"),
 )
 MEMORY = "memory of\na {rank} (GiB)"
 _GIB = 2**30
 NOTE = (
-    "A mark: change of one setting in one layout, the other setting as it is. Lines with caps: 90 % interval "
-    "{basis}{alike}. Title: mean over layouts, in brackets that interval of it where it shows, and their range; how "
-    "many rise and fall where they disagree. At the foot memory itself, predicted where it ran out of it."
+    "A mark: change of one setting in one layout, the other as it is; lines with caps: 90 % interval of it. Right: "
+    "mean over layouts, its interval where wide enough to show, and their range. Memory is predicted where it ran out."
 )
 _NAMES = (
     "group", "layout", "switched", "run", "status", "origin", "peak_memory_bytes", "needed_memory_bytes",
@@ -73,20 +72,21 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     )
     chosen = concat(groups, ignore_index=True)
     changes = [one for one in CHANGES if chosen[one.column].notna().any()] or list(CHANGES[:1])
-    numbers, bases = _numbers(chosen, tables["gpus"], changes)
-    alike = "; GPUs of a run have one step time" if (chosen["origin"] == "simulated").any() else ""
-    note = NOTE.format(basis=" or ".join(bases) or "not known", alike=alike) + left_out
-    height_in = min(2.5 + 1.02 * (len(changes) + 1), style.TALLEST)
+    numbers = _numbers(chosen, tables["gpus"], changes)
+    height_in = min(1.9 + 1.02 * (len(changes) + 1), style.TALLEST)
+    done = _changes(numbers, changes)
     page = style.new_page(
-        _answer(numbers, changes), chosen, len(changes) + 1, len(groups),
-        style.PAGE if len(groups) > 1 else style.COLUMN, height_in, note, sharex="col",
-        width_ratios=[max(found["layout"].nunique(), 2) for found in groups],
+        [one.answer for one in done.values()] or "No layout ran with and without recomputation or overlap", chosen,
+        len(changes) + 1, len(groups), style.PAGE if len(groups) > 1 else style.COLUMN, height_in, left_out + NOTE,
+        sharex="col", width_ratios=[max(found["layout"].nunique(), 2) for found in groups],
     )  # fmt: skip
-    for col, (group, found) in enumerate(numbers.groupby("group", sort=False)):
-        page.axes[0][col].set_title(title_of(str(group), chosen))
+    page.head([title_of(str(group), chosen).partition("\n")[::2] for group in numbers["group"].unique()])
+    names = [one.name for one in changes] + ["memory"]
+    page.beside([_beside(done, name) for name in names], "mean of\nlayouts")
+    for col, (_, found) in enumerate(numbers.groupby("group", sort=False)):
         for row, one in enumerate(changes):
             _draw_changes(page.axes[row][col], DataFrame(found), one.column, is_top=not row)
-        _draw_memory(page.axes[-1][col], DataFrame(found), is_first=not col)
+        _draw_memory(page.axes[-1][col], DataFrame(found))
     for row, one in enumerate(changes):
         page.axes[row][0].set_ylabel(one.title)
         share_y(page.axes[row])
@@ -108,9 +108,9 @@ def _chosen(members: DataFrame) -> DataFrame:
     return chosen.assign(switched=switched, layout=labels.without_shared(chosen["layout"]))
 
 
-def _numbers(points: DataFrame, gpus: DataFrame, changes: Sequence[Change]) -> tuple[DataFrame, list[str]]:
-    """Return what is plotted, a row per group, layout, what is switched on and changed, and what intervals are over."""
-    rows, bases = [], dict[str, None]()
+def _numbers(points: DataFrame, gpus: DataFrame, changes: Sequence[Change]) -> DataFrame:
+    """Return what is plotted, a row per group, layout, what is switched on and changed."""
+    rows = []
     # Of two hundred columns a few: to take rows of all, pair by pair, would take most of the figure's time.
     compared = [name for one in changes for name in effects.compared_columns(one.column) if name in points]
     points = points[list(dict.fromkeys([*_NAMES, *compared]))]
@@ -132,15 +132,13 @@ def _numbers(points: DataFrame, gpus: DataFrame, changes: Sequence[Change]) -> t
             }
             for one in changes:
                 effect = _effect(alike[alike["switched"] == before], found, one, ranks)
-                if effect is not None and not np.isnan(effect.low):
-                    bases[effects.ABOUT[effect.basis]] = None
                 scale = 100 if one.is_share or (effect is not None and effect.is_relative) else 1
                 for name, end in (("change", "value"), ("change_lo", "low"), ("change_hi", "high")):
                     # Equal shares may differ in their last bit.
                     change = np.nan if effect is None else round(scale * getattr(effect, end), 9)
                     numbers[f"{one.column}_{name}"] = change
             rows.append(numbers | _memory(row))
-    return DataFrame(rows), list(bases)
+    return DataFrame(rows)
 
 
 def _by_rank(gpus: DataFrame) -> DataFrame:
@@ -168,26 +166,35 @@ def _memory(row: Series) -> dict[str, Any]:
     }
 
 
-def _answer(numbers: DataFrame, changes: Sequence[Change]) -> style.Answer:
-    """Return what each optimisation does, a line each."""
-    lines = []
+def _changes(numbers: DataFrame, changes: Sequence[Change]) -> dict[str, titles.Change]:
+    """Return what each optimisation does, by its name; nothing of one that no layout ran with and without."""
+    found = {}
     for changed in ("recompute", "overlap"):
         own = numbers[numbers["changed"] == changed]
-        found = {one.name: _effects_of(own, one.column) for one in changes if one.name}
-        if any(found.values()):
-            change = f"With {marks.OPTIMIZATIONS[changed].name}"
-            more = {"memory": _memory_effects(numbers, changed)}
-            lines.append(titles.Change(change, found, aside=titles.error_unknown(own), is_paired=True, more=more))
-    return lines or "No layout ran with and without recomputation or overlap"
+        pairs: dict[str, titles.Found] = {one.name: _effects_of(own, one.column) for one in changes if one.name}
+        if any(pairs.values()):
+            pairs |= {"memory": _memory_effects(numbers, changed)}
+            found[changed] = titles.Change(marks.OPTIMIZATIONS[changed].name, "", pairs, is_paired=True)
+    return found
+
+
+def _beside(changes: Mapping[str, titles.Change], name: str) -> str:
+    """Return the changes of one quantity as they stand beside its panels, each with the sign of its marks."""
+    texts = {_SIGNS[changed]: change.short(name) for changed, change in changes.items()}
+    return "\n".join(f"{sign} {text}" for sign, text in texts.items() if text)
 
 
 def _effects_of(numbers: DataFrame, column: str) -> dict[tuple[Hashable, ...], effects.Effect]:
     """Return the effect on a quantity in each layout: of its pairs, with the other setting and without, the mean."""
+    is_relative = not column.endswith("_c")
     ends = [f"{column}_{end}" for end in ("change", "change_lo", "change_hi")]
     known = numbers[numbers[ends[0]].notna()]
     return {
         key: effects.over_pairs(
-            [effects.Effect(value, low, high, "ranks", 1) for value, low, high in (found[ends] / 100).to_numpy(float)]
+            [
+                effects.Effect(value, low, high, "ranks", 1, is_relative)
+                for value, low, high in (found[ends] / (100 if is_relative else 1)).to_numpy(float)
+            ]
         )
         for key, found in known.groupby(["group", "layout"], sort=False)
     }
@@ -219,7 +226,7 @@ def _draw_changes(axes: Axes, found: DataFrame, column: str, is_top: bool) -> No
         value, low, high = (row[f"{column}_{end}"] for end in ("change", "change_lo", "change_hi"))
         if np.isfinite(value):
             axes.plot([at], [value], mark.marker, color=mark.colour)
-            style.draw_interval(axes, at, low, high, mark.colour)
+            drawing.draw_interval(axes, at, low, high, mark.colour)
     axes.margins(y=0.15)
     _name_layouts(axes, names)
 
@@ -247,6 +254,7 @@ def _write_statuses(axes: Axes, found: DataFrame, names: Sequence[str]) -> None:
         )  # fmt: skip
 
 
+_SIGNS = {"recompute": "▲", "overlap": "■"}
 _OFFSETS = {"base": -0.3, "overlap": -0.1, "recompute": 0.1, "both": 0.3}
 _PAIRS = {
     ("recompute", "recompute"): -0.3,
@@ -258,13 +266,11 @@ _PAIRS = {
 
 
 def _name_layouts(axes: Axes, names: Sequence[str]) -> None:
-    axes.set_xlim(-0.6, len(names) - 0.4)
-    axes.set_xticks(range(len(names)), names, rotation=90)
-    axes.tick_params(axis="x", length=0)
+    drawing.name_bars(axes, names)
     axes.locator_params(axis="y", nbins=4)
 
 
-def _draw_memory(axes: Axes, found: DataFrame, is_first: bool) -> None:
+def _draw_memory(axes: Axes, found: DataFrame) -> None:
     """Draw the memory of each point, and what there is; what did not fit is hollow."""
     names = list(dict.fromkeys(found["layout"]))
     found = found.drop_duplicates(["layout", "switched"])
@@ -279,8 +285,7 @@ def _draw_memory(axes: Axes, found: DataFrame, is_first: bool) -> None:
     _name_layouts(axes, names)
     axes.set_ylim(0, 1.12 * max(found.loc[could_run, "memory_gib"].max(), 1e-9))
     capacity = found["memory_capacity_gib"].max()
-    if np.isfinite(capacity):
-        style.draw_limit(axes, float(capacity), f"memory {capacity:.0f} GiB" if is_first else "")
+    drawing.draw_limit(axes, float(capacity), "")
 
 
 def _legend(numbers: DataFrame) -> list[Artist]:
@@ -292,10 +297,11 @@ def _legend(numbers: DataFrame) -> list[Artist]:
         for name in ("base", "both")
         if name in set(numbers["switched"])
     ]
-    found: list[Artist] = [style.as_line(mark, linestyle="none") for mark in shown]
+    found: list[Artist] = [drawing.as_line(mark, linestyle="none") for mark in shown]
     how: dict[str, Any] = {"color": marks.GREY, "marker": "o", "linestyle": "none", "markerfacecoloralt": "w"}
     if (~numbers["status"].isin([Status.OK, Status.INVALID])).any():
         found.append(Line2D([], [], label="out of memory: what it needs", fillstyle="none", **how))
     if numbers["may_not_fit"].any():
         found.append(Line2D([], [], label=labels.MAY_NOT_FIT, fillstyle="left", **how))
-    return found
+    capacities = [f"{gib:.0f}" for gib in sorted(numbers["memory_capacity_gib"].dropna().unique())]
+    return [*found, drawing.limit_line(f"memory {' or '.join(capacities)} GiB")] if capacities else found

@@ -12,17 +12,19 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from pandas import DataFrame, Series, concat
 
-from triplepoint.effects import far_slower, on_as_many_gpus, titles
-from triplepoint.figures import labels, marks, style
+from triplepoint.effects import Effect, far_slower, on_as_many_gpus
+from triplepoint.effects.titles import Ranking, at_place, rank
+from triplepoint.figures import drawing, labels, marks, style
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
+from triplepoint.units import counted
 
 MOST_GROUPS = 6
 """Models and clusters on one page."""
 
 NOTE = (
-    "Bars: {bars}; lines with caps: 90 % interval of the model, or 10th to 90th percentile over measured steps; "
-    "{highest}: highest of any GPU. Interval of the title: {basis}.{apart}"
+    "Bars: mean of all GPUs, or median step; lines with caps: {intervals}. Below a model: its fastest layout, and how "
+    "much faster it is than the next that is not tied."
 )
 
 
@@ -73,7 +75,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         tables: `points` and `published`.
     """
     prepared = labels.prepare(tables["points"])
-    groups = [labels.choose(members) for _, members in prepared.groupby("group", sort=False)]
+    groups = [_on_other_gpus(labels.choose(members)) for _, members in prepared.groupby("group", sort=False)]
     groups, left_out = fitting(groups)
     chosen = concat(groups, ignore_index=True)
     chosen["is_sharded"] = chosen["data_parallel_sharding"] == "optim_grads_params"
@@ -81,8 +83,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     numbers = _numbers(chosen, tables.get("published"), quantities)
     page = _page(chosen, groups, quantities, left_out)
     handles: list[Artist] = _limits(numbers, quantities)
-    for col, (group, found) in enumerate(numbers.groupby("group", sort=False)):
-        page.axes[0][col].set_title(title_of(str(group), chosen))
+    for col, (_, found) in enumerate(numbers.groupby("group", sort=False)):
         for row, quantity in enumerate(quantities):
             handles += draw_bars(page.axes[row][col], DataFrame(found), quantity, is_top=not row)
     for row, quantity in enumerate(quantities):
@@ -101,28 +102,28 @@ def fitting(groups: Sequence[DataFrame]) -> tuple[list[DataFrame], str]:
     first = sorted(range(len(groups)), key=lambda place: not is_own[place])[:MOST_GROUPS]
     rest = [found for place, found in enumerate(groups) if place not in first]
     names = ", ".join(str(found["group"].iloc[0]).removesuffix(", simulated") for found in rest)
-    return [groups[place] for place in sorted(first)], f" No room for: {names}." if rest else ""
+    return [groups[place] for place in sorted(first)], f"No room for: {names}. " if rest else ""
 
 
-def leave_out_far(groups: Sequence[DataFrame], names: Sequence[str]) -> tuple[list[DataFrame], str]:
-    """Return groups without the layouts that are far slower than the others, and what a note says of those.
+def _on_other_gpus(points: DataFrame) -> DataFrame:
+    """Return points of one group with labels that say the number of GPUs where it is not that of most."""
+    is_alike = points.index.isin(on_as_many_gpus(points).index)
+    one, many = ("process", "processes") if labels.rank_word(points) == "process" else ("GPU", "GPUs")
+    return points.assign(
+        layout=[
+            layout if alike else f"{layout} {counted(num, one, many)}"
+            for layout, num, alike in zip(points["layout"], points["num_gpus"], is_alike, strict=True)
+        ]
+    )
 
-    Args:
-        groups: Points of one training each.
-        names: What each is called in the note.
-    """
-    slow = [far_slower(found) for found in groups]
-    far = [
-        f"{name} {layout} ({factor:.0f} times as long)"
-        for name, of_group in zip(names, slow, strict=True)
-        for layout, factor in of_group.items()
-    ]
-    kept = [found[~found["layout"].isin(list(of_group))] for found, of_group in zip(groups, slow, strict=True)]
-    return kept, f" Far slower, so not in the title: {', '.join(far)}." if far else ""
+
+def without_far(points: DataFrame) -> DataFrame:
+    """Return points of one training without the layouts that are far slower than the others."""
+    return points[~points["layout"].isin(list(far_slower(points)))]
 
 
 def title_of(group: str, points: DataFrame) -> str:
-    """Return the title of a group's panels: its model, and where points of several clusters are drawn its cluster."""
+    """Return the name of a group's column: its model, and below it where there are several its cluster."""
     model, _, place = group.partition(" on ")
     return f"{model}\n{place.removesuffix(', simulated')}" if points["place"].nunique() > 1 else model
 
@@ -135,35 +136,37 @@ def _always(points: DataFrame) -> list[str]:
 
 
 def _page(points: DataFrame, groups: Sequence[DataFrame], quantities: Sequence[Quantity], left_out: str) -> style.Page:
-    names = [title_of(str(found["group"].iloc[0]), points).replace("\n", " on ") for found in groups]
-    alike = [on_as_many_gpus(found) for found in groups]
-    compared, about_far = leave_out_far(alike, names)
-    answers = [f"{name}: {titles.answer_best(found)}" for name, found in zip(names, compared, strict=True)]
-    apart = [
-        f"{name} {layout}"
-        for name, found, same in zip(names, groups, alike, strict=True)
-        for layout in found.loc[(found["status"] == Status.OK) & ~found.index.isin(same.index), "layout"].unique()
-    ]
-    bases = dict.fromkeys(filter(None, (titles.about_intervals(found) for found in groups)))
-    note = NOTE.format(
-        bars="mean of all GPUs, or median step",
-        highest="triangle",
-        basis=" or ".join(bases) or "none",
-        apart=about_far + (f" On another number of GPUs, so not in it: {', '.join(apart)}." if apart else ""),
-    )
+    rankings = {
+        title_of(str(found["group"].iloc[0]), points): rank(without_far(on_as_many_gpus(found))) for found in groups
+    }
     layouts = [max(found["layout"].nunique(), 2) for found in groups]
     is_wide = len(groups) > 1 or max(layouts) > 8
-    return style.new_page(
-        "\n".join(answers),
-        points,
-        len(quantities),
-        len(groups),
-        style.PAGE if is_wide else style.COLUMN,
-        min(style.TALLEST, 2.4 + 1.05 * len(quantities)),
-        note + left_out,
-        sharex="col",
-        width_ratios=layouts,
-    )
+    page = style.new_page(
+        answer(rankings), points, len(quantities), len(groups), style.PAGE if is_wide else style.COLUMN,
+        min(style.TALLEST, 1.7 + 1.05 * len(quantities)), left_out + NOTE, sharex="col", width_ratios=layouts,
+    )  # fmt: skip
+    heads = [(name.partition("\n"), ranking.note) for name, ranking in rankings.items()]
+    page.head([(model, "\n".join(filter(None, [place, note]))) for (model, _, place), note in heads])
+    return page
+
+
+def answer(rankings: Mapping[str, Ranking]) -> str:
+    """Return the clearest lead of a layout over the next that is not tied, as a title.
+
+    Args:
+        rankings: By model, and cluster where there are several.
+    """
+    known = {name: ranking for name, ranking in rankings.items() if ranking.lead is not None}
+    clear = {name: _certain(ranking.lead) for name, ranking in known.items() if ranking.lead and ranking.is_clear}
+    if not clear and len(known) > 1:
+        return f"In none of {len(known)} cases is a layout faster than all others for certain"
+    name = max(clear, key=lambda one: clear[one]) if clear else next(iter(known or rankings))
+    return at_place(name.replace("\n", " on "), rankings[name].sentence)
+
+
+def _certain(lead: Effect) -> float:
+    """Return what of a lead is certain; nothing where its interval is not known."""
+    return 0.0 if np.isnan(lead.low) else lead.low
 
 
 def _numbers(points: DataFrame, published: DataFrame | None, quantities: Sequence[Quantity]) -> DataFrame:
@@ -199,20 +202,18 @@ def draw_bars(axes: Axes, found: DataFrame, quantity: Quantity, is_top: bool) ->
         is_top: Whether to say what became of layouts without numbers.
     """
     names = list(dict.fromkeys(found["layout"]))
-    limit = style.limit_of(found[quantity.column] * quantity.scale) * 1.15
+    limit = drawing.limit_of(found[quantity.column] * quantity.scale) * 1.15
     handles: list[Artist] = []
     for at, name in enumerate(names):
         rows = found[found["layout"] == name]
         done = rows[(rows["status"] == Status.OK) & rows[quantity.column].notna()]
         if done.empty and is_top:
-            style.write_status(axes, at, rows)
+            drawing.write_status(axes, at, rows)
         for number, (_, row) in enumerate(done.iterrows()):
             width = 0.72 / len(done)
             middle = at + (number - (len(done) - 1) / 2) * width
             handles += _draw_value(axes, middle, width, row, quantity, limit)
-    axes.set_xlim(-0.6, len(names) - 0.4)
-    axes.set_xticks(range(len(names)), names, rotation=90)
-    axes.tick_params(axis="x", length=0)
+    drawing.name_bars(axes, names)
     axes.locator_params(axis="y", nbins=4)
     if quantity.from_zero:
         axes.set_ylim(0, min(axes.get_ylim()[1], limit * 1.05) if _is_broken(found, quantity, limit) else None)
@@ -220,7 +221,7 @@ def draw_bars(axes: Axes, found: DataFrame, quantity: Quantity, is_top: bool) ->
         # Markers at the ends stay whole.
         axes.margins(y=0.1)
     if quantity.limit[0] in found and found[quantity.limit[0]].notna().any():
-        style.draw_limit(axes, float(found[quantity.limit[0]].max()), "")
+        drawing.draw_limit(axes, float(found[quantity.limit[0]].max()), "")
     return handles
 
 
@@ -228,7 +229,7 @@ def _limits(numbers: DataFrame, quantities: Sequence[Quantity]) -> list[Artist]:
     """Return what the legend shows of limits: in the panels there is no room for words."""
     known = [one for one in quantities if one.limit[0] in numbers and numbers[one.limit[0]].notna().any()]
     said = ", ".join(one.limit[1].format(float(numbers[one.limit[0]].max())) for one in known)
-    return [style.limit_line(said)] if known else []
+    return [drawing.limit_line(said)] if known else []
 
 
 def _is_broken(found: DataFrame, quantity: Quantity, limit: float) -> bool:
@@ -242,19 +243,19 @@ def _draw_value(axes: Axes, at: float, width: float, row: Series, quantity: Quan
     low, high = (float(row.get(column_of(quantity.column, end), np.nan)) * quantity.scale for end in ends)
     if quantity.from_zero:
         axes.bar(at, value, width, color=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0)
-        if not style.break_off(axes, at, value, limit, f"{value:.3g}") and value < 0.05 * limit:
+        if not drawing.break_off(axes, at, value, limit, f"{value:.3g}") and value < 0.05 * limit:
             axes.text(at, value + 0.03 * limit, f"{value:.2g}", ha="center", va="bottom", fontsize=style.TEXT_PT)
             low = np.nan
     else:
         axes.plot([at], [value], mark.marker, color=mark.colour)
-    style.draw_interval(axes, at, low, high, marks.BLACK if quantity.from_zero else mark.colour)
+    drawing.draw_interval(axes, at, low, high, marks.BLACK if quantity.from_zero else mark.colour)
     handles: list[Artist] = []
     if quantity.highest and np.isfinite(row[quantity.highest]):
         axes.plot([at], [row[quantity.highest]], "^", color=marks.GREY, markersize=3)
     for column in filter(None, (quantity.column, quantity.highest)):
         published = float(row.get(f"published_{column}", np.nan)) * quantity.scale
         if np.isfinite(published):
-            handles.append(style.draw_published(axes, [at], [published]))
+            handles.append(drawing.draw_published(axes, [at], [published]))
     return handles
 
 

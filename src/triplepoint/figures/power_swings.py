@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from pandas import DataFrame, concat
 
 from triplepoint.effects import swings
-from triplepoint.figures import labels, marks, style
+from triplepoint.figures import drawing, labels, marks, style
 from triplepoint.status import Status
 
 MOST_GROUPS = 4
@@ -18,8 +18,8 @@ NUM_STEPS = 6
 """Steps whose power is drawn."""
 NOTHING = "no job whose nodes all have a power meter, with 100 readings or more"
 NOTE = (
-    "Power of all nodes at the plug in steps without the profiler, of the fastest layout; readings every {period}. "
-    "Swing: from the 1st to the 99th percentile (dashed), over the mean. Brackets: lowest and highest repeat."
+    "Power at the plug, read every {period}. Swing: 1st to 99th percentile, over the mean. Brackets: lowest and "
+    "highest repeat."
 )
 _LINE = "job_power_line_fraction"
 
@@ -36,7 +36,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     known = known[known["run"].isin(tables["job_power"]["run"])]
     if known.empty:
         page = style.new_page("Nothing to draw", points)
-        style.say(page.axes[0][0], NOTHING)
+        drawing.say(page.axes[0][0], NOTHING)
         return page.finish(), DataFrame(columns=["run", "group", "layout", "t_s", "job_power_w"])
     groups = [_fastest(DataFrame(found)) for _, found in known.groupby("group", sort=False)][:MOST_GROUPS]
     courses = [_course(tables["job_power"], str(found["run"].iloc[0])) for found in groups]
@@ -68,16 +68,17 @@ def _course(job_power: DataFrame, run: str) -> DataFrame:
 
 
 def _page(groups: list[DataFrame], courses: list[DataFrame], published: DataFrame) -> style.Page:
-    answers = [
-        f"{found['group'].iloc[0].removesuffix(', simulated')}: {swings.answer(found, published)}" for found in groups
-    ]
+    largest = max(groups, key=lambda found: float(found[swings.SWING].mean()))
+    answer = swings.answer(largest, largest["group"].iloc[0].removesuffix(", simulated"))
     periods = [f"{course['t_s'].diff().median():.3g} s" for course in courses]
     page = style.new_page(
-        "\n".join(answers), concat(groups), 2, len(groups), style.PAGE if len(groups) > 1 else style.COLUMN, 4.9,
+        answer, concat(groups), 2, len(groups), style.PAGE if len(groups) > 1 else style.COLUMN, 4.9,
         NOTE.format(period=" or ".join(dict.fromkeys(periods))),
     )  # fmt: skip
-    for axes, found in zip(page.axes[0], groups, strict=True):
-        axes.set_title(f"{found['model'].iloc[0]} {found['layout'].iloc[0]}")
+    notes = [swings.notes(found, published) for found in groups]
+    names = [f"{found['model'].iloc[0]} {found['layout'].iloc[0]}" for found in groups]
+    page.head([(name, swing) for name, (swing, _) in zip(names, notes, strict=True)])
+    page.head([("", line) for _, line in notes], 1)
     return page
 
 
@@ -103,5 +104,5 @@ def _draw_spectrum(axes: Axes, spectrum: DataFrame, found: DataFrame, published:
     axes.set_xlabel("frequency (Hz)")
     line, amplitude = (swings.published_of(found, published, name) for name in (swings.LINE, _LINE))
     if np.isfinite(line) and np.isfinite(amplitude):
-        return [style.draw_published(axes, [line], [100 * amplitude])]
+        return [drawing.draw_published(axes, [line], [100 * amplitude])]
     return []

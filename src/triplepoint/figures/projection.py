@@ -10,12 +10,13 @@ from matplotlib.ticker import FuncFormatter
 from pandas import DataFrame, Series
 
 from triplepoint.effects import Effect
+from triplepoint.effects.titles import Statement
 from triplepoint.figures import marks, style
 from triplepoint.units import S_PER_HOUR
 
 NOTE = (
-    "Bands: 90 % intervals, with what networks have in common. Dashed: tokens that failures "
-    "leave. MTTF: mean time to failure of the job, with that of other fleets; it does not depend on the network."
+    "Bands: 90 % intervals, with what networks have in common. Dashed: tokens that failures leave. MTTF: mean time to "
+    "failure of the job."
 )
 
 
@@ -31,6 +32,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     page = style.new_page(
         answer(rows), rows.assign(engine="simulated", torch_version=None, host=None), 1, 3, style.PAGE, 2.9, NOTE
     )
+    page.head([("Speed", _kept(rows)), ("Energy", ""), ("Failures", _failures(rows))])
     (throughput, power, failures) = page.axes[0]
     networks = list(dict.fromkeys(rows["network"]))
     for colour, network in zip(marks.DEVICES, networks, strict=False):
@@ -61,9 +63,9 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     return page.finish(), rows
 
 
-def answer(rows: DataFrame) -> str:
-    """Return the title: at the largest size the other networks against the first, then efficiency and goodput."""
-    sized = rows[rows["num_gpus"] == rows["num_gpus"].max()]
+def answer(rows: DataFrame) -> list[Statement]:
+    """Return the title: at the largest size the other networks against the first."""
+    sized = _largest(rows)
     first = sized.iloc[0]
     lines = []
     for _, row in sized.iloc[1:].iterrows():
@@ -72,13 +74,24 @@ def answer(rows: DataFrame) -> str:
         said = f"{change.text} longer" if change.value > 0 else f"{change.opposite.text} shorter"
         tie = ", a tie" * change.is_tie
         networks = f"{row['network']} instead of {first['network']}"
-        lines.append(f"With {networks} steps of {first['num_gpus']:,} GPUs are {said}{tie}")
-    efficiency, goodput = (_percent(first, name) for name in ("efficiency", "goodput"))
-    lines.append(
-        f"{first['model']} on {first['num_gpus']:,} GPUs with {first['network']} keeps {efficiency} of the speed per "
-        f"GPU of {first['start_gpus']:,}; failures leave {goodput} of that"
-    )
-    return "\n".join(lines)
+        sentence = f"with {networks} steps of {first['num_gpus']:,} GPUs are {said}{tie}"
+        lines.append(Statement(sentence, "network", change, "", (_kept(rows).replace("\n", " "), _failures(rows))))
+    return lines
+
+
+def _largest(rows: DataFrame) -> DataFrame:
+    return DataFrame(rows[rows["num_gpus"] == rows["num_gpus"].max()])
+
+
+def _kept(rows: DataFrame) -> str:
+    """Return what is kept of the speed per GPU at the largest size, on the first network."""
+    first = _largest(rows).iloc[0]
+    return f"{first['network']} keeps {_percent(first, 'efficiency')}\nof the speed of {first['start_gpus']:,} GPUs"
+
+
+def _failures(rows: DataFrame) -> str:
+    """Return what failures leave at the largest size, on the first network."""
+    return f"they leave {_percent(_largest(rows).iloc[0], 'goodput')} of the tokens"
 
 
 def _percent(row: "Series[Any]", name: str) -> str:

@@ -9,20 +9,18 @@ from pandas import DataFrame, Series, concat
 
 from triplepoint import effects
 from triplepoint.effects import shares, titles
-from triplepoint.figures import labels, stacks, style
+from triplepoint.figures import drawing, labels, stacks, style
 from triplepoint.figures.kernel_breakdown import SOURCE
 from triplepoint.figures.parallelism_sweep import published_of
-from triplepoint.units import counted
 
 FREE = ("recompute", "recompute_layers", "recompute_modules")
 """Settings that differ between the two bars."""
 NOTE = (
-    "Left bar: without recomputation, right bar: with it; mean over ranks of one step, without idle time. On top is "
-    "communication that runs beside other kernels. Title: mean over layouts that ran both ways, in brackets its 90 % "
-    "interval {basis}, where it shows, and their range; how many rise and fall where they disagree."
+    "Left bar: without recomputation, right bar: with it; mean over ranks, without idle time. Right: mean change over "
+    "layouts with its 90 % interval over GPUs, where wide enough to show, and the range over layouts."
 )
 _COMPARED = ("kernel_sum_s", "published_s")
-_ANSWERED = {"compute_s": "computation", "exposed_comm_s": "exposed communication"}
+_ANSWERED = {"compute_s": "computation", "exposed_comm_s": "exposed\ncomm."}
 
 
 @style.styled
@@ -42,9 +40,12 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     numbers = points[shown].merge(parts, on="run", how="left", sort=False)
     numbers["published_kernel_sum_s"] = _published(tables.get("published"), numbers)
     rows = stacks.grid(groups)
-    ranks = _by_rank(breakdown)
-    note = NOTE.format(basis=_about(points, ranks)) + stacks.about_breaks(numbers, ("seconds",))
-    page = stacks.new_page(rows, "\n".join(_answers(points, numbers, ranks)), note, row_in=2.6)
+    changes = _changes(points, numbers, _by_rank(breakdown))
+    several = len(changes) > 1
+    answers = [titles.at_place(where if several else "", change.sentence) for where, change in changes.items()]
+    page = stacks.new_page(rows, answers, NOTE, row_in=2.3)
+    of_rows = dict.fromkeys(stacks.place_of(row[0]) for row in rows)
+    page.beside([_said(changes[where]) for where in of_rows], "change")
     for row, axes_of_row in zip(rows, page.axes, strict=True):
         axes_of_row[0].set_ylabel("kernel seconds per step\nand rank (s)")
         for found, axes in zip(row, axes_of_row, strict=False):
@@ -69,36 +70,24 @@ def paired(points: DataFrame, free: Sequence[str] = FREE) -> list[DataFrame]:
     return [found for found, has in zip(groups, has_pairs, strict=True) if has or not any(has_pairs)]
 
 
-def _about(points: DataFrame, ranks: DataFrame) -> str:
-    """Return what the intervals of the title are over."""
-    bases = {
-        effect.basis: None
-        for column in _ANSWERED
-        for effect in _pairs(points, column, ranks).values()
-        if effect.basis != "none"
-    }
-    return " or ".join(effects.ABOUT[basis] for basis in bases) or "not known"
-
-
-def _answers(points: DataFrame, numbers: DataFrame, ranks: DataFrame) -> list[str]:
-    """Return an answer per cluster, and how the published kernel seconds change where there are two pairs of them."""
+def _changes(points: DataFrame, numbers: DataFrame, ranks: DataFrame) -> dict[str, titles.Change]:
+    """Return what recomputation does on each cluster, and to the published kernel seconds where two pairs are known."""
     both = points.assign(published_s=points["run"].map(numbers.groupby("run")["published_kernel_sum_s"].first()))
     both = both[both["published_s"] > 0]
-    answers = []
+    changes = {}
     for _, found in points.groupby("place", sort=False):
-        where = stacks.place_of(found) if points["place"].nunique() > 1 else ""
         pairs = {name: _pairs(found, column, ranks) for column, name in _ANSWERED.items()}
-        aside = titles.error_unknown(found)
-        said = titles.Change("With recomputation", pairs, aside=aside, is_paired=True).title
-        answers.append(titles.at_place(where, said))
         ours, published = (_pairs(both.loc[both["run"].isin(found["run"])], column) for column in _COMPARED)
         if len(published) > 1:
-            ours = {key: effect for key, effect in ours.items() if key in published}
-            change = f"Kernel time of {counted(len(published), 'layout')} with a published one"
-            ours_said, published_said = (titles.summed_up(one, is_paired=True) for one in (ours, published))
-            sentence = f"{change} {ours_said}; the published {published_said}"
-            answers.append(titles.at_place(where, sentence))
-    return answers
+            same = {key: effect for key, effect in ours.items() if key in published}
+            pairs |= {f"kernels of {len(published)}\nlayouts": same, "published": published}
+        changes[stacks.place_of(found)] = titles.Change("recomputation", "", pairs, is_paired=True)
+    return changes
+
+
+def _said(change: titles.Change) -> str:
+    """Return the changes as they stand beside a row of panels."""
+    return "\n".join(f"{name}\n{text}" for name in change.found if (text := change.short(name)))
 
 
 def _pairs(found: DataFrame, column: str, ranks: DataFrame | None = None) -> dict[tuple[Hashable, ...], effects.Effect]:
@@ -137,12 +126,12 @@ def _draw_panel(axes: Axes, found: DataFrame, numbers: DataFrame) -> None:
             stacks.say_why_empty(axes, at, point["status"], "no trace")
         value = float(published[point["run"]])
         if value <= axes.get_ylim()[1]:
-            style.draw_published(axes, [at], [value])
+            drawing.draw_published(axes, [at], [value])
 
 
 def _legend(numbers: DataFrame) -> list[Artist]:
     found = stacks.legend_of(numbers.loc[numbers["seconds"].notna(), "part"])
     if numbers["published_kernel_sum_s"].notna().any():
         scratch = Figure().subplots()
-        found.append(style.draw_published(scratch, [], []))
+        found.append(drawing.draw_published(scratch, [], []))
     return found

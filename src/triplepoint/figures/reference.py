@@ -23,10 +23,10 @@ A figure belongs to a question and draws the studies it names. `snakemake figs/i
 study `inference` and no others. `snakemake figs/mine/timeline.pdf` draws a figure of study `mine` alone.
 
 Each figure is written as `.pdf`, `.svg` and `.png`, with the plotted numbers as `.csv`. It says whether it was measured
-or simulated. Its title is the answer, computed from the results. Columns of the tables: [tables.md](tables.md). The
-first column is the number of the figure in the published study, arXiv:2509.10371, where it has one. Figures `claims`
-and `claims_directions` hold every number and statement of that study beside ours. Below, the first paragraph of a
-figure is its caption; the rest says how to read it in full.
+or simulated. Its title is the answer, computed from the results; other numbers stand at their panels. Columns of the
+tables: [tables.md](tables.md). The first column is the number of the figure in the published study, arXiv:2509.10371,
+where it has one. Figures `claims` and `claims_directions` hold every number and statement of that study beside ours.
+Below, the first paragraph of a figure is its caption; the rest says how to read it in full.
 
 | published figure | figure | question | studies |
 |---|---|---|---|

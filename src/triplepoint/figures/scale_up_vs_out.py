@@ -8,21 +8,20 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from pandas import DataFrame, Series
 
+from triplepoint.effects import Effect
+from triplepoint.effects.titles import Statement
 from triplepoint.figures import marks, style
 
 QUANTITY = "step_time_s"
 
 ENERGY = "node_energy_j"
 NOTE = (
-    "Top: from the step on {first} to that on {second}. A bar begins where the one above it ends; their sum is "
-    "'all together'. The last part is what stays when all factors are ideal. Bottom: what either cluster loses to a "
-    "factor alone. Lines with caps: 90 % interval; asterisk: it holds zero."
+    "Top: from the step on {first} to that on {second}; a bar begins where the one above it ends. Bottom: what either "
+    "cluster loses to a factor alone. Lines with caps and brackets: 90 % interval; asterisk: it holds zero."
 )
 _HATCHED = ("interaction",)
 _REST = "GPUs (type, number)"
 """What the difference is called that no factor explains."""
-_MOST_NAMED = 2
-"""Parts that the title names of a model."""
 _SHARES = ("share", "share_lo", "share_hi")
 
 
@@ -39,12 +38,12 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     differences = {model: _of(numbers, model, "difference") for model in models}
     first, second = _clusters(numbers)
     page = style.new_page(
-        answer(differences, first, second), _points(numbers), 2, len(models), style.PAGE, 5.2,
+        answer(differences, first, second), _points(numbers), 2, len(models), style.PAGE, 4.9,
         NOTE.format(first=first, second=second), sharey="row", height_ratios=[10, 7],
     )  # fmt: skip
+    page.head([(model, _note(_whole(differences[model]))) for model in models])
     for col, model in enumerate(models):
         top, bottom = page.axes[0][col], page.axes[1][col]
-        top.set_title(_title(model, differences[model].iloc[-1]))
         _draw_difference(top, differences[model], _of(rows[rows["quantity"] == ENERGY], model, "difference"))
         _draw_costs(bottom, [_of(numbers, model, side) for side in ("from", "to")])
         top.set_xlabel(f"change from {first} (%)")
@@ -59,45 +58,55 @@ _COLUMNS = [
 ]  # fmt: skip
 
 
-def answer(differences: Mapping[str, DataFrame], first: str, second: str) -> str:
-    """Return the title: by how much longer a step is for each model, and the parts that make most of it.
+def answer(differences: Mapping[str, DataFrame], first: str, second: str) -> Statement:
+    """Return for which models a step is longer, and by how much most, with the part that makes most of it.
 
     Args:
         differences: Rows of the difference by model.
         first: Cluster that is compared with.
         second: Cluster that is compared.
     """
-    lines = [f"{model}: {_said(rows)}" for model, rows in differences.items()]
-    asked = f"A step on {second} against one on {first}, and the parts that make most of it, in points:"
-    return "\n".join([asked, *lines])
+    effects = {model: _effect(_whole(rows)) for model, rows in differences.items()}
+    certain = {model: abs(effect.value) for model, effect in effects.items() if not effect.is_tie} or effects
+    model = max(certain, key=lambda one: abs(effects[one].value))
+    effect = effects[model]
+    said = f"{effect.text} longer than" if effect.value > 0 else f"{effect.opposite.text} shorter than"
+    sentence = f"a step of {model} on {second} is {said} on {first}{_maker(differences[model], effect)}"
+    if effect.is_tie:
+        sentence = f"a step of {model} on {second} is as long as on {first}, difference {effect.text}"
+    others = tuple(f"{name} {_signed(one)}" for name, one in effects.items() if name != model)
+    return Statement(sentence, "scale-up against scale-out", effect, "", others)
 
 
-def _title(model: str, whole: "Series[Any]") -> str:
-    """Return the heading of a column: the model, and what was published of its step, where that is known."""
+def _maker(rows: DataFrame, whole: Effect) -> str:
+    """Return which part makes most of a difference, as the end of a sentence."""
+    parts = rows[(rows["part"] != "whole") & (rows["share"] * whole.value > 0)]
+    if whole.is_tie or parts.empty:
+        return ""
+    most = parts.loc[[parts["share"].abs().idxmax()]]
+    return f"; largest part: {_names(most)[0]}"
+
+
+def _whole(rows: DataFrame) -> "Series[Any]":
+    found: Series[Any] = rows[rows["part"] == "whole"].iloc[0]
+    return found
+
+
+def _effect(whole: "Series[Any]") -> Effect:
+    value, low, high = (float(whole[name]) for name in _SHARES)
+    return Effect(value, low, high, "model", 1)
+
+
+def _note(whole: "Series[Any]") -> str:
+    """Return what stands below a model: the difference, and what was published of it, where that is known."""
     sign = whole["published_sign"]
-    return model if sign != sign else f"{model}\npublished: {'longer' if sign > 0 else 'shorter'}"
+    published = "" if sign != sign else f"\npublished: {'longer' if sign > 0 else 'shorter'}"
+    return _signed(_effect(whole)) + published
 
 
-def _said(rows: DataFrame) -> str:
-    """Return a difference, the parts that make most of it in points of per cent, and the sign that was published.
-
-    A part has an asterisk where its interval holds zero. The published sign is named where it is the other.
-    """
-    whole, parts = rows[rows["part"] == "whole"].iloc[0], rows[rows["part"] != "whole"]
-    beside = ""
-    if whole["published_sign"] * whole["share"] < 0:
-        beside = f"; published: {'longer' if whole['published_sign'] > 0 else 'shorter'}"
-    low, high = sorted(round(100 * abs(whole[end])) for end in ("share_lo", "share_hi"))
-    if whole["share_lo"] <= 0 <= whole["share_hi"]:
-        low, high = (round(100 * whole[end]) for end in ("share_lo", "share_hi"))
-        return f"a tie, {100 * whole['share']:+.0f} % [{low:+d}, {high:+d}]{beside}"
-    said = f"{100 * abs(whole['share']):.0f} % [{low}, {high}] {'longer' if whole['share'] > 0 else 'shorter'}"
-    makers = parts[parts["share"] * whole["share"] > 0].sort_values("share", key=abs, ascending=False, kind="stable")
-    named = [
-        f"{name} {100 * row['share']:+.0f}{'*' * bool(row['share_lo'] <= 0 <= row['share_hi'])}"
-        for (_, row), name in zip(makers.iterrows(), _names(makers), strict=True)
-    ][:_MOST_NAMED]
-    return said + f": {', '.join(named)}" * bool(named) + beside
+def _signed(effect: Effect) -> str:
+    """Return a difference as its parts are written, which add up: never as a factor."""
+    return f"{'+' * (effect.value > 0)}{effect.text}"
 
 
 def _names(rows: DataFrame) -> list[str]:
@@ -155,7 +164,7 @@ def _draw_difference(axes: Axes, rows: DataFrame, energy: DataFrame) -> None:
         hatch = "//////" if row["part"] in _HATCHED else ""
         start = reached if is_part else 0.0
         _bar(axes, at, 0.62, start, {name: row[name] for name in _SHARES}, cluster, hatch, "" if is_part else "edge")
-        _write_number(axes, at, row["share"])
+        _write_number(axes, at, row)
         if is_part:
             reached += row["share"]
             axes.plot([100 * reached] * 2, [at, at + 1], color=marks.GREY, linewidth=0.5)
@@ -164,16 +173,17 @@ def _draw_difference(axes: Axes, rows: DataFrame, energy: DataFrame) -> None:
         ends = [100 * row[end] for end in ("share_lo", "share_hi")]
         axes.plot(ends, [len(named)] * 2, color=marks.GREY, linewidth=0.8, marker="|", markersize=3)
         axes.plot([100 * row["share"]], [len(named)], marker="D", color=marks.GREY)
-        _write_number(axes, len(named), row["share"])
+        _write_number(axes, len(named), row)
         named.append("energy of nodes")
     _label(axes, named)
     low, high = axes.get_xlim()
     axes.set_xlim(low, high + 0.28 * (high - low))
 
 
-def _write_number(axes: Axes, at: float, share: float) -> None:
-    place = axes.get_yaxis_transform()
-    axes.text(0.99, at, f"{100 * share:+.0f}", transform=place, ha="right", va="center", fontsize=style.TEXT_PT)
+def _write_number(axes: Axes, at: float, row: "Series[Any]") -> None:
+    place, star = axes.get_yaxis_transform(), "*" * bool(row["share_lo"] <= 0 <= row["share_hi"])
+    text = f"{100 * row['share']:+.0f}{star}"
+    axes.text(0.99, at, text, transform=place, ha="right", va="center", fontsize=style.TEXT_PT)
 
 
 def _bar(

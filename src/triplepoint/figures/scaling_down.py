@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 from matplotlib.figure import Figure
 from pandas import DataFrame, Series
 
-from triplepoint.effects import pair_points
-from triplepoint.effects.equal_work import FAMILIES, SCALED_DOWN, answer_order
+from triplepoint.effects.equal_work import FAMILIES, SCALED_DOWN, answer_order, change_of_pairs
 from triplepoint.effects.titles import Change, at_place
 from triplepoint.figures import marks, style
-from triplepoint.figures.grouped import comparable, draw_groups
+from triplepoint.figures.grouped import CALLED, comparable, draw_groups
 from triplepoint.figures.parallelism_sweep import Quantity
 
 QUANTITIES = (
@@ -39,18 +39,19 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     points = points[both] if both.any() else points
     by_size = points.assign(size=points["series"])
     order = answer_order(by_size, ["family", "cluster"], "size", "mfu")
-    found = pair_points(by_size, "mfu", keys, "size", "whole", "30b")
-    change = Change("With the 30B model instead of the whole one", {"model FLOP utilisation": found})
-    lines = [_answer(change), *([order] if order else [])]
-    page, numbers = draw_groups(lines, points, QUANTITIES, marks.MODEL_SIZES)
+    asked = {one.column: CALLED[one.column] for one in QUANTITIES}
+    change = change_of_pairs(by_size, keys, "size", ("whole", "30b"), asked, ("", "they"))
+    page, numbers = draw_groups(_answer(change, order), {"": change}, points, QUANTITIES, marks.MODEL_SIZES)
     return page.finish(), numbers
 
 
-def _answer(change: Change) -> str:
-    """Return whether both sizes have one MFU, and by how much they differ."""
-    (found,) = change.found.values()
-    if len(found) < 2:
-        return change.title
-    (mean,) = change.means
-    is_alike = max(abs(mean.low), abs(mean.high)) < _ALIKE
-    return at_place("Yes" if is_alike else "Not known" if mean.is_tie else "No", change.title)
+def _answer(change: Change, order: str) -> list[str]:
+    """Return whether both sizes have one MFU, by how much they differ, and whether one layout is fastest for both."""
+    if not change.found["MFU"]:
+        return ["No layout ran with both sizes of a model"]
+    mean = change.mean("MFU")
+    stand = "may not stand" if np.isnan(mean.low) or mean.is_tie else "do not stand"
+    if max(abs(mean.low), abs(mean.high)) < _ALIKE:
+        stand = "stand"
+    said = f"Models scaled down to 30B {stand} for whole ones: {change.sentence}"
+    return [said, at_place("", order)] if order else [said]

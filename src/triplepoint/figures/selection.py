@@ -87,6 +87,6 @@ def require_selected(names: Iterable[str], plan: Plan, config: Path) -> None:
         if absent:
             chosen = f"'snakemake figs/{name}.pdf --config studies=[{','.join(spec.studies)}]'"
             raise UserError(
-                f"figs/{name}: draws study {', '.join(absent)}, of which nothing is selected; make it with {chosen}, "
-                "and where that is not enough with a cluster of the study in clusters or simulated"
+                f"figs/{name}: draws study {', '.join(absent)}, of which config.yaml selects nothing; make it with "
+                f"{chosen}, and where that is not enough with a cluster of the study in clusters or simulated"
             )

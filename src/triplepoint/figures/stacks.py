@@ -10,13 +10,12 @@ from matplotlib.patches import Patch
 from pandas import DataFrame, concat
 
 from triplepoint.effects import shares
-from triplepoint.figures import marks, style
+from triplepoint.figures import drawing, marks, style
 from triplepoint.status import Status
 
 MOST_COLUMNS = 4
 _CUT = 1.05
 """Bars beyond so many times the highest other one end there, to a scale of their own."""
-_BROKEN = " A bar with a break has a scale of its own: its parts are shares of the number above it."
 
 PUBLISHED = Patch(
     facecolor="white", edgecolor=marks.BLACK, linewidth=0.8, label="published (computation not divided)"
@@ -43,7 +42,7 @@ def grid(groups: Sequence[DataFrame]) -> list[list[DataFrame]]:
     return [row[at : at + MOST_COLUMNS] for row in places.values() for at in range(0, len(row), MOST_COLUMNS)]
 
 
-def new_page(rows: Sequence[Sequence[DataFrame]], answer: str, note: str, row_in: float = 2.3) -> style.Page:
+def new_page(rows: Sequence[Sequence[DataFrame]], answer: style.Answer, note: str, row_in: float = 2.1) -> style.Page:
     """Return a page with a panel for each group of points, its title the model and, of several, the cluster."""
     cols = max(len(row) for row in rows)
     widths = [max(len_of(row[col]) for row in rows if col < len(row)) for col in range(cols)]
@@ -51,15 +50,15 @@ def new_page(rows: Sequence[Sequence[DataFrame]], answer: str, note: str, row_in
     is_wide = cols > 1 or widths[0] > 8
     page = style.new_page(
         answer, concat(points, ignore_index=True), len(rows), cols, style.PAGE if is_wide else style.COLUMN,
-        min(style.TALLEST, 1.7 + row_in * len(rows)), note, width_ratios=widths,
+        min(style.TALLEST, 1.5 + row_in * len(rows)), note, width_ratios=widths,
     )  # fmt: skip
     places = {str(found["place"].iloc[0]) for found in points}
     for row, axes_of_row in zip(rows, page.axes, strict=True):
         for axes in axes_of_row[len(row) :]:
             axes.set_axis_off()
-        for found, axes in zip(row, axes_of_row, strict=False):
-            model = str(found["group"].iloc[0]).split(" on ")[0]
-            axes.set_title(f"{model}\n{place_of(found)}" if len(places) > 1 else model)
+    for number, row in enumerate(rows):
+        models = [str(found["group"].iloc[0]).split(" on ")[0] for found in row]
+        page.head([(model, place_of(row[0]) if len(places) > 1 else "") for model in models], number)
     return page
 
 
@@ -74,26 +73,12 @@ def len_of(found: DataFrame) -> int:
 
 
 def limit_of(totals: Iterable[float]) -> float:
-    """Return the highest bar that is no outlier: at most `style.OUTLIER` times the median of three or more."""
+    """Return the highest bar that is no outlier: at most `drawing.OUTLIER` times the median of three or more."""
     known = sorted(value for value in totals if math.isfinite(value) and value > 0)
     if not known:
         return 1.0
-    most = style.OUTLIER * statistics.median_low(known) if len(known) > 2 else math.inf
+    most = drawing.OUTLIER * statistics.median_low(known) if len(known) > 2 else math.inf
     return max(value for value in known if value <= most)
-
-
-def about_breaks(numbers: DataFrame, columns: Sequence[str]) -> str:
-    """Return what a note says of bars to a scale of their own; nothing where there are none.
-
-    Args:
-        numbers: A row per `run` and part, with `group`: a panel.
-        columns: Columns of seconds, each of which is a bar per run.
-    """
-    for _, own in numbers.groupby("group", sort=False):
-        totals = own.groupby("run")[list(columns)].sum().to_numpy().ravel()
-        if (totals > limit_of(totals) * _CUT).any():
-            return _BROKEN
-    return ""
 
 
 def draw_stack(
@@ -166,11 +151,9 @@ def finish_axes(axes: Axes, names: Sequence[str], totals: Iterable[float], highe
     values = [value for value in totals if value > 0]
     limit = limit_of(values)
     has_outlier = any(value > limit * _CUT for value in values)
-    axes.set_xlim(-0.6, len(names) - 0.4)
-    axes.set_xticks(range(len(names)), names, rotation=90)
-    axes.tick_params(axis="x", length=0)
+    drawing.name_bars(axes, names)
     axes.locator_params(axis="y", nbins=5)
-    axes.set_ylim(0, max(limit * (1.6 if has_outlier else 1.08), highest * 1.05))
+    axes.set_ylim(0, max(limit * (1.6 if has_outlier else 1.18), highest * 1.18))
     return limit
 
 

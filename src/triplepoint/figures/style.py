@@ -1,30 +1,26 @@
-"""The page every figure stands on: sizes, seaborn theme, title, stamp, limits, published values, clipped outliers."""
+"""The page every figure stands on: sizes, seaborn theme, head, names and numbers beside panels, limits, outliers."""
 
 import functools
 import importlib.util
-import math
 import re
-import statistics
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 import matplotlib
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.lines import Line2D
-from matplotlib.offsetbox import AnchoredOffsetbox, TextArea, VPacker
-from matplotlib.transforms import blended_transform_factory
-from pandas import DataFrame
+from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea, VPacker
+from pandas import DataFrame, Series
 
-from triplepoint.effects.titles import Change, write_changes
+from triplepoint.effects.titles import Statement, at_place, write_statements
 from triplepoint.figures import ANSWER, marks
 from triplepoint.status import Status
 
@@ -41,17 +37,27 @@ TEXT_PT = 7.0
 """All text but titles. Unit: point."""
 TITLE_PT = 8.0
 """Titles. Unit: point."""
-_CHARACTERS_PER_IN = {TEXT_PT: 19, TITLE_PT: 14}
+_CHARACTERS_PER_IN = {TEXT_PT: 19, TITLE_PT: 14.5}
 """Of lines that are broken to the page: fewer than fit in DejaVu Sans, the title's in bold."""
+_LINE_PT = 1.3 * TEXT_PT
+"""From one line of text to the next. Unit: point."""
 
-_INTERVAL = re.compile(r"\[[-\d., +]+\]")
+_INTERVAL = re.compile(r" ?\[[-\d., +]+\]")
 _NUMBER_WITH_UNIT = re.compile(r"(?<=\d) (?=(?:%|°C|K|W|s|MHz|Hz)(?!\w))")
 """The blank between them, where no line may end."""
+BAR_NAMES = "bar_names"
+"""Attribute of panels whose bars are named: the names in one line each."""
+
+_INTERVALS = {"measured": "10th to 90th percentile over steps", "simulated": "90 % interval of the model"}
+"""What {intervals} of a note stands for, by where numbers are from."""
+_MOST_NOTE = 2
+"""Lines of a note."""
+_MOST_BESIDE = 7
+"""Lines that fit beside a panel."""
+_PHRASES = (r"[,;:] ", r" (?=\()", r" (?=(?:than|as|in|on|of|for|by|with|and|to) )")
+"""Where a title is best broken: after a comma and the like, before a bracket, before these words."""
 
 NOT_RUN = "not run"
-
-_LIMIT: dict[str, Any] = {"color": marks.LIMIT.colour, "linewidth": 0.7, "linestyle": (0, (4, 2))}
-"""How lines of limits look."""
 
 _RC: dict[str, Any] = {
     "font.family": "sans-serif",
@@ -127,14 +133,14 @@ def styled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]
     return run
 
 
-Answer = str | Sequence[str | Change]
+Answer = str | Statement | Sequence[str | Statement]
 """What a figure says, a line each."""
 
 
 class AnsweringFigure(Figure):
-    """A figure whose file tells the report what it says of changes, see `effects.titles.write_changes`."""
+    """A figure whose file hands statements over to the report, see `effects.titles.write_statements`."""
 
-    changes = ""
+    statements = ""
 
 
 @dataclass(frozen=True)
@@ -152,23 +158,75 @@ class Page:
     def finish(self) -> Figure:
         """Return the figure with everything in its place for good: laid out once, not for each file anew."""
         self.figure.draw_without_rendering()
+        named = [axes for axes in self.figure.axes if hasattr(axes, BAR_NAMES)]
+        if any(_is_crowded(axes) for axes in named):
+            for axes in named:
+                axes.set_xticks(axes.get_xticks(), getattr(axes, BAR_NAMES), rotation=90)
+            self.figure.draw_without_rendering()
         for axes in self.figure.axes:
             _keep_labels(axes)
         # None, unlike "none", also spares the trial drawing before each file.
         self.figure.set_layout_engine(None)
         return self.figure
 
-    def legend(self, handles: Sequence[Artist], ncols: int = 0) -> None:
-        """Write the legend of the whole figure below its panels.
+    def head(self, heads: Sequence[tuple[str, str]], row: int = 0) -> None:
+        """Write above the panels of a row what each column is, and below that in plain text what it shows.
+
+        Args:
+            heads: Name and note of each column, of the first ones; lines of a note end where they must.
+            row: The row.
+        """
+        notes = [
+            _broken(note, _width_in(axes), TEXT_PT) for axes, (_, note) in zip(self.axes[row], heads, strict=False)
+        ]
+        most = max(len(note.splitlines()) for note in notes)
+        for axes, (name, _), note in zip(self.axes[row], heads, notes, strict=False):
+            axes.set_title(name, pad=3 + most * _LINE_PT)
+            if note:
+                top = (0, 3 + (most - len(note.splitlines())) * _LINE_PT)
+                axes.annotate(
+                    note, (0.5, 1), top, xycoords="axes fraction", textcoords="offset points", ha="center", va="bottom",
+                    fontsize=TEXT_PT, linespacing=1.15, annotation_clip=False,
+                )  # fmt: skip
+
+    def beside(self, texts: Sequence[str], heading: str) -> None:
+        """Write at the right of each row of panels what it shows together, as a column of numbers with a heading.
+
+        Args:
+            texts: A text per row; intervals and ranges stand on lines of their own. Without any nothing is written.
+            heading: What the numbers are.
+        """
+        how: dict[str, Any] = {"fontsize": TEXT_PT, "ha": "left", "linespacing": 1.15}
+        if not any(texts):
+            return
+        for row, text in zip(self.axes, texts, strict=False):
+            lines = re.sub(r" (?=[\[(])", "\n", text)
+            # What is longer than a panel is high goes on below it.
+            at = (1.0, "top") if lines.count("\n") >= _MOST_BESIDE else (0.5, "center")
+            row[-1].text(1.04, at[0], lines, transform=row[-1].transAxes, va=at[1], **how)
+        last = self.axes[0][-1]
+        last.text(1.04, 1.02, heading, transform=last.transAxes, va="bottom", color=marks.GREY, **how)
+
+    def legend(self, handles: Sequence[Artist]) -> None:
+        """Write the legend of the whole figure below its panels, in as many columns as fit.
 
         Args:
             handles: Artists with labels; of several with one label the first is taken.
-            ncols: Columns; 0 for as many as fit.
         """
         unique = list({str(handle.get_label()): handle for handle in reversed(handles)}.values())[::-1]
-        longest = max((len(str(handle.get_label())) for handle in unique), default=1)
-        fit = int(self.figure.get_figwidth() * _CHARACTERS_PER_IN[TEXT_PT] / (longest + 6))
-        self.figure.legend(handles=unique, loc="outside lower center", ncols=ncols or max(1, min(fit, len(unique))))
+        lengths = [len(str(handle.get_label())) + 6 for handle in unique]
+        width = self.figure.get_figwidth() * _CHARACTERS_PER_IN[TEXT_PT]
+        fit = next((num for num in range(len(lengths), 1, -1) if sum(_widths(lengths, num)) <= width), 1)
+        self.figure.legend(handles=unique, loc="outside lower center", ncols=fit)
+
+
+def _widths(lengths: Sequence[int], num: int) -> list[int]:
+    """Return the widths of columns of a legend, which matplotlib fills one after another, the first ones longer."""
+    rows, more = divmod(len(lengths), num)
+    ends = [0]
+    for col in range(num):
+        ends.append(ends[-1] + rows + (col < more))
+    return [max(lengths[start:end]) for start, end in zip(ends, ends[1:], strict=False)]
 
 
 def _keep_labels(axes: Axes) -> None:
@@ -200,7 +258,7 @@ def new_page(
         cols: Columns of axes.
         width: `COLUMN` or `PAGE`. Unit: inch.
         height: At most `TALLEST`. Unit: inch.
-        note: What bars, lines and intervals are, in one or two sentences.
+        note: What marks and {intervals} are, the most important sentence first: two lines of it are shown.
         **grid: Further arguments of `Figure.subplots`, such as sharex and width_ratios.
 
     Raises:
@@ -208,30 +266,32 @@ def new_page(
     """
     if height > TALLEST:
         raise ValueError(f"a page of {height} in is higher than {TALLEST} in: draw it as two figures")
-    lines = [answer] if isinstance(answer, str) else answer
-    changes = [line for line in lines if isinstance(line, Change)]
+    lines = [answer] if isinstance(answer, (str, Statement)) else answer
+    statements = [line for line in lines if isinstance(line, Statement)]
+    said = [at_place("", line.sentence) if isinstance(line, Statement) else line for line in lines]
     figure = AnsweringFigure(figsize=(width, height), layout="constrained")
-    figure.changes = write_changes(changes, points) if changes else ""
+    figure.statements = write_statements(statements, points)
     FigureCanvasAgg(figure)
-    _write_head(figure, "\n".join(line.title if isinstance(line, Change) else line for line in lines), points, note)
+    _write_head(figure, said, points, note)
     return Page(figure, [list(row) for row in figure.subplots(rows, cols, squeeze=False, **grid)])
 
 
-def _write_head(figure: Figure, answer: str, points: DataFrame, note: str) -> None:
-    """Write title, note and stamp, and leave the rest of the page to the axes."""
+def _write_head(figure: Figure, answer: Sequence[str], points: DataFrame, note: str) -> None:
+    """Write title, note, and stamp with provenance, and leave the rest of the page to the axes."""
     # The report shows it above the figure.
-    figure.set_label(answer)
-    made_by = provenance(points)
-    stamp = origin(points).upper()
-    texts = [
-        (_broken(figure, answer, TITLE_PT), {"fontsize": TITLE_PT, "fontweight": "bold"}),
-        (_broken(figure, note, TEXT_PT), {"fontsize": TEXT_PT, "color": marks.GREY}),
-        (stamp, {"fontsize": TEXT_PT, "fontweight": "bold"} | _look_of_stamp(stamp)),
-        (_broken(figure, made_by, TEXT_PT), {"fontsize": TEXT_PT, "color": marks.GREY}),
-    ]
-    texts[0][1]["gid"] = ANSWER
-    areas: list[Artist] = [TextArea(text, textprops=how) for text, how in texts if text]
-    packed = VPacker(children=areas, align="left", pad=0, sep=3.5)
+    figure.set_label("\n".join(answer))
+    width_in, stamp = figure.get_figwidth(), origin(points).upper()
+    title = TextArea(
+        "\n".join(_title(line, width_in) for line in answer),
+        textprops={"fontsize": TITLE_PT, "fontweight": "bold", "gid": ANSWER},
+    )
+    grey = {"fontsize": TEXT_PT, "color": marks.GREY}
+    # Its letters are bold capitals.
+    made_by = _broken(provenance(points), width_in - 1.4 * len(stamp) / _CHARACTERS_PER_IN[TEXT_PT], TEXT_PT)
+    stamped = [TextArea(stamp, textprops={"fontsize": TEXT_PT, "fontweight": "bold"} | _look_of_stamp(stamp))]
+    last = HPacker(children=[*(stamped if stamp else []), TextArea(made_by, textprops=grey)], align="top", pad=0, sep=5)
+    middle = [TextArea(_note(note, points, width_in), textprops=grey)] if note else []
+    packed = VPacker(children=[title, *middle, last], align="left", pad=0, sep=3.5)
     head = AnchoredOffsetbox(
         "upper left", child=packed, frameon=False, pad=0.4, borderpad=0, bbox_to_anchor=(0, 1),
         bbox_transform=figure.transFigure,
@@ -248,152 +308,61 @@ def _write_head(figure: Figure, answer: str, points: DataFrame, note: str) -> No
 
 
 def _look_of_stamp(stamp: str) -> dict[str, Any]:
-    if not stamp:
-        return {}
     is_simulated = "SIMULATED" in stamp
     face, edge = (marks.VERMILION, marks.VERMILION) if is_simulated else ("white", marks.GREY)
     box = {"boxstyle": "square,pad=0.15", "facecolor": face, "edgecolor": edge, "linewidth": 0.6}
     return {"color": "white" if is_simulated else marks.GREY, "bbox": box}
 
 
-def _broken(figure: Figure, text: str, size_pt: float) -> str:
-    """Return text in lines that fit the page."""
-    width = int(figure.get_figwidth() * _CHARACTERS_PER_IN[size_pt])
-    whole = _INTERVAL.sub(lambda found: found[0].replace(" ", "\u00a0"), _NUMBER_WITH_UNIT.sub("\u00a0", text))
-    return "\n".join(textwrap.fill(line, width, break_long_words=False) for line in whole.splitlines())
+def _broken(text: str, width_in: float, size_pt: float) -> str:
+    """Return text in lines that fit a width, numbers and intervals whole."""
+    width = max(int(width_in * _CHARACTERS_PER_IN[size_pt]), 1)
+    return "\n".join(textwrap.fill(line, width, break_long_words=False) for line in _whole(text).splitlines())
 
 
-def mark_origin(axes: Axes, points: DataFrame) -> None:
-    """Write in a panel's corner where its numbers are from: for pages that show measured and simulated ones."""
-    text = origin(points)
-    axes.text(
-        0.99, 0.98, text, transform=axes.transAxes, ha="right", va="top", fontsize=TEXT_PT,
-        color=marks.VERMILION if "simulated" in text else marks.GREY,
-    )  # fmt: skip
+def _note(note: str, points: DataFrame, width_in: float) -> str:
+    """Return as many sentences of a note as fit into two lines, at least the first: the caption has all of it."""
+    words = " or ".join(words for name, words in _INTERVALS.items() if (points["origin"] == name).any())
+    sentences = re.split(r"(?<=\.) ", note.replace("{intervals}", words))
+    for num in range(len(sentences), 1, -1):
+        lines = _broken(" ".join(sentences[:num]), width_in, TEXT_PT)
+        if lines.count("\n") < _MOST_NOTE:
+            return lines
+    return _broken(sentences[0], width_in, TEXT_PT)
 
 
-def draw_limit(axes: Axes, value: float, name: str, vertical: bool = False) -> None:
-    """Draw a limit as a line with its name along it, and let the axis reach it.
-
-    Args:
-        axes: Where.
-        value: In the unit of the axis; nothing is drawn where it is not known.
-        name: Such as 'power limit 700 W'; empty where a panel beside it says so.
-        vertical: Whether it is a limit of x.
-    """
-    if not math.isfinite(value):
-        return
-    how = _LIMIT | {"zorder": 1.5}
-    if vertical:
-        axes.axvline(value, **how)
-        place = blended_transform_factory(axes.transData, axes.transAxes)
-        axes.text(value, 0.98, f"{name} ", transform=place, ha="right", va="top", rotation=90, fontsize=TEXT_PT)
-        return
-    axes.axhline(value, **how)
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, max(high, value + 0.16 * (value - low)))
-    place = blended_transform_factory(axes.transAxes, axes.transData)
-    axes.text(0.99, value, name, transform=place, ha="right", va="bottom", fontsize=TEXT_PT)
+def _title(line: str, width_in: float) -> str:
+    """Return a line of a title, broken between phrases where it has to be and that makes two lines."""
+    whole, width = _whole(line), int(width_in * _CHARACTERS_PER_IN[TITLE_PT])
+    if len(whole) > width:
+        for phrase in _PHRASES:
+            ends = [found.end() for found in re.finditer(phrase, whole)]
+            fitting = [end for end in ends if end <= width + 1 and len(whole) - end <= width]
+            if fitting:
+                return f"{whole[: fitting[-1]].rstrip()}\n{whole[fitting[-1] :]}"
+    return _broken(line, width_in, TITLE_PT)
 
 
-def limit_line(name: str) -> Artist:
-    """Return what a legend shows of limits."""
-    return Line2D([], [], label=name, **_LIMIT)
+def _whole(text: str) -> str:
+    """Return text with blanks at which no line may end."""
+    return _INTERVAL.sub(lambda found: found[0].replace(" ", "\u00a0"), _NUMBER_WITH_UNIT.sub("\u00a0", text))
 
 
-def draw_published(axes: Axes, x: Sequence[float], y: Sequence[float]) -> Artist:
-    """Draw published values as hollow diamonds, and return what the legend shows of them."""
-    drawn = axes.plot(
-        x, y, marks.ORIGINS["published"].marker, color=marks.BLACK, markerfacecolor="none", markersize=4.5,
-        markeredgewidth=0.8, linestyle="none", label=marks.ORIGINS["published"].name, zorder=4,
-    )  # fmt: skip
-    return drawn[0]
+def _width_in(axes: Axes) -> float:
+    """Return about how wide a panel is, before anything is laid out. Unit: inch."""
+    place, page = axes.get_subplotspec(), axes.get_figure(root=True)
+    assert place is not None and page is not None
+    ratios = np.asarray(place.get_gridspec().get_width_ratios(), float)
+    part = ratios[place.colspan.start : place.colspan.stop].sum() / ratios.sum()
+    # Labels of the axes, and at the right of the page the column of numbers.
+    return float((page.get_figwidth() - 0.6) * part - 0.1)
 
 
-def draw_interval(axes: Axes, at: float, low: float, high: float, colour: str) -> None:
-    """Draw the interval of one value as a thin line with caps; nothing where it has none."""
-    if math.isfinite(low) and math.isfinite(high):
-        axes.plot([at, at], [low, high], color=colour, linewidth=0.8, marker="_", markersize=3, markeredgewidth=0.8)
-
-
-OUTLIER = 4.0
-"""So many times the median of at least five values, and a value is broken off."""
-
-
-def limit_of(values: Iterable[float]) -> float:
-    """Return up to where an axis from zero shows values: to the highest that is no outlier."""
-    known = sorted(value for value in values if math.isfinite(value) and value > 0)
-    if not known:
-        return 1.0
-    most = OUTLIER * statistics.median(known) if len(known) >= 5 else math.inf
-    return max(value for value in known if value <= most)
-
-
-def break_off(axes: Axes, at: float, value: float, limit: float, text: str) -> bool:
-    """Write the number of a value beyond a limit at the edge of its panel, with an arrow; return whether it is beyond.
-
-    Args:
-        axes: Where; its limits stay as they are.
-        at: Place along x.
-        value: The value along y.
-        limit: As `limit_of` says, in the same unit.
-        text: The number as it is written.
-    """
-    if not value > limit:
-        return False
-    place = blended_transform_factory(axes.transData, axes.transAxes)
-    arrow = {"arrowstyle": "->", "linewidth": 0.7, "color": marks.BLACK, "shrinkA": 0, "shrinkB": 0}
-    axes.annotate(
-        text, (at, 1.0), (at, 0.8), xycoords=place, textcoords=place, ha="center", va="top", rotation=90,
-        fontsize=TEXT_PT, arrowprops=arrow, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
-    )  # fmt: skip
-    return True
-
-
-def log_axis(axes: Axes) -> None:
-    """Make the axis of values logarithmic, with plain numbers at 1, 2 and 5 of each decade, or at the decades alone."""
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    name_decades(axes.yaxis, low, high)
-    axes.set_ylim(low, high)
-
-
-def name_decades(axis: Axis, low: float, high: float, steps: Sequence[int] = (1, 2, 5)) -> None:
-    """Write plain numbers at some steps of each decade of a logarithmic axis, at decades alone where those are many."""
-    for leading in (steps, (1,)):
-        ticks = [step * 10.0**power for power in range(-9, 10) for step in leading]
-        ticks = [tick for tick in ticks if low <= tick <= high]
-        if len(ticks) < 7:
-            break
-    axis.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
-    axis.set_ticks([], minor=True)
-
-
-def write_status(axes: Axes, at: float, rows: DataFrame) -> None:
-    """Write in the place of a bar what became of a point, or that the quantity of a finished one is not there."""
-    status = rows["status"].iloc[0]
-    text = word(status) if status != Status.OK else absent(rows)
-    axes.text(
-        at, 0.03, text, transform=axes.get_xaxis_transform(), ha="center", va="bottom", rotation=90, fontsize=TEXT_PT,
-        color=marks.GREY,
-    )  # fmt: skip
-
-
-def say_absent(axes: Axes, found: DataFrame) -> None:
-    """Write in a panel without values that they were not measured or simulated."""
-    axes.set_yticks([])
-    axes.text(0.5, 0.5, absent(found), transform=axes.transAxes, ha="center", va="center", fontsize=TEXT_PT)
-
-
-def say(axes: Axes, text: str) -> None:
-    """Write in a panel why it is empty."""
-    axes.set_axis_off()
-    axes.text(0.5, 0.5, textwrap.fill(text, 24), transform=axes.transAxes, ha="center", va="center", fontsize=TEXT_PT)
-
-
-def as_line(mark: marks.Mark, **how: Any) -> Line2D:
-    """Return what a legend shows of a mark that is drawn as a line with markers."""
-    return Line2D([], [], color=mark.colour, marker=mark.marker, label=mark.name, **how)
+def _is_crowded(axes: Axes) -> bool:
+    """Return whether names of bars touch."""
+    shown = [label for label in axes.get_xticklabels() if label.get_visible() and label.get_text()]
+    boxes = [label.get_window_extent() for label in shown]
+    return any(one.x1 > other.x0 for one, other in zip(boxes, boxes[1:], strict=False))
 
 
 def word(status: str | None) -> str:
@@ -402,15 +371,18 @@ def word(status: str | None) -> str:
 
 
 def provenance(points: DataFrame) -> str:
-    """Return one line on what made the numbers: engines, versions, stacks, commits, hosts."""
+    """Return one line on what made the numbers: engines, software, hosts, commits. What the stamp says is left out."""
+    launched = points[points["engine"] != "simulated"]
+    hosts = sorted({host for line in launched["host"].dropna() for host in line.split(",")})
+    commits = points["git_commit"].dropna().str[:7]
     parts = [
-        _named(points, "engine", "engine", "engines"),
-        _named(points, "torch_version", "torch", "torch"),
-        _named(points, "stack", "on", "on"),
-        _named(points.assign(git_commit=points["git_commit"].str[:7]), "git_commit", "commit", "commits"),
-        _hosts(points),
+        _named("", launched["engine"]),
+        _named("torch ", launched["torch_version"]),
+        _named("", points["stack"]),
+        f"host {hosts[0]}" if len(hosts) == 1 else f"{len(hosts)} hosts" if hosts else "",
+        _named("commit " if commits.nunique() == 1 else "commits ", commits),
     ]
-    return ", ".join(part for part in parts if part)
+    return " · ".join(part for part in parts if part)
 
 
 def origin(found: DataFrame) -> str:
@@ -423,15 +395,6 @@ def absent(found: DataFrame) -> str:
     return f"not {origin(found).replace(' + ', ' or ') or 'measured'}"
 
 
-def _named(points: DataFrame, column: str, one: str, many: str) -> str:
-    values = sorted(points[column].dropna().unique())
-    if not values:
-        return ""
-    return f"{one if len(values) == 1 else many} {'/'.join(values[:2])}{'/…' if values[2:] else ''}"
-
-
-def _hosts(points: DataFrame) -> str:
-    hosts = sorted({host for line in points["host"].dropna() for host in line.split(",")})
-    if not hosts:
-        return ""
-    return f"host {hosts[0]}" if len(hosts) == 1 else f"{len(hosts)} hosts"
+def _named(kind: str, column: "Series[Any]") -> str:
+    values = sorted(column.dropna().unique())
+    return f"{kind}{'/'.join(values[:2])}{'/…' if values[2:] else ''}" if values else ""

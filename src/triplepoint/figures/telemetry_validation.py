@@ -10,6 +10,7 @@ from pandas import DataFrame
 
 from triplepoint import effects
 from triplepoint.effects import between_gpus
+from triplepoint.effects.titles import signed
 from triplepoint.figures import marks, style
 from triplepoint.units import counted
 
@@ -54,8 +55,8 @@ _FEWEST_PERCENT = 2.5
 
 
 NOTE = (
-    "Dot: median of a run or trial; bar: 10th to 90th percentile, for overhead the 95 % interval; tick: 99th. "
-    "Hollow: simulated; dashed: what is asked for. Title: mean over runs with its {about} over runs."
+    "Dot: median of a run or trial; bar: 10th to 90th percentile, for overhead the 95 % interval; tick: 99th. Hollow: "
+    "simulated; dashed: what is asked for. Right: mean over runs with its {about}, or their median."
 )
 
 
@@ -67,7 +68,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     heights = [_ROW_IN * len(_DIFFERENCES), _ROW_IN * len(_TIMES), _LINE_IN * len(notes)]
     page = style.new_page(
         _answer(checks), _stamped(tables["points"], checks), 3, 1, style.PAGE,
-        min(style.TALLEST, 2.4 + sum(heights)), NOTE.format(about=between_gpus.ABOUT), height_ratios=heights,
+        min(style.TALLEST, 2.2 + sum(heights)), NOTE.format(about=between_gpus.ABOUT), height_ratios=heights,
     )  # fmt: skip
     energy, time, last = page.all_axes
     _prepare(energy, "Energy and cost", _DIFFERENCES, checks)
@@ -82,23 +83,32 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 
 def _answer(checks: DataFrame) -> str:
-    """Return how far two ways to measure energy are apart, what sampling costs, and how late samples are."""
-    parts = []
+    """Return how far two ways to measure energy are apart; without them what sampling costs, or how late it is."""
     for check, words in (
-        ("integral_60s", "power integral over energy counter"),
-        ("overhead", "step time with sampling"),
+        ("integral_60s", "Integrated power is {} the energy counter"),
+        ("overhead", "Steps with sampling are {} steps without"),
     ):
-        found = _found(checks, check)
-        if not found.empty:
-            mean = effects.over_settings([between_gpus.single(float(value), True) for value in found["value"]])
-            parts.append(f"{words} {'+' * (mean.value > 0)}{mean.text}")
-    said = f"Differences: {'; '.join(parts)}" if parts else "Neither energy nor the cost of sampling was checked"
-    late = [
-        f"{row.label.partition(', ')[2]} {_MS * float(found['value'].median()):.2g} ms late, {row.limit:g} ms allowed"
-        for row in _TIMES
-        if row.check.startswith("lateness") and len(found := _found(checks, row.check))
-    ]
-    return f"{said}; {'; '.join(late)}" if late else said
+        mean = _mean(_found(checks, check))
+        if mean is not None:
+            more, less = ("above", "below") if check == "integral_60s" else ("longer than", "shorter than")
+            return words.format(f"{mean.text} {more}" if mean.value > 0 else f"{mean.opposite.text} {less}")
+    for row in _TIMES:
+        found = _found(checks, row.check)
+        if row.check.startswith("lateness") and len(found):
+            late = f"Samples are {_MS * float(found['value'].median()):.2g} ms late, {row.limit:g} ms are allowed"
+            return f"{late}; energy and the cost of sampling were not checked"
+    return "Neither energy nor the cost of sampling was checked"
+
+
+def _mean(found: DataFrame) -> effects.Effect | None:
+    """Return the mean of differences over runs; None where there is none."""
+    values = [between_gpus.single(float(value), True) for value in found["value"]]
+    return effects.over_settings(values) if values else None
+
+
+def _write_beside(axes: Axes, number: int, text: str) -> None:
+    """Write at the right of a row what its runs show together."""
+    axes.text(1.01, number, text, transform=axes.get_yaxis_transform(), va="center", linespacing=1.15)
 
 
 def _stamped(points: DataFrame, checks: DataFrame) -> DataFrame:
@@ -160,7 +170,9 @@ def _draw_differences(axes: Axes, checks: DataFrame) -> None:
         if limit is not None:
             for at in (-limit, limit) if row.check != "overhead" else (limit,):
                 _draw_limit(axes, number, at)
-        if not found.empty:
+        mean = _mean(found)
+        if mean is not None:
+            _write_beside(axes, number, signed(mean).replace(" [", "\n["))
             reach = max(reach, 1.1 * _PERCENT * float(found[["value", "low", "high"]].abs().max().max()))
     axes.axvline(0, color=marks.GREY, linewidth=0.5)
     axes.set_xlim(-reach, reach)
@@ -174,6 +186,8 @@ def _draw_times(axes: Axes, checks: DataFrame) -> None:
     for number, row in enumerate(_TIMES):
         found = _found(checks, row.check)
         _draw_row(axes, number, found, _MS, _LEAST_MS)
+        if not found.empty:
+            _write_beside(axes, number, f"{_MS * float(found['value'].median()):.2g} ms")
         if row.limit is not None and not found.empty:
             _draw_limit(axes, number, row.limit)
     axes.set_xlim(_LEAST_MS, max(1e2, axes.get_xlim()[1]))

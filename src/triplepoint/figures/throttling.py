@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from pandas import DataFrame, Series
 
-from triplepoint.effects import between_gpus
-from triplepoint.figures import gpu_map, marks, style
+from triplepoint.effects import between_gpus, titles
+from triplepoint.figures import drawing, gpu_map, marks, style
 from triplepoint.units import counted
 
 MOST_LAYOUTS = 3
@@ -25,9 +25,8 @@ _PLOTTED = [
     *_SHARES, NORMALISED, "published_normalised",
 ]  # fmt: skip
 NOTE = (
-    "A mark or bar is a GPU, in slots of nodes from left to right. Interval of the title: {about} over nodes, rear "
-    "and front paired. Normalised: divided by the most throttled GPU of its run. What published values were divided "
-    "by is not known, so compare the pattern alone.{never}"
+    "A mark or bar is a GPU, in slots of nodes. Normalised: over the most throttled GPU of its run, published ones "
+    "over what is not known, so compare their pattern alone. Right: {about} over nodes."
 )
 
 
@@ -51,8 +50,10 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     layouts = [(str(name), DataFrame(found)) for name, found in numbers.groupby(["place", "label"], sort=False)]
     page = _page(points[points["run"].isin(numbers["run"])], numbers, len(layouts))
     handles: list[Artist] = []
+    page.head([(str(found["label"].iloc[0]), _note(found)) for _, found in layouts])
+    apart = between_gpus.rear_over_front(numbers.assign(airflow_lane=_lanes(numbers)))
+    page.beside([f"{titles.signed(apart)}" if apart else "", _never(numbers)], "rear less\nfront" if apart else "")
     for col, (_, found) in enumerate(layouts):
-        page.axes[0][col].set_title(str(found["label"].iloc[0]))
         handles += _draw_temperatures(page.axes[0][col], found) + _draw_causes(page.axes[1][col], found)
         handles += _draw_normalised(page.axes[2][col], found)
         _mark_nodes([row[col] for row in page.axes], found)
@@ -77,40 +78,50 @@ def _numbers(counted: DataFrame, published: DataFrame | None) -> DataFrame:
 
 
 def _page(points: DataFrame, numbers: DataFrame, num_layouts: int) -> style.Page:
-    shares = numbers[list(_SHARES)].astype(float)
-    never = [mark.name for name, mark in _SHARES.items() if shares[name].notna().any() and not (shares[name] > 0).any()]
-    unknown = [mark.name for name, mark in _SHARES.items() if shares[name].isna().all()]
-    text = f" No GPU was throttled by: {', '.join(never)}." if never else ""
-    text += f" Not counted: {', '.join(unknown)}." if unknown else ""
     width = style.PAGE if num_layouts > 1 else style.COLUMN
-    note = NOTE.format(about=between_gpus.ABOUT, never=text)
     return style.new_page(
-        _answer(numbers), points, 3, num_layouts, width, 5.6, note, sharex="col", sharey="row",
-        height_ratios=[1.2, 1, 1],
+        _answer(numbers), points, 3, num_layouts, width, 5.4, NOTE.format(about=between_gpus.ABOUT), sharex="col",
+        sharey="row", height_ratios=[1.2, 1, 1],
     )  # fmt: skip
 
 
 def _answer(numbers: DataFrame) -> str:
-    parts = []
-    for _, own in numbers.groupby(["place", "label"], sort=False):
-        means = own[list(_SHARES)].astype(float).mean().dropna()
-        cause, share = (str(means.idxmax()), float(means.max())) if len(means) else ("", 0.0)
-        said = f"{100 * share:.0f} % of the time, by {_SHARES[cause].name}" if share > 0 else "never"
-        parts.append(f"{own['label'].iloc[0]} {said}{_beside(own, share > 0)}")
-    text = f"How long clocks are throttled: {'; '.join(parts)}"
-    apart = between_gpus.rear_over_front(numbers.assign(airflow_lane=_lanes(numbers)))
-    return text if apart is None else f"{text}\nRear GPUs are {apart.text} hotter than front ones"
+    """Return which run is throttled longest, and by what."""
+    throttled = [(*_longest(own), str(own["label"].iloc[0])) for _, own in numbers.groupby(["place", "label"])]
+    share, cause, label = max(throttled)
+    if not share > 0:
+        return "No GPU is throttled"
+    return f"{label} is throttled {100 * share:.0f} % of the time, by {'the ' * cause.startswith('power')}{cause}"
 
 
-def _beside(own: DataFrame, is_throttled: bool) -> str:
-    """Return what a title says of the published throttling of the same GPUs; nothing where none is published."""
+def _longest(own: DataFrame) -> tuple[float, str]:
+    """Return the share of the time that the most frequent cause holds clocks back, and its name."""
+    means = own[list(_SHARES)].astype(float).mean().dropna()
+    return (float(means.max()), _SHARES[str(means.idxmax())].name) if len(means) else (0.0, "")
+
+
+def _note(own: DataFrame) -> str:
+    """Return what stands below the name of a layout: how long it is throttled, and how alike the published pattern."""
+    share = _longest(own)[0]
+    said = f"throttled {100 * share:.0f} % of the time" if share > 0 else "never throttled"
     published = own["published_normalised"].astype(float)
     if not (published > 0).any():
-        return ""
-    if not is_throttled:
-        return f" (published: on {int((published > 0).sum())} of {counted(int(published.notna().sum()), 'GPU')})"
+        return said
+    if not share > 0:
+        gpus = counted(int(published.notna().sum()), "GPU")
+        return f"{said}\npublished: {int((published > 0).sum())} of {gpus} are"
     order = between_gpus.same_order(own, NORMALISED, "published_normalised")
-    return "" if order is None else f" (rank correlation with published {order:.2f})"
+    return said if order is None else f"{said}\npublished: rank correlation {order:.2f}"
+
+
+def _never(numbers: DataFrame) -> str:
+    """Return the causes that no GPU met, and those that were not counted."""
+    shares = numbers[list(_SHARES)].astype(float)
+    never = [mark.name for name, mark in _SHARES.items() if shares[name].notna().any() and not (shares[name] > 0).any()]
+    unknown = [mark.name for name, mark in _SHARES.items() if shares[name].isna().all()]
+    texts = {"never by": never, "not counted": unknown}
+    lines = ["\n".join([words, *names]) for words, names in texts.items() if names]
+    return "\n".join(lines).replace(" (", "\u00a0(")
 
 
 def _lanes(numbers: DataFrame) -> Series:
@@ -129,7 +140,7 @@ def _draw_temperatures(axes: Axes, found: DataFrame) -> list[Artist]:
             drawn[0].set_label(f"{place} GPU" if place in _PLACES else place)
             handles += drawn
     if found["published_temp_c"].notna().any():
-        handles.append(style.draw_published(axes, list(at), list(found["published_temp_c"].astype(float))))
+        handles.append(drawing.draw_published(axes, list(at), list(found["published_temp_c"].astype(float))))
     return handles
 
 
@@ -159,7 +170,7 @@ def _draw_normalised(axes: Axes, found: DataFrame) -> list[Artist]:
         Line2D([], [], color=marks.GREY, marker="s", linestyle="none", markersize=2.5, label="normalised, ours")
     ]
     if found["published_normalised"].notna().any():
-        handles.append(style.draw_published(axes, list(at), list(found["published_normalised"].astype(float))))
+        handles.append(drawing.draw_published(axes, list(at), list(found["published_normalised"].astype(float))))
     return handles
 
 

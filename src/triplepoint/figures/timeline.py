@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, PathPatch
+from matplotlib.path import Path
 from pandas import DataFrame, Series, concat
 
 from triplepoint.effects.courses import over_step
-from triplepoint.figures import labels, marks, style
+from triplepoint.figures import drawing, labels, marks, style
 from triplepoint.status import Status
 from triplepoint.units import MS_PER_S, NS_PER_S
 
@@ -19,16 +20,11 @@ LANES = ("phase", "comm")
 MAX_RANKS = 16
 """Ranks drawn of one run; more would be thinner than a line of text."""
 NOTHING = "no run of this selection finished with a trace"
-NOTE = (
-    "One step of one run: the layout with the shortest step of the first model and cluster. Upper strip: phase, in "
-    "which a rank works; lower strip: communication in flight; white: neither.{heat}"
-)
-_HEAT = " Right: mean power and temperature (bars: 10th to 90th percentile) of each rank's GPU over the other steps."
-_CURVES = (
-    " Below: mean of all GPUs (line) and lowest to highest GPU (band) in the steps without the profiler, laid "
-    "over each other."
-)
-NO_GPU = " No GPU, so no course of power, temperature and clock."
+NOTE = "Upper strip of a rank: phase; lower strip: communication in flight{mixed}; white: neither.{heat}"
+_MIXED = ", its height the share of the time"
+_HEAT = " Right: mean of each GPU; bars: 10th to 90th percentile."
+_CURVES = " Below: mean, lowest and highest GPU."
+NO_GPU = " No GPU, so no power, temperature and clock."
 _COURSES = {
     "gpu_power_w": ("GPU power\n(W)", "power", 1.0, ("gpu_power_limit_w", "power limit {:.0f} W")),
     "gpu_temp_c": ("GPU\n(°C)", "temperature", 1.0, ("gpu_throttle_temp_c", "throttled at {:.0f} °C")),
@@ -36,9 +32,12 @@ _COURSES = {
 }
 """Columns of `step_samples`: title of the axis, colour, what values are multiplied by, and their limit."""
 
-_RASTER_FROM = 2000
-"""Spans from which they are stored as pixels: a PDF of many thousand boxes opens slowly."""
-_PHASE_TOP, _PHASE_HEIGHT, _COMM_HEIGHT = 0.04, 0.6, 0.26
+_MOST_SPANS = 400
+"""Spans in a strip, from which on most are narrower than a line in print: each part of the step is then drawn as the
+shares of its time that kinds take."""
+_PARTS = 300
+"""Such parts: a point wide in print."""
+_PHASE_TOP, _PHASE_HEIGHT, _COMM_TOP, _COMM_HEIGHT = 0.04, 0.56, 0.64, 0.26
 """Parts of a rank's row."""
 _RANK_IN = 0.3
 _COURSE_IN = 0.75
@@ -56,15 +55,15 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     chosen = _fastest(points, set(timeline["run"]))
     if chosen.empty:
         page = style.new_page("Nothing to draw", points)
-        style.say(page.axes[0][0], NOTHING)
+        drawing.say(page.axes[0][0], NOTHING)
         return page.finish(), _numbers(timeline.iloc[:0], "", {}).assign(layout="")
     run = str(chosen["run"].iloc[0])
     of_run = timeline[timeline["run"] == run]
     spans = _ranks_to_draw(of_run)
     heat = _heat_of(tables["gpus"], run, spans)
     courses = _courses(tables["step_samples"], run, spans)
-    said = _working(of_run) + _temperatures(tables["gpus"], run)
-    page = _page(chosen, _end_s(of_run), (spans["rank"].nunique(), of_run["rank"].nunique()), heat, courses, said)
+    page = _page(chosen.iloc[0], spans, of_run, heat, courses)
+    page.head([("", _drawn(chosen.iloc[0], spans, of_run)), *_temperatures(tables["gpus"], run, heat)])
     _draw_lanes(page.axes[0][0], spans)
     for axes, (column, title) in zip(page.axes[0][1:], heat.items(), strict=True):
         _draw_heat(axes, tables["gpus"], run, sorted(spans["rank"].unique()), (column, title))
@@ -93,52 +92,48 @@ def _fastest(points: DataFrame, traced: set[str]) -> DataFrame:
 
 
 def _page(
-    chosen: DataFrame, drawn_s: float, ranks: tuple[int, int], heat: Mapping[str, str],
-    courses: Mapping[str, DataFrame], said: str,
-) -> style.Page:  # fmt: skip
-    more = (_HEAT if heat else "") + (_CURVES if courses else "" if heat else NO_GPU)
-    note = NOTE.format(heat=more)
-    lanes_in, courses_in = _RANK_IN * ranks[0] + 0.3, _COURSE_IN * len(courses)
+    point: "Series[Any]", spans: DataFrame, of_run: DataFrame, heat: Mapping[str, str], courses: Mapping[str, DataFrame]
+) -> style.Page:
+    mixed = _MIXED if any(_is_mixed(own) for _, own in spans.groupby(["rank", "lane"])) else ""
+    note = NOTE.format(mixed=mixed, heat=(_HEAT if heat else "") + (_CURVES if courses else "" if heat else NO_GPU))
+    lanes_in, courses_in = _RANK_IN * spans["rank"].nunique() + 0.3, _COURSE_IN * len(courses)
     return style.new_page(
-        _answer(chosen.iloc[0], drawn_s, ranks) + said, chosen, 1 + len(courses), 1 + len(heat), style.PAGE,
-        min(style.TALLEST, 1.9 + 0.15 * bool(courses) + lanes_in + courses_in), note, sharey="row",
+        _answer(point, of_run), DataFrame([point]), 1 + len(courses), 1 + len(heat), style.PAGE,
+        min(style.TALLEST, 1.8 + 0.15 * bool(courses) + lanes_in + courses_in), note, sharey="row",
         width_ratios=[6.0] + [1.0] * len(heat), height_ratios=[lanes_in] + [_COURSE_IN] * len(courses),
     )  # fmt: skip
 
 
-def _answer(point: "Series[Any]", drawn_s: float, ranks: tuple[int, int]) -> str:
-    """Return which step is drawn and how long it lasts, for a title; of a measured one also the time without profiler.
-
-    Args:
-        point: The row of `points` of the run.
-        drawn_s: From the start to the end of the step that is drawn.
-        ranks: Ranks that are drawn, and that were traced.
-    """
-    part = "" if ranks[0] == ranks[1] else f", {ranks[0]} of {ranks[1]} traced ranks"
-    size = "" if "micro_batch_size" in point["unknown"] else f", micro-batch {point['micro_batch_size']}"
-    what = f"{point['layout']}, {point['group']}{size}{part}"
-    if point["origin"] == "simulated":
-        return f"{what}: the step takes {drawn_s:.3g} s"
-    usual = f"median without the profiler: {point['step_time_s']:.3g} s"
-    return f"{what}: the first profiled step takes {drawn_s:.3g} s ({usual})"
-
-
-def _working(spans: DataFrame) -> str:
-    """Return how much of the step the traced ranks are in a phase, as the end of a title."""
-    end_s = _end_s(spans)
+def _answer(point: "Series[Any]", of_run: DataFrame) -> str:
+    """Return how much of a step the traced ranks are in a phase, and how long it lasts, as a title."""
+    end_s = _end_s(of_run)
     shares = []
-    for _, own in spans[spans["lane"] == "phase"].sort_values("t_start_ns").groupby("rank"):
+    for _, own in of_run[of_run["lane"] == "phase"].sort_values("t_start_ns").groupby("rank"):
         starts = own["t_start_ns"].to_numpy(float)
         ends = np.maximum.accumulate(starts + own["duration_ns"].to_numpy(float))
         before = np.concatenate([[-np.inf], ends[:-1]])
-        shares.append(float(np.clip(ends - np.maximum(starts, before), 0, None).sum()) / NS_PER_S / end_s)
-    return f", of which ranks work {_ends([100 * share for share in shares], '%')}" if shares else ""
+        shares.append(100 * float(np.clip(ends - np.maximum(starts, before), 0, None).sum()) / NS_PER_S / end_s)
+    model, _, place = str(point["group"]).partition(" on ")
+    where = f"{model} {point['layout']} on {place.removesuffix(', simulated')}"
+    if not shares:
+        return f"{where}: a step takes {end_s:.3g} s"
+    return f"{where}: ranks work {_ends(shares, '%')} of a step of {end_s:.3g} s"
 
 
-def _temperatures(gpus: DataFrame, run: str) -> str:
-    """Return how warm the GPUs of a run are, as the end of a title."""
+def _drawn(point: "Series[Any]", spans: DataFrame, of_run: DataFrame) -> str:
+    """Return which step and ranks are drawn; of a measured step also the usual one, without the profiler."""
+    ranks, traced = spans["rank"].nunique(), of_run["rank"].nunique()
+    size = [] if "micro_batch_size" in point["unknown"] else [f"micro-batch {point['micro_batch_size']}"]
+    part = [] if ranks == traced else [f"{ranks} of {traced} traced ranks"]
+    if point["origin"] != "simulated":
+        size.insert(0, f"first profiled step (median without the profiler: {point['step_time_s']:.3g} s)")
+    return ", ".join([*size, *part])
+
+
+def _temperatures(gpus: DataFrame, run: str, heat: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return what stands above the columns at the right: from how many to how many degrees the GPUs of a run have."""
     known = gpus.loc[gpus["run"] == run, "gpu_temp_c"].dropna()
-    return f"; its GPUs have {_ends(list(known), '°C')} on average" if len(known) else ""
+    return [("", _ends(list(known), "°C") if column == "gpu_temp_c" else "") for column in heat]
 
 
 def _ends(values: Sequence[float], unit: str) -> str:
@@ -177,7 +172,7 @@ def _draw_lanes(axes: Axes, spans: DataFrame) -> None:
     end_s = _end_s(spans)
     factor, unit = (MS_PER_S, "ms") if end_s < 1 else (1, "s")
     for row, rank in enumerate(ranks):
-        _draw_rank(axes, spans[spans["rank"] == rank], row, factor / NS_PER_S, len(spans) > _RASTER_FROM)
+        _draw_rank(axes, spans[spans["rank"] == rank], row, factor / NS_PER_S, end_s * NS_PER_S)
     axes.set_xlim(0, end_s * factor)
     axes.set_ylim(len(ranks), 0)
     axes.set_yticks([row + 0.45 for row in range(len(ranks))], labels=[f"rank {rank}" for rank in ranks])
@@ -187,18 +182,64 @@ def _draw_lanes(axes: Axes, spans: DataFrame) -> None:
     axes.set_xlabel(f"time since the step began ({unit})")
 
 
-def _draw_rank(axes: Axes, spans: DataFrame, row: int, scale: float, raster: bool) -> None:
+def _draw_rank(axes: Axes, spans: DataFrame, row: int, scale: float, end_ns: float) -> None:
     lanes = (
         ("phase", marks.PHASES, _PHASE_TOP, _PHASE_HEIGHT),
-        ("comm", marks.COMMUNICATION, _PHASE_TOP + _PHASE_HEIGHT, _COMM_HEIGHT),
+        ("comm", marks.COMMUNICATION, _COMM_TOP, _COMM_HEIGHT),
     )
     for lane, known, top, height in lanes:
-        for label, found in spans[spans["lane"] == lane].groupby("label", sort=False):
-            boxes = np.column_stack([found["t_start_ns"] * scale, found["duration_ns"] * scale])
-            axes.broken_barh(
-                boxes.tolist(), (row + top, height), facecolors=known.get(str(label), known["other"]).colour,
-                edgecolors="white" if lane == "phase" and not raster else "none", linewidth=0.2, rasterized=raster,
-            )  # fmt: skip
+        own = spans[spans["lane"] == lane]
+        draw = _draw_shares if _is_mixed(own) else _draw_boxes
+        draw(axes, _by_look(own, known), row + top, height, scale, end_ns)
+
+
+def _by_look(spans: DataFrame, known: Mapping[str, marks.Mark]) -> dict[marks.Mark, DataFrame]:
+    """Return the spans of each look: kinds may share one."""
+    looks = {label: known.get(str(label), known["other"]) for label in spans["label"].unique()}
+    return {
+        mark: spans[spans["label"].isin([label for label, look in looks.items() if look == mark])]
+        for mark in looks.values()
+    }
+
+
+def _is_mixed(spans: DataFrame) -> bool:
+    """Return whether the spans of a strip are too many to be drawn one by one."""
+    return len(spans) > _MOST_SPANS
+
+
+def _draw_boxes(
+    axes: Axes, looks: Mapping[marks.Mark, DataFrame], top: float, height: float, scale: float, end_ns: float
+) -> None:
+    """Draw each span as a box, all of one look as one path: exact at any resolution, in few bytes."""
+    edge = 0.2 if all((found["duration_ns"] > end_ns / 200).all() for found in looks.values()) else 0.0
+    for mark, found in looks.items():
+        start, end = (
+            (found["t_start_ns"] * scale).to_numpy(),
+            ((found["t_start_ns"] + found["duration_ns"]) * scale).to_numpy(),
+        )
+        low, high = np.full(len(found), top), np.full(len(found), top + height)
+        corners = np.stack([[start, low], [end, low], [end, high], [start, high], [start, low]])  # 5, 2, num
+        codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * len(found)
+        path = Path(corners.transpose(2, 0, 1).reshape(-1, 2), codes)
+        axes.add_patch(PathPatch(path, facecolor=mark.colour, edgecolor="white", linewidth=edge, snap=False))
+
+
+def _draw_shares(
+    axes: Axes, looks: Mapping[marks.Mark, DataFrame], top: float, height: float, scale: float, end_ns: float
+) -> None:
+    """Draw parts of the step, in each of them stacked from the top the share of its time that each look takes."""
+    edges = np.linspace(0, end_ns, _PARTS + 1)
+    reached: dict[marks.Mark, np.ndarray] = {}
+    taken = np.zeros(_PARTS)
+    for mark, found in looks.items():
+        start, length = found["t_start_ns"].to_numpy(float), found["duration_ns"].to_numpy(float)
+        taken = taken + np.diff([np.clip(edge - start, 0, length).sum() for edge in edges]) / (end_ns / _PARTS)
+        # What runs beside others fills the strip and no more. A hundredth of its height is less than a pixel.
+        reached[mark] = np.minimum(taken, 1).round(2)
+    for mark, shares in reversed(reached.items()):  # from the top each, smaller ones over larger ones
+        changes = np.append(True, np.diff(shares) != 0)
+        at = np.append(edges[:-1][changes], end_ns) * scale
+        axes.stairs(top + height * shares[changes], at, baseline=top, fill=True, color=mark.colour, linewidth=0)
 
 
 def _courses(samples: DataFrame, run: str, spans: DataFrame) -> dict[str, DataFrame]:
@@ -222,7 +263,7 @@ def _draw_courses(column_of_axes: Sequence[Axes], courses: Mapping[str, DataFram
         axes.set_xlim(lanes.get_xlim())
         axes.locator_params(axis="y", nbins=4)
         if limit in point and point[limit] == point[limit]:
-            style.draw_limit(axes, float(point[limit]), words.format(point[limit]))
+            drawing.draw_limit(axes, float(point[limit]), words.format(point[limit]))
         axes.tick_params(axis="x", labelbottom=axes is column_of_axes[-1])
     if courses:
         column_of_axes[-1].set_xlabel(lanes.get_xlabel())
@@ -268,7 +309,6 @@ def _legend(spans: DataFrame) -> list[Patch]:
     for lane, known in (("phase", marks.PHASES), ("comm", marks.COMMUNICATION)):
         there = {str(label) for label in spans.loc[spans["lane"] == lane, "label"]}
         names = [name for name in known if name in there or (name == "other" and there - set(known))]
-        # Both are drawn in one colour.
-        names = [name for name in names if name != "recv" or "send_recv" not in names]
-        found += [Patch(facecolor=known[name].colour, linewidth=0, label=known[name].name) for name in names]
+        looks = dict.fromkeys(known[name] for name in names)
+        found += [Patch(facecolor=mark.colour, linewidth=0, label=mark.name) for mark in looks]
     return found

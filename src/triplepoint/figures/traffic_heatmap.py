@@ -9,20 +9,20 @@ from matplotlib.figure import Figure
 from pandas import DataFrame, concat
 
 from triplepoint.effects import between_gpus
-from triplepoint.figures import gpu_map, marks, style
-from triplepoint.figures.parallelism_sweep import leave_out_far
+from triplepoint.figures import drawing, gpu_map, marks, style
+from triplepoint.figures.parallelism_sweep import without_far
 
 LINKS = {"nvlink": "NVLink", "xgmi": "xGMI", "pcie": "PCIe", "infiniband": "InfiniBand"}
 DIRECTIONS = {"tx_share": "sent", "rx_share": "received"}
+_HEAD_IN = 2.2
 _COLOURS = colormaps["viridis"].with_extremes(over=marks.VERMILION)
 _PLOTTED = [
     "place", "row", "run", "origin", "link", "node", "number", "rank", "tx_share", "rx_share", "tx_bytes_per_s",
     "rx_bytes_per_s", "capacity_bytes_per_s",
 ]  # fmt: skip
 NOTE = (
-    "A cell is the mean use of a GPU's links in one direction, as a share of capacity; InfiniBand is of a node. "
-    "Each link has its own scale, logarithmic over two decades{beyond}. Title: busier direction, mean over runs with "
-    "its {about} over runs (not the error of the model)."
+    "A cell is the mean use of a GPU's link, InfiniBand of a node's. Scales are logarithmic, one per link{beyond}. "
+    "Above: mean over runs, busier direction, with its {about} over runs, and the highest."
 )
 
 
@@ -41,14 +41,13 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         text = gpu_map.NOTHING if points.empty else f"traffic was not counted: {', '.join(reasons.unique()[:1])}"
         return gpu_map.empty_page(tables["points"], text).finish(), DataFrame(columns=_PLOTTED)
     place, *others = (str(name).removesuffix(", simulated") for name in counted["place"].unique())
-    left_out = f" No room for {', '.join(others)}." if others else ""
+    left_out = f"No room for {', '.join(others)}. " if others else ""
     counted = counted[counted["place"] == counted["place"].iloc[0]]
     drawn = points[points["run"].isin(counted["run"])]
     links = [link for link in LINKS if link in set(counted["link"])]
-    groups = [DataFrame(found) for _, found in drawn.groupby("group", sort=False)]
-    compared, about_far = leave_out_far(groups, [str(found["model"].iloc[0]) for found in groups])
+    compared = [without_far(DataFrame(found)) for _, found in drawn.groupby("group", sort=False)]
     counted = counted.assign(is_far=~counted["run"].isin(concat(compared)["run"]))
-    page = _page(_answer(place, counted[~counted["is_far"]], links), drawn, counted, links, left_out + about_far)
+    page = _page(_answer(place, counted[~counted["is_far"]], links), drawn, counted, links, left_out)
     return page.finish(), counted[_PLOTTED]
 
 
@@ -64,38 +63,49 @@ def _cells(traffic: DataFrame, gpus: DataFrame) -> DataFrame:
 
 
 def _answer(place: str, counted: DataFrame, links: Sequence[str]) -> str:
-    parts = []
-    for link in links:
-        own = counted[counted["link"] == link]
-        share = between_gpus.mean_share(own, list(DIRECTIONS))
-        if share is not None:
-            busiest = own[list(DIRECTIONS)].astype(float).max(axis=1)
-            most = own["label"].iloc[int(busiest.argmax())]
-            parts.append(
-                f"{between_gpus.said_share(share)} of {LINKS[link]} (at most {100 * busiest.max():.2g} %, {most})"
-            )
-    return f"A run on {place} uses on average {'; '.join(parts)}"
+    """Return which link is used most, and how much."""
+    used = {link: share for link in links if (share := _mean(counted, link)) is not None}
+    if not used:
+        return f"No run on {place} is compared"
+    fullest = max(used, key=lambda link: used[link][0])
+    return f"{LINKS[fullest]} is the fullest link on {place}: runs use {between_gpus.said_share(used[fullest])} of it"
+
+
+def _mean(counted: DataFrame, link: str) -> tuple[float, float, float] | None:
+    return between_gpus.mean_share(counted[counted["link"] == link], list(DIRECTIONS))
+
+
+def _note(counted: DataFrame, link: str) -> str:
+    """Return what stands above the maps of a link: its mean and highest use, without runs that are far slower."""
+    compared = counted[~counted["is_far"]]
+    share = _mean(compared, link)
+    if share is None:
+        return ""
+    busiest = compared.loc[compared["link"] == link, list(DIRECTIONS)].astype(float).max(axis=1)
+    return f"{between_gpus.said_share(share)}\nat most {100 * busiest.max():.2g} %"
 
 
 def _page(answer: str, points: DataFrame, counted: DataFrame, links: Sequence[str], left_out: str) -> style.Page:
     names = list(dict.fromkeys(counted["row"]))
-    most = int((style.TALLEST - 2.2) / 2 / gpu_map.ROW_IN)
-    height = 2.2 + 2 * gpu_map.ROW_IN * min(len(names), most)
-    cut = f" {most} of {len(names)} runs are drawn; the others are in the CSV." if len(names) > most else ""
+    room = (style.TALLEST - _HEAD_IN) / 2 / gpu_map.ROW_IN
+    most = sum(line < room for name, line in gpu_map.lines_of(names).items() if " " in name)
+    height = _HEAD_IN + 2 * gpu_map.ROW_IN * len(gpu_map.lines_of(names[:most]))
+    cut = f"{most} of {len(names)} runs are drawn; the others are in the CSV. " if len(names) > most else ""
     widths = [3.0 if counted.loc[counted["link"] == link, "rank"].notna().any() else 1.6 for link in links]
-    beyond = "; of runs far slower than others, what is beyond it is written" if counted["is_far"].any() else ""
-    note = NOTE.format(about=between_gpus.ABOUT, beyond=beyond) + cut + left_out
+    beyond = "; what far slower runs have beyond it is written" if counted["is_far"].any() else ""
+    note = cut + left_out + NOTE.format(about=between_gpus.ABOUT, beyond=beyond)
     page = style.new_page(answer, points, len(DIRECTIONS), len(links), style.PAGE, height, note, width_ratios=widths)
+    for row, word in enumerate(DIRECTIONS.values()):
+        page.head([(f"{LINKS[link]}, {word}", "" if row else _note(counted, link)) for link in links], row)
     for col, link in enumerate(links):
         own = counted[(counted["link"] == link) & counted["row"].isin(names[:most])]
         scale = _scale(own)
-        for row, (column, word) in enumerate(DIRECTIONS.items()):
+        for row, column in enumerate(DIRECTIONS):
             axes = page.axes[row][col]
             # Links that carry nothing have the lowest colour: grey ones were not counted.
             cells = own.assign(value=(100 * own[column].astype(float)).clip(lower=scale.vmin))
             shown = gpu_map.draw_cells(axes, cells, _COLOURS, scale, label_rows=not col)
             _write_beyond(axes, cells, names, float(scale.vmax or 0))
-            axes.set_title(f"{LINKS[link]}, {word}")
             if int(own["node"].nunique()) > 2:
                 axes.set_xticks(axes.get_xticks(), [str(node) for node in sorted(own["node"].unique())])
             if row:
@@ -104,7 +114,7 @@ def _page(answer: str, points: DataFrame, counted: DataFrame, links: Sequence[st
             shown, ax=[page.axes[row][col] for row in range(2)], orientation="horizontal", label="% of capacity",
             aspect=25 if widths[col] > 2 else 10, shrink=0.9, pad=0.01, extend="both" if own["is_far"].any() else "min",
         )  # fmt: skip
-        style.name_decades(bar.ax.xaxis, *bar.ax.get_xlim(), steps=(1, 2, 5) if widths[col] > 2 else (1,))
+        drawing.name_decades(bar.ax.xaxis, *bar.ax.get_xlim(), steps=(1, 2, 5) if widths[col] > 2 else (1,))
     return page
 
 
@@ -118,7 +128,7 @@ def _scale(own: DataFrame) -> LogNorm:
 
 def _write_beyond(axes: Axes, cells: DataFrame, names: Sequence[str], limit: float) -> None:
     """Write the highest value of each row that has some beyond the scale."""
-    for number, name in enumerate(names):
+    for name, number in gpu_map.lines_of(names).items():
         beyond = cells[(cells["row"] == name) & (cells["value"] > limit)]
         if len(beyond):
             middle = (float(beyond["at"].min()) + float(beyond["at"].max())) / 2

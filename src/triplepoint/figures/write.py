@@ -10,7 +10,7 @@ from pandas.api.types import is_numeric_dtype
 
 from triplepoint.errors import UserError
 from triplepoint.figures import Need, load, module_of_one_run, spec_of, style
-from triplepoint.files import guarded, whole, write_text
+from triplepoint.files import atomic_file, guarded, write_text
 from triplepoint.tables.projection import PROJECTION
 from triplepoint.tables.studies import read_joined, require_tables, runs_of
 from triplepoint.tables.whatif import WHATIF
@@ -70,10 +70,10 @@ def _read_tables(name: str, results: Path) -> dict[str, DataFrame]:
 def save(figure: Figure, path: Path) -> None:
     """Write a figure as its name ends, .pdf, .png or .svg: whole or not at all."""
     metadata: dict[str, str | None] = dict(_METADATA[path.suffix])
-    if path.suffix == ".svg":  # the report shows the answer above the figure, and takes changes over as findings
+    if path.suffix == ".svg":  # the report shows the answer above the figure, and takes statements over as findings
         metadata["Title"] = str(figure.get_label())
-        metadata["Description"] = getattr(figure, "changes", "") or None
-    with whole(path) as scratch, rc_context({"svg.fonttype": "none", "svg.hashsalt": "triplepoint"}):
+        metadata["Description"] = getattr(figure, "statements", "") or None
+    with atomic_file(path) as scratch, rc_context({"svg.fonttype": "none", "svg.hashsalt": "triplepoint"}):
         figure.savefig(scratch, dpi=PNG_DPI if path.suffix == ".png" else "figure", metadata=metadata)
 
 

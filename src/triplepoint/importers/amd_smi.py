@@ -1,4 +1,4 @@
-"""amd-smi metric and amd-smi monitor, as CSV or JSON, once or watched (-w).
+"""amd-smi metric and amd-smi monitor, as CSV or JSON, and monitor as the table it prints, once or watched (-w).
 
 Source: ROCm/amdsmi, amdsmi_cli/amdsmi_commands.py; memory is in MiB, printed as MB. The power is
 current_socket_power where the GPU has it (MI300 and newer), else average_socket_power.
@@ -12,7 +12,7 @@ import numpy as np
 from triplepoint.importers.declaration import Asked, Content, Format, Found, Source
 from triplepoint.importers.json_rows import gather_gpus
 from triplepoint.importers.rows import read_rows
-from triplepoint.importers.text import Grid, split_csv
+from triplepoint.importers.text import Grid, from_header, gather, split_csv
 
 _VRAM = Source("gpu_memory_used_bytes", "MiB", printed="MB")
 _CLOCK, _MEMORY_CLOCK = Source("sm_clock_mhz", "MHz"), Source("memory_clock_mhz", "MHz")
@@ -41,14 +41,36 @@ _MONITOR = {
     "max_power": Source("gpu_power_limit_w", "W"),
 }
 _OTHER = re.compile(
-    r"_(min|max)_clk$|_clk_locked$|_deep_sleep$|^(vclk|dclk|fclk|socclk|jpeg|vcn|mm|gfx_busy|\w+_voltage)"
+    r"_(min|max)_clk$|_clk_locked$|_deep_sleep$|^(vclk|dclk|fclk|socclk|jpeg|vcn|mm|enc|dec|gfx_busy|\w+_voltage)"
 )
+_KNOWN = {
+    "socket_power", "gfx_activity", "power_usage", "hotspot_temperature", "hotspot", "used_vram",
+    "total_energy_consumption",
+}  # fmt: skip
+_TABLE = re.compile(r"\s*(?:TIMESTAMP\s+)?GPU\s+(?:XCP\s+)?(?:POWER|GPU_T|GFX|MEM|VRAM)")
+_CELL = re.compile(r"\S+/ *\S+ GB|\S+(?: (?:W|\S?C|%|[MG]Hz|[KMG]B|Mb/s)(?!\S))?")
+"""A number with its unit, a word, or memory in use of all of it."""
+_OF_TABLE = {
+    "power": "power_usage",
+    "pwr_cap": "max_power",
+    **dict.fromkeys(("gpu_temp", "gpu_t"), "hotspot_temperature"),
+    **dict.fromkeys(("mem_temp", "mem_t"), "memory_temperature"),
+    **dict.fromkeys(("gfx_util", "gfx%"), "gfx"),
+    **dict.fromkeys(("mem_util", "mem%"), "mem"),
+}
+"""Columns of the table by the names that they have as CSV."""
 _CLOCKS = re.compile(r"gfx_\d+_clk$")
 
 
 def _gather(content: Content, asked: Asked) -> Grid:
     """Return the columns, with the mean of the clocks of all dies as `gfx_clk`."""
-    grid = gather_gpus(content) if content.head.lstrip()[:1] in "[{" else split_csv(content, None, asked.skip_bad)
+    content = from_header(content, _is_header)
+    if content.head.lstrip()[:1] in ("[", "{"):
+        grid = gather_gpus(content)
+    elif _TABLE.match(content.first_line):
+        grid = _read_table(content, asked)
+    else:
+        grid = split_csv(content, None, asked.skip_bad)
     clocks = [place for place, name in enumerate(grid.names) if _CLOCKS.match(name)]
     if clocks and "gfx_clk" not in grid.names:
         numbers = np.array([[_number(cell) for cell in grid.columns[place]] for place in clocks])
@@ -68,6 +90,14 @@ def _gather(content: Content, asked: Asked) -> Grid:
     )
 
 
+def _read_table(content: Content, asked: Asked) -> Grid:
+    """Return the columns of the table of `amd-smi monitor`, named as its CSV names them."""
+    first = content.first_line.split()
+    names = [_OF_TABLE.get(name.lower(), name.lower()) for name in first]
+    rows = ([] if line.split() == first else _CELL.findall(line) for line in content.text.splitlines())
+    return gather(content, rows, names, asked.skip_bad)
+
+
 def _number(cell: str) -> float:
     match = re.match(r"\s*(\d+(?:\.\d+)?)", cell)
     return float(match[1]) if match else np.nan
@@ -79,14 +109,19 @@ def _read(content: Content, asked: Asked) -> Found:
     return read_rows(grid, replace(FORMAT, columns=_MONITOR if is_monitor else _METRIC), str(content.path))
 
 
+def _is_header(line: str) -> bool:
+    """Return whether a line begins what amd-smi prints: of a CSV, a table or JSON; a watch begins with a hint."""
+    names = {cell.strip().lower() for cell in line.split(",")}
+    return line.lstrip()[:1] in ("[", "{") or bool(_TABLE.match(line)) or ("gpu" in names and bool(names & _KNOWN))
+
+
 def _matches(content: Content) -> bool:
-    if content.head.lstrip()[:1] in ("[", "{"):
+    first = next((line for line in content.head.splitlines() if _is_header(line)), "")
+    if first.lstrip()[:1] in ("[", "{"):
         return '"gpu"' in content.head and bool(
-            re.search(r'"(socket_power|power_usage|hotspot|gfx_activity)"', content.head)
+            re.search(r'"(socket_power|power_usage|hotspot|gfx_activity|total_energy_consumption)"', content.head)
         )
-    names = {cell.strip().lower() for cell in content.first_line.split(",")}
-    known = {"socket_power", "gfx_activity", "power_usage", "hotspot_temperature", "hotspot", "used_vram"}
-    return "gpu" in names and bool(names & known)
+    return bool(first)
 
 
 FORMAT = Format(
@@ -94,12 +129,14 @@ FORMAT = Format(
     recorded_by="amd-smi metric -p -c -t -u -E -w 1 --csv",
     columns={**_MONITOR, **_METRIC},
     left_out={
-        "throttle_status": "no counterpart in words",
-        "power_management": "no counterpart",
+        "throttle_status": "no column here for its words",
+        "power_management": "no column here for it",
         "xcp": "partitions of a GPU are not told apart",
         "vram_total": "does not change while a job runs",
         "total_vram": "does not change while a job runs",
+        "vram_usage": "in GB with one digit; -c or --csv has it in MB",
     },
+    is_amd=True,
     times=("timestamp",),
     devices=("gpu",),
     hosts=("hostname", "host", "node"),
@@ -107,7 +144,6 @@ FORMAT = Format(
     read=_read,
     shows=(
         "Times in whole seconds, power in whole watts. Power is the driver's present socket power on MI300 and newer, "
-        "its "
-        "average before; only the primary die of an MI250 has one. The energy counter (-E) is exact."
+        "its average before; only the primary die of an MI250 has one. The energy counter (-E) is exact."
     ),
 )

@@ -77,7 +77,9 @@ def _read_cell(cell: str, source: Source, factor: float, where: str) -> float:
         return float(int(text, 16))
     match = _NUMBER.fullmatch(text)
     if match is None:
-        raise UserError(f"{where}: {shown(cell)} is no number; mend the cell, or leave it empty where there is none")
+        raise UserError(
+            f"{where}: {shown(cell)} is not a number; correct the cell, or leave it empty where there is no value"
+        )
     return float(match[1]) * (_factor(source, match[2], where) if match[2] else factor)
 
 

@@ -35,7 +35,7 @@ _LEFT_OUT = {
     **dict.fromkeys(("pcie_tx_throughput", "pcie_rx_throughput"), "a sample of 20 ms, not a count"),
     **dict.fromkeys(("system_ib_rx_bytes", "system_ib_tx_bytes"), "IP over InfiniBand, which RDMA bypasses"),
     "system_memory_used": "the size of the memory, not its use",
-    "system_memory_free": "no counterpart without its size",
+    "system_memory_free": "no column here for it without the size",
     **dict.fromkeys(("system_cpu_usage", "system_cpu_idle", "system_cpu_iowait"), "seconds of single cores and modes"),
 }
 _NAME = re.compile(
@@ -66,7 +66,7 @@ def _read(content: Content, asked: Asked) -> Found:
     notes = [*grid.notes]
     if asked.gpus_per_node is None and rank >= USUAL_GPUS:
         notes.append(f"taken as {USUAL_GPUS} GPUs a node; say --gpus-per-node if it is another number")
-    return Found([series], clock, notes=notes)
+    return Found([series], clock, notes=notes, is_amd=is_amd)
 
 
 FORMAT = Format(
@@ -81,7 +81,6 @@ FORMAT = Format(
     read=_read,
     shows=(
         "gpu_power is instantaneous: 25 of every 100 ms are seen. No energy counter and no reasons for throttling. "
-        "PCIe "
-        "counters of 32 bits: more than one wrap between two polls is lost. It was polled while the profiler ran."
+        "PCIe counters of 32 bits: more than one wrap between two polls is lost. It was polled while the profiler ran."
     ),
 )

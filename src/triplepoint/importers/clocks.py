@@ -54,17 +54,15 @@ def check_hosts(parts: Mapping[str, Sequence[Part]], told: Mapping[str, float]) 
             later = theirs[0] - ours[0]
             raise UserError(
                 f"{other} was recorded {show_span(later / NS_PER_S)} {'after' if later > 0 else 'before'} {first}, "
-                "with no time "
-                f"in common; if its clock is wrong give --offset {other}={-later / NS_PER_S:.0f}, else import the job "
-                "alone"
+                f"with no time in common; if its clock is wrong give --offset {other}={-later / NS_PER_S:.0f}, else "
+                "import the job alone"
             )
         lag_s = find_lag(parts[first], parts[other])
         if lag_s is not None:
             raise UserError(
-                f"the clock of {other} is {show_span(lag_s)} {'ahead of' if lag_s > 0 else 'behind'} {first}'s: their "
-                "GPUs "
-                f"rise and fall together, but so much apart; give --offset {other}={-lag_s:.0f}, or {other}=0 if it "
-                "is right"
+                f"the clock of {other} is {show_span(lag_s)} {'ahead of' if lag_s > 0 else 'behind'} {first}'s: the "
+                f"power of their GPUs rises and falls alike, that much apart; give --offset {other}={-lag_s:.0f}, or "
+                f"{other}=0 if it is right"
             )
 
 
@@ -142,8 +140,6 @@ def check_work(telemetry: Span, work: Span, what: str) -> None:
     if apart > 0:
         raise UserError(
             f"telemetry is from {show_time(telemetry[0])} to {show_time(telemetry[1])}, {what} from "
-            f"{show_time(work[0])} to "
-            f"{show_time(work[1])}: {show_span(apart / NS_PER_S)} apart; give --timezone for local times, --offset "
-            "for a "
-            "clock that is wrong, or import recordings of one job"
+            f"{show_time(work[0])} to {show_time(work[1])}: {show_span(apart / NS_PER_S)} apart; give --timezone for "
+            "local times, --offset for a clock that is wrong, or import recordings of one job"
         )

@@ -13,7 +13,7 @@ from triplepoint.importers.text import gather
 _HEADER = re.compile(r"^(.*?)#\s*Entity\s+(\S.*)$", re.IGNORECASE | re.MULTILINE)
 _LINE = re.compile(r"^(?P<time>.*?)\s*GPU\s+(?P<gpu>\d+)\s+(?P<cells>\S.*)$")
 _UNITS = re.compile(r"^(.*?)\s*ID\s+(.*)$")
-_NO_BREAKDOWN = "no counterpart"
+_NO_BREAKDOWN = "no column here for it"
 _COLUMNS = {
     "powinst": Source("gpu_power_w", "W"),
     "power": Source("gpu_power_average_w", "W", is_draw=True),
@@ -70,7 +70,7 @@ FORMAT = Format(
     read=_read,
     shows=(
         "POWER (155) is a mean of about 1 s after GA100, POWINST (157) is instantaneous, TOTEC (156) counts energy. "
-        "Bytes "
-        "of PCIe and NVLink are made of mean rates, with headers, and lag by about 0.3 s. It prints no times by itself."
+        "Bytes of PCIe and NVLink are made of mean rates, with headers, and lag by about 0.3 s. It prints no times by "
+        "itself."
     ),
 )

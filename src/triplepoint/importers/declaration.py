@@ -117,6 +117,8 @@ class Found:
     """What is to be said of the file, such as a half line at its end."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Columns that were not taken, each with the reason."""
+    is_amd: bool = False
+    """Whether its GPUs are AMD's, as the tool or the names of its columns say."""
 
 
 @dataclass(frozen=True)
@@ -179,3 +181,5 @@ class Format:
     """Columns with the host, likewise."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """Columns that say what a GPU is: `product`, `uuid`."""
+    is_amd: bool = False
+    """Whether the tool is for AMD's GPUs alone."""

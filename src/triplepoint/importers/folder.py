@@ -1,5 +1,6 @@
 """Read a folder of recordings: which file is of which format and host, on one clock, as samples of each host."""
 
+import re
 import tarfile
 import zipfile
 from collections import Counter, defaultdict
@@ -13,7 +14,7 @@ from triplepoint.importers import formats
 from triplepoint.importers.clocks import Span, check_hosts, check_work, find_shift, span_of
 from triplepoint.importers.declaration import Asked, Content, Format, Found, Series
 from triplepoint.importers.hosts import in_order, name_hosts
-from triplepoint.importers.mapped import read_mapping
+from triplepoint.importers.mapped import draft_mapping, read_mapping
 from triplepoint.importers.notes import of_files, of_hosts
 from triplepoint.importers.samples import HostSamples, assemble
 from triplepoint.importers.text import read_content
@@ -71,6 +72,8 @@ class Telemetry:
     notes: list[str]
     left_out: dict[str, str]
     """Columns that were not taken, each with the reason."""
+    is_amd: bool = False
+    """Whether its GPUs are AMD's."""
     shift_ns: int = 0
     """What local times are ahead of UTC by, as the traces show; 0 where that was not needed. Unit: ns."""
 
@@ -101,16 +104,49 @@ def list_folder(folder: Path, mapping: Path | None = None, skipped: Sequence[Pat
         _sort(path, known, found)
     if not found.telemetry and not found.traces:
         for path in found.others:
-            if tarfile.is_tarfile(path) or zipfile.is_zipfile(path):
-                which = "" if folder.is_file() else f"{path.name} is "
-                raise UserError(f"{folder}: {which}an archive; unpack it, and import the folder that it makes")
-        names = ", ".join(path.name for path in found.others[:_MOST_NAMED]) or "nothing"
+            if advice := _advice(path):
+                raise UserError(f"{path if folder.is_dir() else folder}: {advice}")
+        names = ", ".join(path.name for path in found.others[:_MOST_NAMED]) if folder.is_dir() else "another file"
         raise UserError(
-            f"{folder}: no telemetry and no traces; found {names}; known are "
-            f"{', '.join(one.name for one in formats())} and "
-            "Kineto traces; name the columns of another CSV with --map"
+            f"{folder}: no telemetry and no traces; found {names or 'nothing'}; known are "
+            f"{', '.join(one.name for one in formats())} and traces of Kineto, Nsight Systems and rocprof; name the "
+            "columns of another CSV with --map"
         )
     return found
+
+
+_QUERY = "nvidia-smi --query-gpu=timestamp,index,name,power.draw.instant,temperature.gpu,clocks.sm --format=csv -l 1"
+_FOR_SCREENS = (
+    (r"NVSMI LOG", "the report of nvidia-smi -q", _QUERY),
+    (r"\| NVIDIA-SMI \d", "the table that nvidia-smi shows on a screen", _QUERY),
+    (r"ROCm System Management Interface", "what rocm-smi shows on a screen", "rocm-smi --showpower --showtemp --csv"),
+    (r"^GPU: \d+\s*$", "the list that amd-smi shows on a screen", "amd-smi metric -p -c -t -u -E -w 1 --csv"),
+    (r"emissions_rate", "CodeCarbon's sums over whole runs, without samples", _QUERY),
+)
+"""What tools print that is no recording: how it is known, what it is, and the command that records."""
+
+
+def _advice(path: Path) -> str:
+    """Return what a file is that is neither telemetry nor a trace, and what to do about it; '' where nothing tells."""
+    if tarfile.is_tarfile(path) or zipfile.is_zipfile(path):
+        return "an archive; unpack it, and import the folder that it makes"
+    try:
+        read_parts(path)
+    except UserError as error:
+        return str(error).removeprefix(f"{path.name}: ")
+    try:
+        content = read_content(path, _HEAD_BYTES)
+    except UserError:
+        return ""
+    for mark, what, command in _FOR_SCREENS:
+        if re.search(mark, content.head, re.MULTILINE):
+            return f"{what}; record with: {command}"
+    if draft := draft_mapping(content):
+        return (
+            "a CSV of a tool that is not known; write what its columns are into a YAML file, and name it with --map. A "
+            f"draft, whose names and units you should check: {draft}"
+        )
+    return ""
 
 
 def _sort(path: Path, known: Sequence[Format], found: Listing) -> None:
@@ -167,7 +203,7 @@ def read_telemetry(listing: Listing, folder: Path, wanted: Wanted, work: Span | 
     """
     found: dict[Path, Found] = {}
     for number, (path, declared) in enumerate(listing.telemetry, 1):
-        progress(f"{declared.name} {path.name} ({number} of {len(listing.telemetry)})")
+        progress(f"reading {declared.name} {path.name} ({number} of {len(listing.telemetry)})")
         found[path] = declared.read(read_content(path), wanted.asked)
     notes = of_files((path.name, note) for path, one in found.items() for note in one.notes)
     left_out = {name: why for one in found.values() for name, why in one.left_out.items()}
@@ -192,7 +228,8 @@ def read_telemetry(listing: Listing, folder: Path, wanted: Wanted, work: Span | 
     notes += of_hosts((host, note) for host, one in hosts.items() for note in one.notes)
     _check(hosts, wanted, work)
     by_format = dict(Counter(one.name for _, one in listing.telemetry))
-    return Telemetry(hosts, facts, by_format, notes, left_out, shift_ns)
+    is_amd = any(one.is_amd for one in found.values())
+    return Telemetry(hosts, facts, by_format, notes, left_out, is_amd, shift_ns)
 
 
 def offset_ns(host: str, offsets: Mapping[str, float]) -> int:
@@ -204,7 +241,7 @@ def _check(hosts: Mapping[str, HostSamples], wanted: Wanted, work: Span | None) 
     """Refuse telemetry without values, and clocks that disagree, after the offsets the user gave."""
     parts = _parts(hosts, wanted.offsets)
     if hosts and not parts:
-        raise UserError("no value in the telemetry; every cell is empty or N/A")
+        raise UserError("the telemetry has no value, every cell is empty or N/A; record it again")
     if work is not None and (sampled := telemetry_span(hosts, wanted.offsets)) is not None:
         check_work(sampled, work, "the traces and steps")
     check_hosts(parts, wanted.offsets)
@@ -277,8 +314,7 @@ def _to_utc(naive: Sequence[Found], wanted: Wanted, work: Span | None) -> tuple[
         if shift_ns:
             notes.append(
                 f"times without a zone taken as UTC{'+' if shift_ns > 0 else '-'}{show_span(shift_ns / NS_PER_S)}: "
-                "only so do "
-                "traces and steps fall into the telemetry; --timezone overrules"
+                "only so do traces and steps fall into the telemetry; --timezone overrules"
             )
     elif wanted.timezone is None:
         notes.append("times without a zone taken as UTC; say another with --timezone")

@@ -65,7 +65,7 @@ def _by_pattern(text: str, pattern: str) -> str:
             f"--host-pattern {pattern!r}: {error}; expected a regular expression such as 'logs/(node\\d+)/'"
         ) from None
     if match is None or not match.groups():
-        raise UserError(f"--host-pattern {pattern!r} with a group for the host is not found in {text}; adapt it")
+        raise UserError(f"--host-pattern {pattern!r} does not match {text}, or has no group for the host; correct it")
     return match[1]
 
 

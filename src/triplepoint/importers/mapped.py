@@ -2,6 +2,8 @@
 
 import csv
 import io
+import json
+import re
 from datetime import UTC, datetime
 from fnmatch import fnmatch
 from functools import partial
@@ -16,7 +18,7 @@ from triplepoint.config.yaml_file import read_yaml
 from triplepoint.errors import UserError, nearest, shown
 from triplepoint.importers.declaration import Asked, Content, Format, Found, Source
 from triplepoint.importers.rows import read_rows
-from triplepoint.importers.text import Grid, gather
+from triplepoint.importers.text import Grid, gather, split_name
 from triplepoint.tables.telemetry import METRICS
 
 
@@ -55,10 +57,50 @@ class Mapping(Strict):
     def _check(self) -> "Mapping":
         for metric, mapped in self.columns.items():
             if metric not in METRICS:
-                raise ValueError(f"{metric} is no column of telemetry{nearest(metric, METRICS)}")
+                raise ValueError(f"{metric} is not a column of telemetry{nearest(metric, METRICS)}")
             if Source(metric, mapped.unit).factor() is None:
                 raise ValueError(f"the unit {mapped.unit!r} does not fit {metric}")
         return self
+
+
+def draft_mapping(content: Content) -> str:
+    """Return what a mapping of a CSV could be, by words in its header, as YAML in one line; '' where they do not tell.
+
+    It is a draft: its owner knows what the columns hold.
+    """
+    header = next(csv.reader([content.first_line], skipinitialspace=True), [])
+    names = [split_name(cell)[0] for cell in header]
+    time = next((name for name in names if re.search(r"time|date", name)), None)
+    device = next(
+        (name for name in names if re.fullmatch(r"(gpu|card|device)?_?(id|index|idx|num|number)?", name)), None
+    )
+    columns: dict[str, dict[str, str]] = {}
+    for name in names:
+        metric, unit = next(((metric, unit) for words, metric, unit in _MEANT if re.search(words, name)), ("", ""))
+        if metric and metric not in columns and name not in (time, device):
+            said = re.search(_UNIT_AT_END, name)
+            told = next((one for one in _UNIT_NAMES if said and one.lower() == said[1]), unit)
+            columns[metric] = {"column": name, "unit": told if Source(metric, told).factor() is not None else unit}
+    if time is None or not columns:
+        return ""
+    return json.dumps({"time": time} | ({"device": device} if device else {}) | {"columns": columns})
+
+
+_MEANT = (
+    (r"power.*(limit|cap|max)|(limit|cap|max).*power", "gpu_power_limit_w", "W"),
+    (r"power|watt", "gpu_power_w", "W"),
+    (r"energy|joule", "gpu_energy_j", "J"),
+    (r"(mem|hbm|vram).*temp|temp.*(mem|hbm|vram)", "gpu_memory_temp_c", "C"),
+    (r"temp", "gpu_temp_c", "C"),
+    (r"(mem|vram|fb).*used|used.*(mem|vram|fb)", "gpu_memory_used_bytes", "MiB"),
+    (r"mem.*(util|activity)|(util|activity).*mem", "gpu_memory_utilisation", "%"),
+    (r"util|activity", "gpu_utilisation", "%"),
+    (r"mem.*cl(oc)?k|cl(oc)?k.*mem", "memory_clock_mhz", "MHz"),
+    (r"cl(oc)?k", "sm_clock_mhz", "MHz"),
+)
+"""Words of columns that people write, with what they mostly mean: our column and its unit."""
+_UNIT_NAMES = ("W", "mW", "kW", "J", "mJ", "kJ", "Wh", "kWh", "MHz", "GHz", "MiB", "GiB", "MB", "GB")
+_UNIT_AT_END = rf"[_ .-]({'|'.join(_UNIT_NAMES).lower()})$"
 
 
 def read_mapping(path: Path) -> Format:
@@ -122,7 +164,7 @@ def _parse_times(grid: Grid, mapping: Mapping, content: Content) -> None:
             time = datetime.strptime(cell.strip(), mapping.time_format or "")
         except ValueError:
             raise UserError(
-                f"{content.path}: {shown(cell)} is no time of the format {mapping.time_format!r} in --map"
+                f"{content.path}: {shown(cell)} is not a time of the format {mapping.time_format!r} in --map"
             ) from None
         made.append(
             time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%fZ")

@@ -1,4 +1,4 @@
-"""nvidia-smi dmon: columns of text, with or without date and time (-o DT).
+"""nvidia-smi dmon: columns of text or CSV (--format csv), with or without date and time (-o DT).
 
 Source: nvidia-smi dmon -h (driver 580). Memory is in MiB, printed as MB.
 """
@@ -9,7 +9,8 @@ from triplepoint.importers.declaration import Asked, Content, Format, Found, Sou
 from triplepoint.importers.rows import read_rows
 from triplepoint.importers.text import Grid, gather
 
-_HEADER = re.compile(r"^#\s*(?:(?:Date|Time)\s+)*gpu\s", re.IGNORECASE | re.MULTILINE)
+_HEADER = re.compile(r"^#\s*(?:(?:Date|Time)[,\s]+)*gpu[,\s]", re.IGNORECASE | re.MULTILINE)
+_UNITS = re.compile(r"#\s*(?:YYYY\S*\s+|HH\S*\s+)*Idx[,\s]", re.IGNORECASE)
 _NO_COUNT = "a sample of 20 ms, not a count"
 _COLUMNS = {
     "pwr": Source("gpu_power_average_w", "W", is_draw=True),
@@ -28,7 +29,7 @@ _COLUMNS = {
 _LEFT_OUT = {
     "rxpci": _NO_COUNT,
     "txpci": _NO_COUNT,
-    **dict.fromkeys(("enc", "dec", "jpg", "ofa", "bar1", "ccpm"), "no counterpart"),
+    **dict.fromkeys(("enc", "dec", "jpg", "ofa", "bar1", "ccpm"), "no column here for it"),
     **dict.fromkeys(("pviol", "tviol"), "a share and a flag of the last second; the counters of --query-gpu tell more"),
     **dict.fromkeys(("sbecc", "dbecc", "pci"), "errors since the last line, not since the driver was loaded"),
 }
@@ -37,15 +38,17 @@ _LEFT_OUT = {
 def _read(content: Content, asked: Asked) -> Found:
     lines = content.text.splitlines()
     header = next(line for line in lines if _HEADER.match(line))
-    names = header.lstrip("# \t").lower().split()
-    units = next(
-        (line.lstrip("# \t").split() for line in lines if re.match(r"#\s*(?:YYYY\S*\s+|HH\S*\s+)*Idx\s", line)), []
-    )
-    rows = [[] if line.lstrip().startswith("#") else line.split() for line in lines]
+    names = _cells(header.lower())
+    units = next((_cells(line) for line in lines if _UNITS.match(line)), [])
+    rows = [[] if line.lstrip().startswith("#") else _cells(line) for line in lines]
     grid = gather(content, rows, names, asked.skip_bad)
     if len(units) == len(names):
         grid.units = [unit if name in _COLUMNS else "" for name, unit in zip(names, units, strict=True)]
     return read_rows(_with_time(grid), FORMAT, str(content.path))
+
+
+def _cells(line: str) -> list[str]:
+    return line.lstrip("# \t").replace(",", " ").split()
 
 
 def _with_time(grid: Grid) -> Grid:
@@ -71,7 +74,6 @@ FORMAT = Format(
     read=_read,
     shows=(
         "pwr is the power.draw of nvidia-smi: a mean of about 1 s after GA100. Whole watts, times in whole seconds; "
-        "without "
-        "-o DT there are no times. PCIe throughput is a sample of 20 ms and is not taken."
+        "without -o DT there are no times. PCIe throughput is a sample of 20 ms and is not taken."
     ),
 )

@@ -56,9 +56,9 @@ _LEFT_OUT = {
     "clocks.max.sm": _CONSTANT,
     "clocks.max.memory": _CONSTANT,
     "driver_version": _CONSTANT,
-    "pstate": "no counterpart: a class of clocks, which are there themselves",
-    "fan.speed": "no counterpart",
-    "temperature.gpu_tlimit": "no counterpart",
+    "pstate": "a class of clocks; the clocks themselves are taken",
+    "fan.speed": "no column here for it",
+    "temperature.gpu_tlimit": "no column here for it",
 }
 _MESSAGES = (
     r"Unable to determine the device handle|Failed to initialize NVML|NVIDIA-SMI has failed|No devices were found|"

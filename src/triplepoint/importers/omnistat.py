@@ -29,7 +29,7 @@ def _read(content: Content, asked: Asked) -> Found:
     rows: list[list[str]] = [[]] * (start + 1) + lines[start + 1 :]
     grid = gather(content, rows, ["timestamp", *map(str, range(len(heads["metric"])))], asked.skip_bad)
     t_ns, clock = read_times(grid.columns[0], f"{content.path}: column timestamp")
-    found = Found([], clock, notes=grid.notes)
+    found = Found([], clock, notes=grid.notes, is_amd=True)
     cards = heads.get("card", [""] * len(heads["metric"]))
     for place, (name, host, card) in enumerate(zip(heads["metric"], heads["instance"], cards, strict=True)):
         source = COLUMNS.get(name)
@@ -38,7 +38,7 @@ def _read(content: Content, asked: Asked) -> Found:
             continue
         values = read_numbers(grid.columns[place + 1], source, "", f"{content.path}: {name}, card {card}")
         if card and not card.isdecimal():
-            raise UserError(f"{content.path}: card is {shown(card)}, expected a number; mend the line of cards")
+            raise UserError(f"{content.path}: card is {shown(card)}, expected a number; correct the line of cards")
         device = f"gpu{int(card)}" if card else HOST
         found.series.append(source.series(host.rsplit(":", 1)[0], device, t_ns, values))
     return found

@@ -87,6 +87,7 @@ COLUMNS = {
     **OMNISTAT,
     **_NODE,
 }
+_OF_AMD = {*_AMD, *(f"amd_{name}" for name in _AMD), *OMNISTAT}
 LEFT_OUT = {
     "dcgm_fi_dev_nvlink_bandwidth_total": "both directions together",
     "dcgm_fi_dev_fb_free": "follows from the memory in use",
@@ -102,10 +103,8 @@ _INSTANCE = ("GPU_I_ID",)
 
 SHOWS = (
     "One value each scrape interval, of whenever the exporter read it: 15 to 60 s is usual, so steps cannot be told "
-    "and a "
-    "mean of power is that of few samples. DCGM_FI_DEV_POWER_USAGE is a mean of about 1 s after GA100; energy "
-    "counters are "
-    "exact between scrapes."
+    "and a mean of power is that of few samples. DCGM_FI_DEV_POWER_USAGE is a mean of about 1 s after GA100; energy "
+    "counters are exact between scrapes."
 )
 
 
@@ -141,5 +140,6 @@ def add_series(found: Found, name: str, labels: Mapping[str, str], t_ns: np.ndar
         found.left_out.setdefault(name, "further sensors of the same device; the first is taken")
         return
     found.series.append(made)
+    found.is_amd |= name.lower() in _OF_AMD
     if facts := {fact: labels[label] for label, fact in _FACTS.items() if labels.get(label)}:
         found.facts[host, device] = facts

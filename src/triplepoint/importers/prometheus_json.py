@@ -21,9 +21,8 @@ def _read(content: Content, asked: Asked) -> Found:
         name = labels.pop("__name__", "")
         if not name:
             raise UserError(
-                f"{content.path}: a series without __name__: the result of a function; query the metric itself, such "
-                "as "
-                "DCGM_FI_DEV_POWER_USAGE[1h]"
+                f"{content.path}: a series has no __name__, as after a function; query the metric itself, such "
+                "as DCGM_FI_DEV_POWER_USAGE[1h]"
             )
         pairs = one.get("values") or [one["value"]]
         try:
@@ -31,12 +30,12 @@ def _read(content: Content, asked: Asked) -> Found:
             values = np.array([value for _, value in pairs], float)
         except (ValueError, TypeError, OverflowError):
             raise UserError(
-                f"{content.path}: {name}: values that are no [time, value]; export the range query again"
+                f"{content.path}: {name}: values are not pairs [time, value]; run the range query again"
             ) from None
         add_series(found, name, labels, t_ns, np.where(np.isfinite(values), values, np.nan))
     if not found.series:
         listed = ", ".join(found.left_out) or "none"
-        raise UserError(f"{content.path}: no metric that is known among: {listed}; query those of docs/import.md")
+        raise UserError(f"{content.path}: none of its metrics is known: {listed}; query those of docs/import.md")
     return found
 
 
@@ -47,7 +46,7 @@ def _results(content: Content) -> list[dict[str, Any]]:
         raise UserError(f"{content.path}: damaged JSON ({error}); run the query again") from None
     answers = answer if isinstance(answer, list) else [answer]
     if not all(isinstance(each, dict) for each in answers):
-        raise UserError(f"{content.path}: no answer of Prometheus, which is an object; run the query again")
+        raise UserError(f"{content.path}: not an answer of Prometheus, which is a JSON object; run the query again")
     results: list[dict[str, Any]] = []
     for each in answers:
         if each.get("status") == "error":
@@ -57,7 +56,7 @@ def _results(content: Content) -> list[dict[str, Any]]:
         data = each.get("data", each)
         results += data.get("result", [each])
     if not results:
-        raise UserError(f"{content.path}: an answer without a series; query the time of the job")
+        raise UserError(f"{content.path}: the answer has no series; query the time of the job")
     return results
 
 

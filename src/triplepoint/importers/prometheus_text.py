@@ -45,7 +45,9 @@ def _read(content: Content, asked: Asked) -> Found:
         labels = {label: value.replace('\\"', '"') for label, value in _LABEL.findall(text)}
         add_series(found, name, labels, t_ns[list(by_scrape)], np.array(list(by_scrape.values()), float))
     if not found.series:
-        raise UserError(f"{content.path}: no metric that is known; scrape the exporter of the GPUs, see docs/import.md")
+        raise UserError(
+            f"{content.path}: none of its metrics is known; scrape the exporter of the GPUs, see docs/import.md"
+        )
     return found
 
 
@@ -53,7 +55,7 @@ def _number(text: str, content: Content, line: int) -> float:
     try:
         return float(text)
     except ValueError:
-        raise UserError(f"{content.path}:{line}: {text!r} is no number; scrape the exporter again") from None
+        raise UserError(f"{content.path}:{line}: {text!r} is not a number; scrape the exporter again") from None
 
 
 def _times(content: Content, stamps: list[str], own: dict[int, str], num: int) -> tuple[np.ndarray, Clock]:

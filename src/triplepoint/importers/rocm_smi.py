@@ -8,7 +8,7 @@ import re
 from triplepoint.importers.declaration import Asked, Content, Format, Found, Source
 from triplepoint.importers.json_rows import gather_cards
 from triplepoint.importers.rows import read_rows
-from triplepoint.importers.text import split_csv
+from triplepoint.importers.text import from_header, split_csv
 
 _COLUMNS = {
     "current socket graphics package power": Source("gpu_power_w", "W"),
@@ -43,17 +43,12 @@ _IDENTITY = re.compile(
 def _read(content: Content, asked: Asked) -> Found:
     is_json = content.head.lstrip()[:1] == "{"
     messages = r"^(WARNING|ERROR)|monitor_devices lock|=====|^cardN"
-    grid = gather_cards(content) if is_json else split_csv(_from_header(content), None, asked.skip_bad, messages)
+    grid = gather_cards(content) if is_json else split_csv(
+        from_header(content, _is_header), None, asked.skip_bad, messages
+    )  # fmt: skip
     found = read_rows(grid, FORMAT, str(content.path))
     found.left_out = {name: why for name, why in found.left_out.items() if not _IDENTITY.search(name)}
     return found
-
-
-def _from_header(content: Content) -> Content:
-    """Return a CSV without warnings above its header."""
-    lines = content.text.splitlines(keepends=True)
-    start = next(number for number, line in enumerate(lines) if _is_header(line))
-    return Content(content.path, "".join(lines[start:]), content.is_cut)
 
 
 def _is_header(line: str) -> bool:
@@ -78,6 +73,7 @@ FORMAT = Format(
     devices=("device", "card"),
     hosts=("hostname", "host", "node"),
     facts={"card series": "product", "device name": "product", "unique id": "uuid"},
+    is_amd=True,
     matches=_matches,
     read=_read,
     shows=(

@@ -43,6 +43,7 @@ def read_rows(grid: Grid, declared: Format, where: str, device: str = "") -> Fou
         np.array([f"{host}\t{name}" for host, name in zip(hosts, devices, strict=True)]), return_inverse=True
     )
     found = Found([], clock, notes=list(grid.notes), left_out=leave_out(grid.names, declared, sources.values()))
+    found.is_amd = declared.is_amd
     rows = {tuple(str(key).split("\t")): np.flatnonzero(places == number) for number, key in enumerate(keys)}
     for place in sources.values():
         source = declared.columns[grid.names[place]]
@@ -73,9 +74,8 @@ def choose(grid: Grid, declared: Format, where: str) -> dict[str, int]:
     if not chosen:
         listed = ", ".join(grid.names[:8]) + (", ..." if len(grid.names) > 8 else "")
         raise UserError(
-            f"{where}: no column of {declared.name} that is known among {listed}{_meant(grid.names, declared)}; name "
-            "them "
-            "as the tool does, or say what they are with --map"
+            f"{where}: no column of {declared.name} is known among {listed}{_meant(grid.names, declared)}; name "
+            "them as the tool does, or say what they are with --map"
         )
     return chosen
 

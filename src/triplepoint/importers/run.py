@@ -1,5 +1,6 @@
 """Make a run of a folder of recordings: hosts, GPUs and ranks put together, and what its sensors can show."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import UserError
+from triplepoint.importers import formats
 from triplepoint.importers.clocks import check_work
 from triplepoint.importers.folder import (
     Listing,
@@ -21,16 +23,22 @@ from triplepoint.importers.folder import (
 )  # fmt: skip
 from triplepoint.importers.notes import of_hosts
 from triplepoint.importers.samples import HostSamples
-from triplepoint.importers.shows import account_of, idle_gpus, shows_of
-from triplepoint.importers.steps import join_steps, read_log, read_steps
-from triplepoint.importers.times import find_zone, to_utc
-from triplepoint.importers.work import WALL_NS, Row, Work, read_traces
+from triplepoint.importers.times import find_zone, show_span, show_time, to_utc
+from triplepoint.importers.work import WALL_NS, Row, Work, join_steps, read_log, read_steps, read_traces
+from triplepoint.power_sensor import find_updates
 from triplepoint.recorded.run import Description, Ending, RecordedGpu, RecordedNode, write_run
 from triplepoint.recorded.studies import RECORDED
+from triplepoint.recording import Part
 from triplepoint.tables.telemetry import GPU_METRICS
+from triplepoint.units import NS_PER_S
 
 USUAL_GPUS = 8
 """GPUs of a node where only traces are there and nothing is said."""
+_AVERAGE_S = 1.0
+"""Window of NVML's average. Source: nvml.h."""
+_IDLE = 0.4
+"""Highest power over the host's highest, below which a GPU is taken for one that did no work: H100 idles at 0.15 of its
+limit, MI355X at 0.25. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +104,13 @@ def import_folder(
     nodes = make_nodes(telemetry, traced, job, wanted)
     offsets = [node.wall_ns - node.monotonic_ns for node in nodes for _ in node.gpus or range(node.num_ranks or 1)]
     rows, said = join_steps(traced, told, dict(enumerate(offsets)))
+    described = job.described
+    if telemetry.is_amd and described.device is None:
+        described = described.model_copy(update={"device": "rocm"})
     progress("writing the run")
     run = write_run(
         results / "runs",
-        job.described,
+        described,
         nodes,
         {rank: one.path for rank, one in traced.traces.items()},
         rows,
@@ -111,12 +122,12 @@ def import_folder(
     kinds = {kind: sum(row["rank"] == rows[0]["rank"] and row["kind"] == kind for row in rows) for kind in _kinds(rows)}
     return Imported(
         run=run,
-        hosts=[account_of(node) for node in nodes],
+        hosts=[_account_of(node) for node in nodes],
         num_traces=len(traced.traces),
         steps=kinds,
         formats=telemetry.formats,
-        shows=shows_of(telemetry, rows),
-        notes=[*telemetry.notes, *said, *_times_of(traced), *of_hosts(idle_gpus(nodes))],
+        shows=_shows_of(telemetry, rows),
+        notes=[*telemetry.notes, *said, *_times_of(traced), *of_hosts(_idle_gpus(nodes))],
         left_out=telemetry.left_out,
         others=[str(path) for path in listing.others],
     )
@@ -144,9 +155,9 @@ def _times_of(traced: Work) -> list[str]:
     """Return what is to be said of traces whose clock counts from the start of the machine."""
     traces = traced.traces.values()
     if unplaced := [one.path.name for one in traces if not one.start_ns]:
-        return [f"{unplaced[0]}: times since the start of the machine; its steps have no place in the telemetry"]
+        return [f"{unplaced[0]}: counts time from the start of the machine; its steps have no place in the telemetry"]
     if any(one.start_ns < WALL_NS for one in traces):
-        return ["times since the start of the machine: dates of this run say nothing"]
+        return ["the traces count time from the start of the machine, so the dates of this run mean nothing"]
     return []
 
 
@@ -184,7 +195,7 @@ def make_nodes(telemetry: Telemetry, traced: Work, job: Job, wanted: Wanted) -> 
     if world and num_gpus and (num_gpus != world if said else num_gpus < world):
         more = "name those of the job with --gpus 0-3" if num_gpus > world else "import the telemetry of all hosts"
         raise UserError(
-            f"the traces are of a job of {world} ranks, the telemetry of {num_gpus} GPUs on {len(nodes)} hosts; {more}"
+            f"the traces are of {world} ranks, the telemetry is of {num_gpus} GPUs on {len(nodes)} hosts; {more}"
         )
     if world and not num_gpus:
         nodes = [replace(node, num_ranks=-(-world // len(nodes))) for node in nodes]
@@ -231,6 +242,7 @@ def _from_traces(traced: Work, product: str, wanted: Wanted) -> list[RecordedNod
     """Return hosts of a job of which there are traces alone."""
     world = traced.world_size or 1
     per_node = wanted.asked.gpus_per_node or min(USUAL_GPUS, world)
+    is_of_gpus = bool(product) or any(one.is_of_gpu for one in traced.traces.values())
     named = {rank // per_node: one.host for rank, one in sorted(traced.traces.items(), reverse=True) if one.host}
     num = -(-world // per_node)
     names = [named.get(number) or f"node{number}" for number in range(num)]
@@ -239,10 +251,93 @@ def _from_traces(traced: Work, product: str, wanted: Wanted) -> list[RecordedNod
     nodes = []
     for number, host in enumerate(names):
         here = min(per_node, world - number * per_node)
-        gpus = [RecordedGpu(f"gpu{place}", product) for place in range(here)] if product else []
-        nodes.append(RecordedNode(host=host, gpus=gpus, num_ranks=None if product else here))
+        gpus = [RecordedGpu(f"gpu{place}", product or None) for place in range(here)] if is_of_gpus else []
+        nodes.append(RecordedNode(host=host, gpus=gpus, num_ranks=None if is_of_gpus else here))
     return nodes
 
 
 def _facts(telemetry: Telemetry) -> dict[str, int | float | str | bool | None]:
     return {"imported_formats": ", ".join(f"{name} ({num})" for name, num in telemetry.formats.items()) or "traces"}
+
+
+def _account_of(node: RecordedNode) -> dict[str, Any]:
+    """Return what is told of a host: GPUs, number of samples, period, first and last time, columns."""
+    t_ns = [int(time) for part in node.parts for time in (part.t_ns[0], part.t_ns[-1])]
+    columns = dict.fromkeys(name for part in node.parts for name in part.columns)
+    return {
+        "host": node.host,
+        "num_gpus": len(node.gpus),
+        "num_samples": sum(len(part.t_ns) for part in node.parts),
+        "period_s": node.period_s if node.parts else None,
+        "start": show_time(min(t_ns)) if t_ns else None,
+        "end": show_time(max(t_ns)) if t_ns else None,
+        "columns": list(columns),
+    }
+
+
+def _shows_of(telemetry: Telemetry, rows: Sequence[Row]) -> list[str]:
+    """Return what the sensors can and cannot show: of their formats, and of these recordings."""
+    known = {declared.name: declared for declared in formats()}
+    measured = {name for one in telemetry.hosts.values() for part in one.parts for name in part.columns}
+    lines = []
+    for declared in (known[name] for name in telemetry.formats if name in known):
+        of_columns = [text for name, text in declared.shows_of_columns.items() if name in measured]
+        lines.append(f"{declared.name}: {' '.join([*of_columns, declared.shows])}")
+    if renewed := _renewal(telemetry):
+        lines.append(renewed)
+    if "gpu_power_average_w" in measured and not {"gpu_power_w", "gpu_energy_j"} & measured:
+        lines.append(
+            "power is a running mean: its highest value is below the peak, and energy is computed from the mean"
+        )
+        steps_s = [(row["t_end_ns"] - row["t_start_ns"]) / NS_PER_S for row in rows if row["kind"] == "measured"]
+        if steps_s and float(np.median(steps_s)) < 2 * _AVERAGE_S:
+            lines.append(
+                f"steps of {show_span(float(np.median(steps_s)))} are shorter than two windows of that mean: power is "
+                "known of all steps together, not of single steps"
+            )
+    if rows and not any(row["kind"] == "measured" for row in rows):
+        lines.append("all steps are profiled, which slows them; give the times of others with --steps or --log")
+    return lines
+
+
+def _renewal(telemetry: Telemetry) -> str:
+    """Return how often the power of the first GPU is renewed, as its readings show; empty where they do not."""
+    for one in telemetry.hosts.values():
+        for part in one.parts:
+            name = next((each for each in part.columns if re.match(r"gpu_power_(average_)?w$", each)), None)
+            if name is None:
+                continue
+            values = part.values[:, list(part.columns).index(name)]
+            known = np.isfinite(values)
+            try:
+                updates = find_updates(part.t_ns[known] / NS_PER_S, values[known])
+            except (ValueError, IndexError):
+                return ""
+            new_s, read_s = updates.period_s, one.period_s
+            return f"{name} of {part.device} has a new value every {new_s:.3g} s, and was read every {read_s:.3g} s"
+    return ""
+
+
+def _idle_gpus(nodes: Sequence[RecordedNode]) -> list[tuple[str, str]]:
+    """Return host and note for each host some of whose GPUs did no work while others did."""
+    lines = []
+    for node in nodes:
+        highest = {part.device: _highest_w(part) for part in node.parts if part.device != "host"}
+        known = {device: power_w for device, power_w in highest.items() if power_w is not None}
+        idle = [device for device, power_w in known.items() if power_w < _IDLE * max(known.values())]
+        if idle:
+            note = (
+                f"{', '.join(idle)} drew at most {max(known[device] for device in idle):.0f} W, others "
+                f"{max(known.values()):.0f} W; if the job did not use them, name those it used with --gpus"
+            )
+            lines.append((node.host, note))
+    return lines
+
+
+def _highest_w(part: Part) -> float | None:
+    for name in ("gpu_power_w", "gpu_power_average_w"):
+        if name in part.columns:
+            values = part.values[:, list(part.columns).index(name)]
+            if np.isfinite(values).any():
+                return float(np.nanmax(values))
+    return None

@@ -24,6 +24,11 @@ _NEVER_ZERO = {
     "gpu_memory_temp_c": "a GPU without that sensor reads so",
 }
 """What is 0 throughout only where it is not measured, with why."""
+_MOST_APART = 3.0
+"""Power by the counter over sampled power, or the reverse, above which the counter is taken for wrong. That of MI100 is
+so by five orders (ROCm/amdsmi, issue 38); readings 15 s apart may miss half of what is drawn. Our choice."""
+_LEAST_W, _LEAST_COUNTED_S = 1.0, 2.0
+"""Power that every GPU draws, and time that a counter is judged over. Our choice."""
 Key = tuple[str, str, str]
 """Device, metric and part."""
 
@@ -56,6 +61,7 @@ def assemble(series: Iterable[Series], products: Mapping[str, str]) -> HostSampl
         by_device[device][metric] = _combine(parts)
     for device, columns in by_device.items():
         _drop_zeros(device, columns, notes)
+        _drop_wrong_counter(device, columns, notes)
     made = [_part(device, by_device[device]) for device in sorted(by_device, key=_place) if by_device[device]]
     return HostSamples([part for part in made if part.t_ns.size], _period_s(by_device), _counted(notes))
 
@@ -159,6 +165,25 @@ def _drop_zeros(device: str, columns: dict[str, Series], notes: list[str]) -> No
         if known.size and not known.any() and (metric != "gpu_energy_j" or known.size > 1):
             del columns[metric]
             notes.append(f"{device}: {metric} is 0 throughout and is left out; {why}")
+
+
+def _drop_wrong_counter(device: str, columns: dict[str, Series], notes: list[str]) -> None:
+    """Remove an energy counter that does not count joules: against power, or below what any GPU draws."""
+    counter = columns.get("gpu_energy_j")
+    if counter is None:
+        return
+    known = np.isfinite(counter.values)
+    t_s, counted_j = counter.t_ns[known] / NS_PER_S, counter.values[known]
+    if not known.any() or t_s[-1] - t_s[0] < _LEAST_COUNTED_S:
+        return
+    counted_w = float((counted_j[-1] - counted_j[0]) / (t_s[-1] - t_s[0]))
+    power = columns.get("gpu_power_w") or columns.get("gpu_power_average_w")
+    power_w = float(np.nanmean(power.values)) if power is not None and np.isfinite(power.values).any() else np.nan
+    is_right = counted_w >= _LEAST_W if np.isnan(power_w) else 1 / _MOST_APART <= counted_w / power_w <= _MOST_APART
+    if not is_right:
+        against = "less than any GPU draws" if np.isnan(power_w) else f"the power read is {power_w:.0f} W"
+        del columns["gpu_energy_j"]
+        notes.append(f"{device}: gpu_energy_j rises by {counted_w:.3g} W and is left out; {against}")
 
 
 def _part(device: str, columns: Mapping[str, Series]) -> Part:

@@ -5,7 +5,7 @@ import gzip
 import lzma
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ _MOST_BYTES = 4 << 30
 _MEMORY_PER_BYTE = 15
 """Memory that the cells of a text take, by byte of it. Measured: 14.6 on 18.5 MB of three columns of nvidia-smi."""
 _PACKED = {".gz": gzip.open, ".xz": lzma.open}
+_COMMA_SECONDS = re.compile(r"(:\d\d),(\d{1,9}(?:Z|[+-]\d\d:?\d\d))")
+"""Seconds of a time with a decimal comma, as `date --iso-8601=ns` prints them: in a CSV they are one cell."""
 _HEADER = re.compile(r"^(.*?)\s*[\[(]([^\[\]()]*)[\])]$")
 
 
@@ -87,9 +89,15 @@ def split_csv(content: Content, header: Sequence[str] | None, skip_bad: bool, me
     Raises:
         UserError: If a line has another number of cells.
     """
-    lines = content.text.splitlines()
-    rows = csv.reader((line.replace("\0", "") for line in lines), skipinitialspace=True)
-    return gather(content, rows, header, skip_bad, messages)
+    lines = (_COMMA_SECONDS.sub(r"\1.\2", line.replace("\0", "")) for line in content.text.splitlines())
+    return gather(content, csv.reader(lines, skipinitialspace=True), header, skip_bad, messages)
+
+
+def from_header(content: Content, is_header: Callable[[str], bool]) -> Content:
+    """Return a file without what its tool wrote above the first line that is a header; as it is where none is."""
+    lines = content.text.splitlines(keepends=True)
+    start = next((number for number, line in enumerate(lines) if is_header(line)), 0)
+    return Content(content.path, "".join(lines[start:]), content.is_cut)
 
 
 def gather(
@@ -102,7 +110,7 @@ def gather(
     if header is None and numbered:
         header = numbered.pop(0)[1]
     names = [split_name(cell) for cell in header or ()]
-    first, num = (header or [""])[0].strip(), len(names)
+    first, num = [cell.strip() for cell in header or [""]], len(names)
     notes: list[str] = []
     if numbered and content.is_cut:
         notes.append(f"line {numbered.pop()[0]}, the last, has no line end and is left out: it may be half of one")
@@ -118,13 +126,26 @@ def gather(
         number, cells = bad[0]
         raise UserError(
             f"{content.path}:{number}: {len(cells)} cells, expected {num} as in the header; {shown(','.join(cells))}"
-            "; mend the line, or leave such lines out with --skip-bad"
+            "; correct the line, or leave such lines out with --skip-bad"
         )
     if bad:
         notes.append(f"{len(bad)} lines with another number of cells left out, the first is line {bad[0][0]}")
-    # Without the header again, of a log that was appended to.
-    whole = [cells for _, cells in numbered if len(cells) == num and cells[0].strip() != first]
+    whole = []
+    for number, cells in numbered:
+        if len(cells) != num:
+            continue
+        stripped = [cell.strip() for cell in cells]
+        if stripped[0] != first[0]:
+            whole.append(cells)
+        elif stripped != first:  # the same header again is that of a log that was appended to
+            raise UserError(
+                f"{content.path}:{number}: a header other than the first line, {shown(','.join(cells))}; split the "
+                "file there, and import both parts"
+            )
     columns = [list(column) for column in zip(*whole, strict=True)]
     if not columns:
-        raise UserError(f"{content.path}: a header and no whole line below it; nothing was recorded, so leave it out")
+        raise UserError(
+            f"{content.path}: has a header and no whole line below it, so nothing was recorded; move it out of the "
+            "folder"
+        )
     return Grid([name for name, _ in names], [unit for _, unit in names], columns, notes)

@@ -49,8 +49,8 @@ def read_times(cells: Sequence[str], where: str) -> tuple[np.ndarray, Clock]:
 
 def _unknown(cell: str, where: str) -> UserError:
     return UserError(
-        f"{where}: {shown(cell)} is no time; expected 2026-05-01 14:03:22.5, with or without a zone, or seconds since "
-        "1970"
+        f"{where}: {shown(cell)} is not a time; expected 2026-05-01 14:03:22.5, with or without a zone, or seconds "
+        "since 1970"
     )
 
 
@@ -93,7 +93,7 @@ def _dates(cells: Sequence[str], where: str) -> tuple[np.ndarray, Clock]:
     if zones == {None}:
         return t_ns, Clock(is_naive=True)
     if None in zones:
-        raise UserError(f"{where}: some times have a zone and some have none; give all of them one")
+        raise UserError(f"{where}: some times have a zone and some have none; give every time a zone")
     if len(zones) == 1:
         return t_ns - _zone_ns(zones.pop()), Clock()
     return t_ns - np.array([_zone_ns(DATE.fullmatch(cell.strip())[6]) for cell in cells]), Clock()  # type: ignore[index]

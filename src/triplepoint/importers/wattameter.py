@@ -44,7 +44,7 @@ def _read(content: Content, asked: Asked) -> Found:
         source = _COLUMNS.get(f"{kind} {unit.lower()}")
         if source is None:
             found.left_out[f"{kind}[{unit}]"] = (
-                _ONE_LINK if "X " in unit else "follows from the energy, or no counterpart"
+                _ONE_LINK if "X " in unit else "follows from the energy, or has no column here"
             )
             continue
         values = read_numbers(cells, source, "", f"{content.path}: column {name}[{unit}]")
@@ -63,7 +63,6 @@ FORMAT = Format(
     read=_read,
     shows=(
         "Power in mW is taken as NVML's draw, a mean of about 1 s after GA100: its public logs behave so. RAPL energy "
-        "of "
-        "processors wraps, which is undone. NVLink bytes are those of one link and are not taken."
+        "of processors wraps, which is undone. NVLink bytes are those of one link and are not taken."
     ),
 )

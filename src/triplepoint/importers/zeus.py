@@ -23,7 +23,7 @@ def _read(content: Content, asked: Asked) -> Found:
     line = content.first_line.strip()
     if _WINDOWS.match(line):
         raise UserError(
-            f"{content.path}: Zeus's log of windows: energies of windows, no samples; give the windows as --steps, and "
+            f"{content.path}: Zeus's log of windows holds energies, no samples; give the windows with --steps, and "
             "power by another recording"
         )
     header = None

@@ -1,1 +1,1 @@
-"""The launch stage: one gang per run, submitted through submitit, watched on each node, judged by evidence."""
+"""The launch stage: submit one gang of ranks per run, watch it on each node, judge its outcome by evidence."""

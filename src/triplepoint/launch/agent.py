@@ -1,7 +1,7 @@
-"""The agent of one node: starts the sampler and the node's ranks, watches them, and leaves a report.
+"""The agent of one node: start the sampler and the node's ranks, watch them, and write a report.
 
-One agent runs on each node as a task of the submitit job. It is the parent of the ranks, so it knows how each one
-ended, which no launcher further away does.
+One agent runs on each node as a task of the submitit job. It is the parent process of the ranks, so it knows how each
+of them ended. The launcher, on another host, does not.
 """
 
 import contextlib
@@ -38,31 +38,33 @@ from triplepoint.status import Status
 from triplepoint.units import NS_PER_S
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-"""Set for every rank to its share of the cores, whatever the caller has: Snakemake exports them for its own jobs, and
+"""Set for every rank to its share of the cores, whatever values they have: Snakemake sets them for its own jobs, and
 spinning threads of ranks that share cores make a step twenty times slower."""
 RENDEZVOUS_S = 300.0
+"""Time for node 0 to publish its address."""
 LOOK_AROUND_S = 1.0
-"""Between two looks at what the launcher and the other nodes left in the shared folder."""
+"""Time between two checks of the shared folder for messages of the launcher and of other nodes."""
 ABSENT_S = 60.0
-"""How long the shared folder may be out of reach before that means that it was removed: an automount or a file server
-that restarts comes back."""
+"""Time without access to the shared folder after which it counts as removed: an automount, or a file server that
+restarts, comes back sooner."""
 LAST_MOVE_S = 0.25
-"""Samples go on for so long after the last step: GPUs count energy in steps of 0.1 s, so its end is known only then."""
+"""Time that sampling continues after the last step: GPUs update their energy counter every 0.1 s."""
 _MEETING = "rendezvous.json"
 POWER_LIMIT = "power limit"
 """Name of the doctor's check of power limits."""
 DOCTOR_S = 20.0
-"""Most that ranks wait for the check of their node; a driver without persistence takes seconds to open 8 GPUs."""
+"""Longest time that ranks wait for the check of their node: without persistence mode a driver takes seconds to open 8
+GPUs."""
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """The process that submitted the gang; a gang on the same host does not outlive it."""
+    """The process that submitted a local gang, which ends with it."""
 
     host: str
     pid: int
     ticks: int | None
-    """When it started, which no change of the wall clock moves."""
+    """Start time in clock ticks since boot, which does not depend on the wall clock."""
 
     @classmethod
     def this(cls) -> "Launcher":
@@ -70,7 +72,7 @@ class Launcher:
         return cls(socket.gethostname(), os.getpid(), start_ticks(os.getpid()))
 
     def is_gone(self) -> bool:
-        """Return whether the launcher ended; always False on another host, where that cannot be seen."""
+        """Return whether the launcher has ended; False on another host, where that cannot be seen."""
         if self.host != socket.gethostname() or self.ticks is None:
             return False
         return has_ended(self.pid, self.ticks) is True
@@ -78,45 +80,46 @@ class Launcher:
 
 @dataclass
 class Surroundings:
-    """What may end a gang from outside its ranks."""
+    """Watches for reasons, outside this node's ranks, to end them: launcher, Slurm, other nodes, the shared folder."""
 
     raw: Path
     node: int
     launcher: Launcher | None
-    """Who waits for the gang, if the gang is to go with it."""
-    _told: Ending | None = field(default=None, init=False)
+    """Launcher of a local gang; None in a Slurm job, which continues without its launcher."""
+    _ending: Ending | None = field(default=None, init=False)
     _next_look: float = field(default=0.0, init=False)
     _absent_since: float | None = field(default=None, init=False)
 
     def listen(self) -> None:
-        """Note the signals Slurm sends before it kills, so that there is time for a report.
+        """Handle the signals that Slurm sends before it kills, so that there is time for a report.
 
-        The one for the time limit reaches every process of the job: what is started now has to be deaf to it.
+        SIGUSR2, sent near the time limit, reaches every process of the job. It is ignored until all are started, since
+        processes inherit that.
         """
-        signal.signal(signal.SIGTERM, self._terminated)
+        signal.signal(signal.SIGTERM, self._on_terminate)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
     def listen_for_limit(self) -> None:
-        """Note that the time limit is near; to be called once the sampler and the ranks have been started."""
+        """Handle the signal for the time limit. Call it after the sampler and the ranks have been started."""
         if self.launcher is None:
-            signal.signal(signal.SIGUSR2, self._nearly_over)
+            signal.signal(signal.SIGUSR2, self._on_time_limit)
 
     def ending(self) -> Ending | None:
-        """Return why the ranks of this node are to be ended, or None."""
+        """Return the reason to end the ranks of this node, None if there is none."""
         if self.launcher is not None and self.launcher.is_gone():
             return Ending(Status.CANCELLED, "told to end: the launcher has gone")
-        if self._told is None and time.monotonic() >= self._next_look:
+        if self._ending is None and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + LOOK_AROUND_S
-            self._told = self._told or self._look()
-        return self._told
+            self._ending = self._ending or self._look()
+        return self._ending
 
     def _look(self) -> Ending | None:
-        """Return why to end by what stands in the shared folder; one out of reach says nothing until it stays so."""
+        """Return a reason to end in the shared folder. A folder that stays unreachable for `ABSENT_S` is one, too."""
         try:
             self.raw.stat()
             given_up = is_told_to_stop(self.raw)
             failed = [node for node in failed_nodes(self.raw) if node != self.node]
-        except OSError:  # absent, or ESTALE, EIO and the like
+        except OSError:  # missing, or ESTALE, EIO and the like
             now = time.monotonic()
             self._absent_since = now if self._absent_since is None else self._absent_since
             if now - self._absent_since < ABSENT_S:
@@ -127,19 +130,19 @@ class Surroundings:
             return Ending(Status.CANCELLED, "told to end: the launcher gave the attempt up")
         return Ending(Status.CRASHED, f"told to end: node {failed[0]} failed") if failed else None
 
-    def _terminated(self, number: int, frame: object) -> None:
-        self._told = self._told or Ending(Status.CANCELLED, "told to end: SIGTERM from Slurm")
+    def _on_terminate(self, number: int, frame: object) -> None:
+        self._ending = self._ending or Ending(Status.CANCELLED, "told to end: SIGTERM from Slurm")
 
-    def _nearly_over(self, number: int, frame: object) -> None:
-        self._told = self._told or Ending(Status.TIMEOUT, "Slurm's time limit is near")
+    def _on_time_limit(self, number: int, frame: object) -> None:
+        self._ending = self._ending or Ending(Status.TIMEOUT, "Slurm's time limit is near")
 
 
 def run_node(raw: Path, launcher: Launcher | None) -> None:
-    """Run this node's share of the gang and write `nodes/node<N>.json`: the task submitit runs on each node.
+    """Run this node's share of the gang and write `nodes/node<N>.json`. submitit runs this task on each node.
 
     Args:
-        raw: Folder of the attempt, holding `point.json`.
-        launcher: Who waits for the gang; None where the gang outlives it.
+        raw: Folder of the attempt, with `point.json`.
+        launcher: Launcher of a local gang; None in a Slurm job.
     """
     die_with_parent()
     planned = read_planned_run(raw / "point.json")
@@ -149,7 +152,7 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
         around.listen()
     report = _describe_node(node)
     _begin(raw, report)
-    kills = count_host_kills()
+    kills_before = count_host_kills()
     ranks = _ranks_of(node, planned)
     doctor = _start_doctor(raw, node, planned, ranks)
     sampler = Sampler(
@@ -161,7 +164,7 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
     )
     zeus = _start_zeus(raw, node, planned, ranks)
     clock = NodeClock(node, planned.point.num_nodes)
-    report["checks"] = _hear_doctor(raw, node, doctor)
+    report["checks"] = _finish_doctor(raw, node, doctor)
     watch = Watch()
     try:
         if obstacle := find_obstacle(raw, ranks, planned, report["checks"]):
@@ -176,42 +179,42 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
         sampler.stop()
     bursts, report["clock_absent"] = clock.finish(has_failed=bool(failures))
     if node == 0:
-        with contextlib.suppress(OSError):  # its token of the clock is of no use any more, and private
+        with contextlib.suppress(OSError):  # it has the private token of the clock, which nobody needs any more
             (raw / _MEETING).unlink()
     report["clock"] = [asdict(burst) for burst in bursts]
     report["standstills"] = [asdict(standstill) for standstill in watch.found]
-    report |= {"sampler_ends": sampler.ends, "ranks": list(ranks)} | _outcome(raw, ranks, failures, kills)
+    report |= {"sampler_ends": sampler.ends, "ranks": list(ranks)} | _outcome(raw, ranks, failures, kills_before)
     report["duration_s"] = (time.monotonic_ns() - report["monotonic_ns"]) / NS_PER_S
-    _leave_report(raw, node, report)
+    _write_report(raw, node, report)
 
 
 def find_place(hosts: Sequence[str]) -> int:
-    """Return this node's number in rank order: its place among the hosts that the point names, else Slurm's number."""
-    number, names = int(os.environ.get("SLURM_NODEID", "0")), _names_here()
-    return next((place for place, host in enumerate(hosts) if host in names), number)
+    """Return this node's number in rank order: its index in the point's `hosts`, else Slurm's number."""
+    slurm_number, own_names = int(os.environ.get("SLURM_NODEID", "0")), _own_names()
+    return next((place for place, host in enumerate(hosts) if host in own_names), slurm_number)
 
 
-def _names_here() -> set[str]:
-    """Return the names of this host: its own, with and without domain, and Slurm's."""
+def _own_names() -> set[str]:
+    """Return the names of this host: with and without domain, and Slurm's."""
     host = socket.gethostname()
     return {host, host.partition(".")[0], os.environ.get("SLURMD_NODENAME", host)}
 
 
 def _outcome(raw: Path, ranks: range, failures: list[Failure], kills_before: int) -> dict[str, Any]:
-    """Return the failure the others follow from, or the facts of the node's first rank."""
+    """Return the outcome for the report: the root cause of the failures, or the facts of the node's first rank."""
     if not failures:
         return {"failure": None, "facts": (read_status(raw, ranks[0]) or {}).get("facts", {})}
     judged = [judge_kill(failure, count_host_kills() - kills_before) for failure in failures]
     return {"failure": asdict(root_cause(judged))}
 
 
-def _leave_report(raw: Path, node: int, report: dict[str, Any]) -> None:
-    """Write the report of a node, waiting for a shared folder that is out of reach for a while."""
+def _write_report(raw: Path, node: int, report: dict[str, Any]) -> None:
+    """Write the report of a node, and wait for the shared folder if it is unreachable for a while."""
     is_given_up = report["failure"] is not None and report["failure"]["status"] == Status.CANCELLED
     deadline = time.monotonic() + (0.0 if is_given_up else ABSENT_S)
     while True:
         try:
-            raw.stat()  # writing would make the folder anew, below a mount that is not there
+            raw.stat()  # else writing would create the folder, below a missing mount
             write_json(raw / "nodes" / f"node{node}.json", Redactor().content(report))
             return
         except OSError as error:
@@ -233,20 +236,20 @@ def _describe_node(node: int) -> dict[str, Any]:
 
 
 def _begin(raw: Path, report: dict[str, Any]) -> None:
-    """Mark this node's share as begun; a second beginning in the same folder would mix two gangs.
+    """Create the folders of the attempt, and record that this node has begun.
 
-    How much memory it may use is noted here: where that runs out, there may be no one left to report it.
+    The record includes the memory limit: if memory runs out, there may be no agent left to report it.
 
     Raises:
-        FileExistsError: If it was begun before.
+        FileExistsError: If this node has begun in this folder before, which would mix two gangs.
     """
     limit = memory_limit(report["memory_bytes"])
-    begun = {key: report[key] for key in ("node", "host", "memory_bytes")}
+    beginning = {key: report[key] for key in ("node", "host", "memory_bytes")}
     path = raw / "nodes" / f"begun{report['node']}.json"
     for folder in ("nodes", "logs", "steps", "status", "telemetry", "traces"):
         (raw / folder).mkdir(exist_ok=True)
     with path.open("x") as file:
-        json.dump(begun | {"memory_limit": asdict(limit) if limit else None}, file)
+        json.dump(beginning | {"memory_limit": asdict(limit) if limit else None}, file)
 
 
 def _ranks_of(node: int, planned: PlannedRun) -> range:
@@ -263,7 +266,7 @@ def _train(
     watch: Watch,
     sampler: Sampler,
 ) -> list[Failure]:
-    """Run the node's ranks to their end and return what went wrong."""
+    """Run the node's ranks to their end and return their failures."""
     meeting = _rendezvous(raw, around, clock)
     if isinstance(meeting, Ending):
         return [Failure(ranks[0], meeting.status, meeting.message, time.time_ns())]
@@ -271,7 +274,7 @@ def _train(
     around.listen_for_limit()
 
     def ending() -> Ending | None:
-        with contextlib.suppress(OSError):  # not started again, the folder being out of reach
+        with contextlib.suppress(OSError):  # the folder is unreachable: the sampler is not restarted
             sampler.watch()
         return around.ending()
 
@@ -282,19 +285,20 @@ def _train(
 def find_obstacle(
     raw: Path, ranks: range, planned: PlannedRun, checks: Sequence[Mapping[str, str]] | None
 ) -> Failure | None:
-    """Return why this node's ranks cannot even be started, or None.
+    """Return a failure if this node's ranks cannot be started, else None.
 
-    Devices are missing, a file has changed, this is no host that the point names, or a GPU has another power limit.
+    Devices may be missing, a file may have changed, the host may not be in the point's `hosts`, or a GPU may have
+    another power limit.
 
     Args:
         raw: Folder of the attempt.
-        ranks: Of this node.
-        planned: What is launched.
-        checks: What the check of this node found; None where it failed.
+        ranks: Ranks of this node.
+        planned: The run being launched.
+        checks: Results of the check of this node; None if the check failed.
     """
     if problem := missing_devices(planned.point.cluster.device, len(ranks)):
         return Failure(ranks[0], Status.BAD_NODE, problem, time.time_ns())
-    problem = _unlike_point(planned.point, ranks, checks)
+    problem = _mismatch(planned.point, ranks, checks)
     try:
         check_contents(planned.point, Digests(raw / CONTENTS, is_kept=False))
     except UserError as error:
@@ -302,25 +306,26 @@ def find_obstacle(
     return Failure(ranks[0], Status.CRASHED, problem, time.time_ns(), is_user_error=True) if problem else None
 
 
-def _unlike_point(point: Point, ranks: range, checks: Sequence[Mapping[str, str]] | None) -> str | None:
-    """Return what is not as the point says, in one line: the host, or power limits of its GPUs."""
-    here = socket.gethostname()
-    if point.hosts and point.hosts[ranks[0] // point.cluster.gpus_per_node] not in _names_here():
-        return f"hosts names {', '.join(point.hosts)}, this is {here}; name the hosts of this cluster"
+def _mismatch(point: Point, ranks: range, checks: Sequence[Mapping[str, str]] | None) -> str | None:
+    """Return an error message if the host, or a power limit of its GPUs, is not the point's; else None."""
+    this_host = socket.gethostname()
+    if point.hosts and point.hosts[ranks[0] // point.cluster.gpus_per_node] not in _own_names():
+        return f"hosts names {', '.join(point.hosts)}, this is {this_host}; name the hosts of this cluster"
     if not limits_of(point, ranks):
         return None
-    found = next((check for check in checks or () if check["name"] == POWER_LIMIT), None)
-    if found is None:
-        return f"gpu_power_limits_w: power limits of {here} cannot be read; leave it out, or see logs/doctor*.log"
-    if found["status"] == "fail":
-        return f"gpu_power_limits_w: {here}: {found['found']}; set it as root: nvidia-smi -i N -pl W, or amd-smi set"
+    check = next((check for check in checks or () if check["name"] == POWER_LIMIT), None)
+    if check is None:
+        return f"gpu_power_limits_w: power limits of {this_host} cannot be read; leave it out, or see logs/doctor*.log"
+    if check["status"] == "fail":
+        advice = "set it as root: nvidia-smi -i N -pl W, or amd-smi set"
+        return f"gpu_power_limits_w: {this_host}: {check['found']}; {advice}"
     return None
 
 
 def limits_of(point: Point, ranks: range) -> dict[int, float]:
-    """Return the power limits that a point has for GPUs of one node, by device. Unit: W."""
+    """Return the power limits that a point sets for GPUs of one node, by device number. Unit: W."""
     host = point.hosts[ranks[0] // point.cluster.gpus_per_node] if point.hosts else ""
-    return {device: limit_w for (of, device), limit_w in point.power_limits_w.items() if of == host}
+    return {device: limit_w for (name, device), limit_w in point.power_limits_w.items() if name == host}
 
 
 def _start_ranks(raw: Path, ranks: range, planned: PlannedRun, meeting: tuple[str, int]) -> Ranks:
@@ -347,11 +352,17 @@ def _start_ranks(raw: Path, ranks: range, planned: PlannedRun, meeting: tuple[st
 
 
 def _rendezvous(raw: Path, around: Surroundings, clock: NodeClock) -> tuple[str, int] | Ending:
-    """Return address and port where the ranks meet: node 0 chooses them, the others read its choice and its clock."""
+    """Return address and port of the ranks' rendezvous, and start to compare clocks with node 0.
+
+    Node 0 writes its address, a free port, and the address of its clock; the other nodes read them.
+
+    Returns:
+        Address and port, or the reason to end if node 0 does not come.
+    """
     path = raw / _MEETING
     if around.node == 0:
-        several = int(os.environ.get("SLURM_NNODES", "1")) > 1
-        address = socket.gethostname() if several else "127.0.0.1"
+        has_other_nodes = int(os.environ.get("SLURM_NNODES", "1")) > 1
+        address = socket.gethostname() if has_other_nodes else "127.0.0.1"
         meeting = asdict(clock.meeting) if clock.meeting else None
         write_json(path, {"address": address, "port": free_port(), "clock": meeting}, is_private=True)
     deadline = time.monotonic() + RENDEZVOUS_S
@@ -368,50 +379,53 @@ def _rendezvous(raw: Path, around: Surroundings, clock: NodeClock) -> tuple[str,
 def _read_meeting(path: Path) -> dict[str, Any] | None:
     try:
         meeting: dict[str, Any] = json.loads(path.read_text())
-    except OSError:  # not there yet, or the folder is out of reach for a moment
+    except OSError:  # not there yet, or the folder is unreachable for a moment
         return None
     return meeting
 
 
 def _start_doctor(raw: Path, node: int, planned: PlannedRun, ranks: range) -> ForkProcess:
-    """Start the short check of this node, which looks at GPUs before anything works on them.
+    """Start the short check of this node, which inspects the GPUs before they have work.
 
-    Ranks wait for it, so it is a fork: almost all it imports is there, and a driver that hangs holds up only the check.
+    Ranks wait for the check. It is a fork, because almost all modules it needs are imported already, and because a
+    driver that hangs then blocks only the check.
     """
-    words = [str(_checks(raw, node)), planned.point.cluster.device, json.dumps(limits_of(planned.point, ranks))]
-    doctor = ForkProcess(target=_check, args=(words, raw / "logs" / f"doctor{node}.log"), daemon=True)
+    arguments = [str(_checks_file(raw, node)), planned.point.cluster.device]
+    arguments.append(json.dumps(limits_of(planned.point, ranks)))
+    doctor = ForkProcess(target=_run_doctor, args=(arguments, raw / "logs" / f"doctor{node}.log"), daemon=True)
     doctor.start()
     return doctor
 
 
-def _check(words: list[str], log: Path) -> None:
+def _run_doctor(arguments: list[str], log: Path) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with log.open("wb") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
-    sys.argv[1:] = words
-    runpy.run_module("triplepoint.doctor.check_node", run_name="__main__")  # by name: the doctor stands on launches
+    sys.argv[1:] = arguments
+    # By name, since the doctor imports this package and not the other way round.
+    runpy.run_module("triplepoint.doctor.check_node", run_name="__main__")
 
 
-def _hear_doctor(raw: Path, node: int, doctor: ForkProcess) -> list[dict[str, str]] | None:
-    """Return what the check found, None if it failed or took too long: a launch does not depend on it."""
+def _finish_doctor(raw: Path, node: int, doctor: ForkProcess) -> list[dict[str, str]] | None:
+    """Return the results of the check, None if it failed or took too long: a launch does not depend on it."""
     doctor.join(DOCTOR_S)
     if doctor.is_alive():
         doctor.kill()
         doctor.join()
     try:
-        found: list[dict[str, str]] = json.loads(_checks(raw, node).read_text())
+        checks: list[dict[str, str]] = json.loads(_checks_file(raw, node).read_text())
     except (OSError, ValueError):
         return None
-    return found
+    return checks
 
 
-def _checks(raw: Path, node: int) -> Path:
+def _checks_file(raw: Path, node: int) -> Path:
     return raw / "nodes" / f"checks{node}.json"
 
 
 def _start_zeus(raw: Path, node: int, planned: PlannedRun, ranks: range) -> subprocess.Popen[bytes] | None:
-    """Start Zeus alongside the sampler, where there are GPUs: it measures the same steps on its own."""
+    """Start Zeus alongside the sampler, if there are GPUs, as an independent measurement of the same steps."""
     if planned.point.cluster.device == "cpu":
         return None
     command = [sys.executable, "-m", "triplepoint.telemetry.zeus_windows", str(raw / "telemetry" / f"zeus{node}.json")]

@@ -1,9 +1,9 @@
-"""Clocks of a gang: round trips between its agents, from which each node's clock is put on the first node's.
+"""Align the clocks of a gang's nodes with node 0 by round trips between the agents.
 
-The agent of node 0 answers, the others ask: many times at the start and at the end, now and then in between. Nothing
-but monotonic clocks is read, so a wall clock that is set meanwhile does no harm.
+The agents of the other nodes ask the agent of node 0 for its time: many times at the start and at the end, and now and
+then in between. Only monotonic clocks are read, so that setting a wall clock during the run does no harm.
 
-It answers only who knows the token that it leaves in the shared folder, readable by the owner alone.
+Node 0 answers only agents that send the token in the shared folder, in a file that only its owner can read.
 """
 
 import contextlib
@@ -22,61 +22,63 @@ from triplepoint.launch.slurm import hosts
 from triplepoint.node_clock import TOKEN_BYTES, Clock, admits, answer_clock, ask_clock
 from triplepoint.units import NS_PER_S, NS_PER_US
 
-_MOST_DRIFT_PPM = 1000.0
-"""Two clocks that NTP slews, each by at most 500 ppm (adjtimex(2)), in opposite directions."""
+_MAX_DRIFT_PPM = 1000.0
+"""Largest drift between two clocks: NTP slews each by at most 500 ppm (adjtimex(2)), perhaps in opposite directions."""
 _ROUNDING_US = 1e-6
-"""The linear programs are solved to about 1e-7."""
+"""Slack added for rounding: the linear programs are solved to about 1e-7."""
 EDGE_TRIPS = 32
-"""Round trips at the start and at the end: enough that some are not held up in either direction."""
+"""Round trips at the start and at the end: enough that some are not delayed in either direction."""
 BETWEEN_TRIPS = 8
+"""Round trips of a burst in between."""
 BETWEEN_S = 30.0
+"""Time between bursts."""
 ANSWER_S = 5.0
-"""How long an answer is waited for."""
+"""Time limit for an answer."""
 LAST_S = 60.0
-"""How long the first node, once done, waits for the others' last questions: theirs may still write traces."""
+"""Time that node 0, once done, waits for the last questions of nodes that may still write traces."""
 _SELF = "SLURMD_NODENAME"
-_PORT_OF_NOTHING = 9
+_DISCARD_PORT = 9
 """Port of the discard service; nothing is sent there."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a burst of round trips says of `first node's clock - own clock`; the tightest of each direction."""
+    """Bounds on `node 0's clock - own clock` from a burst of round trips: the tightest in each direction."""
 
     asked_ns: int
-    """Own time a question was sent."""
+    """Time a question was sent, on the own clock."""
     at_most_ns: int
-    """The difference then is no more than this."""
+    """Upper bound on the difference at that time. Unit: ns."""
     answered_ns: int
-    """Own time an answer came."""
+    """Time an answer arrived, on the own clock."""
     at_least_ns: int
-    """The difference then is no less than this."""
+    """Lower bound on the difference at that time. Unit: ns."""
     delay_ns: int
-    """Shortest round trip, without the time the other side took. Unit: ns."""
+    """Shortest round trip, without the time that node 0 took to answer. Unit: ns."""
     num_trips: int
     """Round trips of the burst."""
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the first node's agent answers, and what it wants to hear first."""
+    """Address and token of node 0's clock server."""
 
     address: str | None
-    """Address it listens at; None for all of its host's."""
+    """Address it listens at; None for all addresses of its host."""
     port: int
     token: str
-    """Hexadecimal."""
+    """Token to send first, hexadecimal."""
 
 
 class ClockServer:
-    """Answers the other agents with the time a question came and the time the answer leaves."""
+    """Answers the other agents with the arrival time of a question and the departure time of the answer."""
 
     def __init__(self, clock: Clock = time.monotonic_ns, address: str | None = "127.0.0.1") -> None:
         """Listen on a free port.
 
         Args:
-            clock: The clock to tell.
-            address: Where to listen; None for all addresses of this host.
+            clock: Clock to report.
+            address: Address to listen at; None for all addresses of this host.
         """
         self._clock = clock
         self._socket = socket.create_server((address or "", 0))
@@ -92,7 +94,7 @@ class ClockServer:
                 threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError), connection:  # an agent that died takes its connection with it
+        with contextlib.suppress(OSError), connection:  # the agent at the other end may die
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if not admits(connection, self._token):
                 return
@@ -100,10 +102,10 @@ class ClockServer:
             answer_clock(connection, self._clock)
 
     def close(self, wait_s: float = LAST_S) -> None:
-        """Wait until the admitted have asked their last question, then stop listening.
+        """Wait for the last questions of the admitted agents, then stop listening.
 
         Args:
-            wait_s: How long to wait for them at most. Unit: s.
+            wait_s: Longest time to wait. Unit: s.
         """
         deadline = time.monotonic() + wait_s
         for thread in list(self._admitted):
@@ -114,26 +116,26 @@ class ClockServer:
 
 
 class ClockClient:
-    """Asks the first node's agent for its time, in a thread of its own."""
+    """Asks node 0 for its time, in a thread of its own."""
 
     def __init__(
         self, address: str, meeting: Meeting, clock: Clock = time.monotonic_ns, between_s: float = BETWEEN_S
     ) -> None:
-        """Connect and ask for the first time.
+        """Connect and start to ask.
 
         Args:
-            address: Of the first node, where its clock names none.
-            meeting: Of its clock.
-            clock: The clock to compare with it.
+            address: Address of node 0, if `meeting` has none.
+            meeting: Address and token of its clock server.
+            clock: Clock to compare with it.
             between_s: Time between bursts. Unit: s.
 
         Raises:
-            OSError: If the first node cannot be reached.
+            OSError: If node 0 cannot be reached.
         """
         self._clock, self._between_s = clock, between_s
         self.bounds: list[Bounds] = []
         self.problem: str | None = None
-        """Why no more was asked, if so."""
+        """Reason why asking ended early, if it did."""
         self._is_over = threading.Event()
         self._socket = socket.create_connection((meeting.address or address, meeting.port), ANSWER_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -142,7 +144,7 @@ class ClockClient:
         self._thread.start()
 
     def finish(self) -> list[Bounds]:
-        """Ask for the last time and return all that was learned."""
+        """Ask for the last time and return the bounds of all bursts."""
         self._is_over.set()
         self._thread.join(2 * ANSWER_S)
         return self.bounds
@@ -159,20 +161,20 @@ class ClockClient:
 
     def _burst(self, num_trips: int) -> Bounds:
         trips = [ask_clock(self._socket, self._clock) for _ in range(num_trips)]
-        highest = min(trips, key=lambda trip: trip.came - trip.asked)
-        lowest = max(trips, key=lambda trip: trip.left - trip.answered)
+        tightest_above = min(trips, key=lambda trip: trip.came - trip.asked)
+        tightest_below = max(trips, key=lambda trip: trip.left - trip.answered)
         return Bounds(
-            highest.asked,
-            highest.came - highest.asked,
-            lowest.answered,
-            lowest.left - lowest.answered,
+            tightest_above.asked,
+            tightest_above.came - tightest_above.asked,
+            tightest_below.answered,
+            tightest_below.left - tightest_below.answered,
             min(trip.delay_ns for trip in trips),
             num_trips,
         )
 
 
 class NodeClock:
-    """One agent's side of the comparison; nothing happens where the gang has one node."""
+    """Clock comparison of one agent: server on node 0, client on the others. A gang of one node compares nothing."""
 
     def __init__(self, node: int, num_nodes: int) -> None:
         self._node = node
@@ -182,11 +184,16 @@ class NodeClock:
 
     @property
     def meeting(self) -> Meeting | None:
-        """Where this agent answers; None where it does not."""
+        """Address and token of this agent's clock server; None if it has none."""
         return self._server.meeting if self._server else None
 
     def follow(self, address: str, meeting: Meeting | None) -> None:
-        """Begin to compare this node's clock with the first node's."""
+        """Start to compare this node's clock with node 0's.
+
+        Args:
+            address: Address of node 0, if `meeting` has none.
+            meeting: Address and token of its clock server.
+        """
         if self._node == 0 or meeting is None:
             return
         try:
@@ -196,7 +203,14 @@ class NodeClock:
             self._problem = f"the first node's agent at {where} cannot be reached ({error})"
 
     def finish(self, has_failed: bool) -> tuple[list[Bounds], str | None]:
-        """Return all bursts, the last ones now, and why not all, if so; a failed node does not wait for the others."""
+        """Ask for the last time, and end the comparison.
+
+        Args:
+            has_failed: Whether this node failed: then it does not wait for the others.
+
+        Returns:
+            Bounds of all bursts, and the reason if some are missing.
+        """
         if self._server:
             self._server.close(0.0 if has_failed else LAST_S)
         if self._client is None:
@@ -205,30 +219,31 @@ class NodeClock:
 
 
 def own_address() -> str | None:
-    """Return this host's address on the way to another node of its Slurm job; None if that cannot be told."""
+    """Return this host's address on the route to another node of its Slurm job; None if it cannot be determined."""
     peers = [node for node in hosts(os.environ.get("SLURM_JOB_NODELIST", "")) if node != os.environ.get(_SELF)]
     if not peers:
         return None
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((peers[0], _PORT_OF_NOTHING))  # sends nothing, but looks up the way
+        probe.connect((peers[0], _DISCARD_PORT))  # looks up the route, and sends nothing
         address: str = probe.getsockname()[0]
         return address
     return None
 
 
 def bursts_from(rows: Sequence[dict[str, int]]) -> list[Bounds]:
-    """Return bursts as an agent's report holds them."""
+    """Return the bursts in an agent's report."""
     return [Bounds(**row) for row in rows]
 
 
 def fit_clock(bursts: Sequence[Bounds]) -> manifest.Clock:
-    """Return offset and drift of a node's clock: the middle of all straight lines that the round trips allow.
+    """Return offset and drift of a node's clock: the middle of all straight lines within the bounds.
 
-    A question that came at `came` says that the first node's clock was no further than that when it was sent; an answer
-    that left at `left`, no less when it came. Every line below all the former and above all the latter may be the
-    difference of the clocks: the middle of them at both ends of the run is taken, half their width is the uncertainty.
-    Trips that were delayed allow anything and so do not count. Where no line fits, because a clock was slewed
-    meanwhile, the bounds are widened until one does, and that is added to the uncertainty.
+    A question that arrived at `came` was sent before: when it was sent, node 0's clock showed at most `came`. An answer
+    that left at `left` arrived later: when it arrived, node 0's clock showed at least `left`. Every straight line below
+    all upper bounds and above all lower bounds may be the difference of the clocks. The result is the middle of these
+    lines at both ends of the run; half their width is the uncertainty. Delayed trips give loose bounds and so do not
+    count. If no line fits, because a clock was slewed during the run, the bounds are widened until one does, and that
+    is added to the uncertainty.
 
     Source:
         Minimum-delay filter: RFC 5905 section 10; lines between bounds: Duda et al., ICDCS 1987.
@@ -255,24 +270,28 @@ def fit_clock(bursts: Sequence[Bounds]) -> manifest.Clock:
 def _lines_between(
     above: np.ndarray, below: np.ndarray, at_s: tuple[float, ...]
 ) -> tuple[float, list[tuple[float, float]]]:
-    """Return by how much points have to be moved apart for a line to fit, and the range of all such lines at times.
+    """Return the range of all lines between upper and lower bounds, by linear programming.
 
     Args:
-        above: Time and value of points no line lies above. Shape (num_points, 2). Units: s, us.
-        below: Those no line lies below.
-        at_s: The times. Unit: s.
+        above: Times and values of upper bounds, shape (num_points, 2). Units: s, us.
+        below: Times and values of lower bounds, shape (num_points, 2). Units: s, us.
+        at_s: Times at which to evaluate the lines. Unit: s.
+
+    Returns:
+        Slack by which the bounds must be widened for a line to fit, and lowest and highest value of all lines at each
+        time. Unit: us.
     """
     from scipy.optimize import linprog
 
-    # Unknown are the offset, the drift, and by how much the points are moved. Units: us, ppm, us.
+    # Variables: offset in us, drift in ppm, slack in us.
     ones = np.ones(len(above))
     rows = np.vstack([np.column_stack([ones, above[:, 0], -ones]), np.column_stack([-ones, -below[:, 0], -ones])])
     limits = np.concatenate([above[:, 1], -below[:, 1]])
 
-    def least(cost: tuple[float, float, float], slack: tuple[float, float | None]) -> float:
-        drift = (-_MOST_DRIFT_PPM, _MOST_DRIFT_PPM)
-        return float(linprog(cost, rows, limits, bounds=[(None, None), drift, slack]).fun)
+    def minimise(cost: tuple[float, float, float], slack_range: tuple[float, float | None]) -> float:
+        drift_range = (-_MAX_DRIFT_PPM, _MAX_DRIFT_PPM)
+        return float(linprog(cost, rows, limits, bounds=[(None, None), drift_range, slack_range]).fun)
 
-    slack_us = least((0, 0, 1), (0, None)) + _ROUNDING_US
+    slack_us = minimise((0, 0, 1), (0, None)) + _ROUNDING_US
     fixed = (slack_us, slack_us)
-    return slack_us, [(least((1, t, 0), fixed), -least((-1, -t, 0), fixed)) for t in at_s]
+    return slack_us, [(minimise((1, t, 0), fixed), -minimise((-1, -t, 0), fixed)) for t in at_s]

@@ -1,6 +1,6 @@
-"""Submitting a gang through submitit: processes on this machine, or a job of Slurm.
+"""Submit a gang through submitit, as processes on this machine or as a Slurm job, and wait for its end.
 
-A job is submitted once, found again by whoever comes next, watched by its files and by Slurm.
+A Slurm job is submitted once. Later launchers find it again. It is watched through its files and through Slurm.
 """
 
 import contextlib
@@ -33,71 +33,72 @@ from triplepoint.launch.attempt import (
 from triplepoint.launch.outcome import Account
 
 QUERY_S = 3.0
-"""Between two questions to Slurm; the end of a gang is seen from its files, at once."""
+"""Time between two queries of Slurm. The end of a gang is seen at once, in its files."""
 GONE_TIMES = 3
-"""A job is given up as unknown to Slurm after so many answers in a row: a slurmctld that just started knows little."""
+"""Answers in a row without the job, after which it counts as gone: a slurmctld that just started knows few jobs."""
 SUBMIT_S = 300.0
-"""How long to go on submitting while slurmctld cannot be reached."""
+"""Time after which to stop trying to submit while slurmctld cannot be reached."""
 RETRY_S = 5.0
+"""Time between two tries to submit."""
 
-_OUT_OF_REACH = (
+_UNREACHABLE = (
     *("Unable to contact", "Socket timed out", "Connection refused", "temporarily unable", "try again"),
     *("Zero Bytes were transmitted", "Communication connection failure"),
     *("Munge encode failed", "Protocol authentication error", "Invalid authentication credential"),
 )
-"""What sbatch says where slurmctld or the authentication daemon is away, on this host or on slurmctld's, not where the
-request is wrong. Source: Slurm 22.05, slurm_errno.c, and auth_munge.c for munge."""
+"""Texts of sbatch if slurmctld or an authentication daemon, here or on slurmctld's host, is down; the request may be
+right. Source: Slurm 22.05, slurm_errno.c, and auth_munge.c for munge."""
 
 Say = Callable[[str], None]
 SECONDS_PER_MINUTE = 60
 MARGIN_MIN = 2
-"""The agents end a gang at its time limit; the scheduler's own limit only stands behind them. Unit: minute."""
+"""Added to the run's time limit for the scheduler: agents end the gang at its limit, and the scheduler only if they
+fail to. Unit: minute."""
 POLL_S = 0.2
 CANCEL_S = 10.0
+"""Time to wait for a cancelled gang to end."""
 MACHINE = "TRIPLEPOINT_MACHINE"
-"""Environment variable with the name under which local gangs exclude one another, in place of `triplepoint-gang`."""
-_MOST_WAITING = 128
+"""Environment variable: name of the lock of local gangs, instead of `triplepoint-gang`."""
+_MAX_WAITING = 128
+"""Launchers that may queue for the name of the lock's owner."""
 
 
 class Gang(Protocol):
-    """One submitted gang: an agent on each node."""
+    """A submitted gang: an agent with ranks on each node."""
 
     def is_over(self) -> bool:
-        """Return whether nothing more is to be expected of it.
-
-        How it ended is told by the agents' reports, not by this.
-        """
+        """Return whether the gang has ended, well or not. The agents' reports say how."""
 
     def cancel(self) -> None:
-        """End it now."""
+        """End the gang now."""
 
 
 def wait(gang: Gang, poll: Callable[[], Any]) -> None:
-    """Wait until a gang is over, calling `poll` meanwhile."""
+    """Wait until a gang is over, and call `poll` while waiting."""
     while not gang.is_over():
         poll()
         time.sleep(POLL_S)
 
 
 class LocalGang:
-    """A gang of processes on this machine, which goes with its launcher."""
+    """A gang of processes on this machine, which ends with its launcher."""
 
     def __init__(self, raw: Path, planned: PlannedRun) -> None:
         import submitit
 
-        # Named, not "auto": with srun on the PATH submitit would take Slurm for a run on this machine.
+        # Not "auto": submitit would then use Slurm if srun is on the PATH.
         executor = submitit.AutoExecutor(private_folder(raw / "submitit"), cluster="local")
         executor.update_parameters(name=planned.run, timeout_min=time_limit_min(planned))
         with stderr_to(raw / "submitit.log"):
             self._job: submitit.Job[None] = executor.submit(run_node, raw, Launcher.this())
 
     def is_over(self) -> bool:
-        """Return whether the agent has gone; submitit calls a job finished however it failed."""
+        """Return whether the agent has ended. submitit calls a job done if it failed, too."""
         return bool(self._job.done())
 
     def cancel(self) -> None:
         """End the gang now."""
-        with contextlib.suppress(Exception):  # already gone, or never started: either way nothing is left to end
+        with contextlib.suppress(Exception):  # ended already, or never started
             self._job.cancel()
         deadline = time.monotonic() + CANCEL_S
         while not self._job.done() and time.monotonic() < deadline:
@@ -106,33 +107,33 @@ class LocalGang:
 
 @contextlib.contextmanager
 def alone_on_machine(run: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Wait until no other gang trains on this machine, whoever started it: two at once would slow each other.
+    """Lock this machine for one local gang, whichever user started it: two at once would slow each other down.
 
-    What is held is a name in the kernel, an abstract Unix socket, which is free again however its process ends.
+    The lock is the name of an abstract Unix socket, which the kernel frees however the process ends.
     Source: Linux, unix(7).
     """
     name = "\0" + os.environ.get(MACHINE, "triplepoint-gang")
-    with socket.socket(socket.AF_UNIX) as held:
-        told = None
-        while not _bind(held, name):
-            if (owner := _owner_of(name)) is not None and owner != told:
+    with socket.socket(socket.AF_UNIX) as lock:
+        reported = None
+        while not _bind(lock, name):
+            if (owner := _owner_of(name)) is not None and owner != reported:
                 say(f"{run}: {owner} measures on this machine; waiting")
-                told = owner
+                reported = owner
             time.sleep(POLL_S)
-        held.listen(_MOST_WAITING)
+        lock.listen(_MAX_WAITING)
         yield
 
 
-def _bind(held: socket.socket, name: str) -> bool:
+def _bind(lock: socket.socket, name: str) -> bool:
     try:
-        held.bind(name)
+        lock.bind(name)
     except OSError:
         return False
     return True
 
 
 def _owner_of(name: str) -> str | None:
-    """Return who listens under a name; None if nobody does, or too many have asked."""
+    """Return process and user that hold the lock; None if nobody does, or too many launchers ask."""
     with socket.socket(socket.AF_UNIX) as asking:
         asking.setblocking(False)
         try:
@@ -146,33 +147,33 @@ def _owner_of(name: str) -> str | None:
 
 
 def time_limit_min(planned: PlannedRun) -> int:
-    """Return the limit the scheduler is given. Unit: minute."""
+    """Return the time limit for the scheduler. Unit: minute."""
     return math.ceil(planned.limits.time_limit_s / SECONDS_PER_MINUTE) + MARGIN_MIN
 
 
 @contextlib.contextmanager
 def stderr_to(path: Path) -> Iterator[None]:
-    """Send what processes started in the block write to stderr to a file.
+    """Redirect stderr to a file, for the processes that are started inside.
 
-    submitit's local controller inherits our stderr, and would show its own traceback there when we are interrupted.
+    submitit's local controller inherits stderr, and would print its own traceback there if the launch is interrupted.
     """
-    kept = os.dup(sys.stderr.fileno())
+    original_fd = os.dup(sys.stderr.fileno())
     with path.open("ab") as log:
         os.dup2(log.fileno(), sys.stderr.fileno())
     try:
         yield
     finally:
-        os.dup2(kept, sys.stderr.fileno())
-        os.close(kept)
+        os.dup2(original_fd, sys.stderr.fileno())
+        os.close(original_fd)
 
 
 class SlurmGang:
-    """One job of Slurm with an agent on each node; it goes on when its launcher goes."""
+    """A Slurm job with an agent on each node. It continues if its launcher ends."""
 
     def __init__(self, raw: Path, planned: PlannedRun, options: GangOptions, submission: Submission, say: Say) -> None:
         self.submission = submission
         self.was_cancelled = False
-        """Whether we asked Slurm to end it."""
+        """Whether this launcher asked Slurm to end the job."""
         self._raw, self._planned, self._options, self._say = raw, planned, options, say
         self._state: slurm.JobState | None = None
         self._next_query = 0.0
@@ -180,7 +181,7 @@ class SlurmGang:
         self._silent_since: float | None = None
 
     def is_over(self) -> bool:
-        """Return whether nothing more is to be expected: all agents reported, or those that did not will not.
+        """Return whether all agents have reported, or no more reports are to be expected.
 
         Raises:
             UserError: If Slurm will never start the job.
@@ -188,22 +189,22 @@ class SlurmGang:
         try:
             num_reports = self._num_reports()
             has_failed = bool(num_reports and failed_nodes(self._raw))
-        except OSError:  # out of reach for a moment; Slurm still says how the job stands
+        except OSError:  # the file system is unreachable for a moment; Slurm still has the state of the job
             num_reports, has_failed = 0, False
         if num_reports == self._num_nodes:
             return True
         self._ask_slurm()
         ended = self._state is not None and self._state.is_final and self._num_gone in (0, GONE_TIMES)
         if ended and self._state is not None and not self._state.nodes:
-            return True  # it never started
+            return True  # the job never started
         if ended or has_failed:
-            # Other agents follow at once; what is silent still is dead, or its file has not come through.
+            # The other agents end at once. One without a report is dead, or its file has not arrived yet.
             self._silent_since = self._silent_since or time.monotonic()
             return time.monotonic() - self._silent_since > self._options.file_lag_s
         return False
 
     def cancel(self) -> None:
-        """End the job and wait for its agents, also where slurmctld is away: then they do it, told by a file."""
+        """End the job and wait for its agents. If slurmctld is down, a file tells the agents to end the job."""
         tell_to_stop(self._raw)
         self.was_cancelled = True
         job_id = self.submission.job_id
@@ -216,7 +217,7 @@ class SlurmGang:
             time.sleep(POLL_S)
 
     def account(self) -> Account:
-        """Return what Slurm says of the end of a gang that is over, and end what is left of it."""
+        """Return how Slurm saw the end of a gang that is over, and end what is left of the gang."""
         job_id, comment = self._job_id, self.submission.comment
         if self._num_reports() == self._num_nodes:
             state = slurm.settled(job_id, comment) if failed_nodes(self._raw) else None
@@ -247,7 +248,7 @@ class SlurmGang:
         self._next_query = time.monotonic() + QUERY_S
         state = slurm.query(self._job_id, self.submission.comment)
         if state is None:
-            return  # slurmctld is away; the gang goes on without it
+            return  # slurmctld is down; the gang continues
         self._num_gone = min(self._num_gone + 1, GONE_TIMES) if state.state == slurm.GONE else 0
         too_large = state.reason == slurm.TOO_MANY_NODES and slurm.is_too_large(self._job_id, self._num_nodes)
         if state.waits_in_vain or too_large:
@@ -257,21 +258,22 @@ class SlurmGang:
             )
         if self._state is None or (state.state, state.reason) != (self._state.state, self._state.reason):
             where = f" on {state.nodes}" if state.nodes else f" ({state.reason})"
-            how = "held" if state.is_held else state.state.lower()
-            until = f"; it waits for 'scontrol release {self._job_id}' or 'scancel {self._job_id}'"
-            self._say(f"{self._planned.run}: job {self._job_id} is {how}{where}{until if state.is_held else ''}")
+            condition = "held" if state.is_held else state.state.lower()
+            way_out = f"; it waits for 'scontrol release {self._job_id}' or 'scancel {self._job_id}'"
+            advice = way_out if state.is_held else ""
+            self._say(f"{self._planned.run}: job {self._job_id} is {condition}{where}{advice}")
         self._state = state
 
 
 def submit(raw: Path, planned: PlannedRun, options: GangOptions, exclude: frozenset[str], say: Say) -> SlurmGang:
-    """Submit a gang, never twice: an answer that got lost is looked up before another try.
+    """Submit a gang exactly once: if the answer of sbatch got lost, look for the job before another try.
 
     Args:
-        raw: Folder of the attempt, holding `point.json`.
-        planned: What to launch.
-        options: How to ask for it.
-        exclude: Nodes not to use, besides those the options name.
-        say: Told of progress.
+        raw: Folder of the attempt, with `point.json`.
+        planned: The run to launch.
+        options: The site's options for gangs on this cluster.
+        exclude: Nodes not to use, in addition to those in `options`.
+        say: Receives progress, a line at a time.
 
     Raises:
         UserError: If Slurm refuses the request, or cannot be reached for long.
@@ -287,15 +289,15 @@ def submit(raw: Path, planned: PlannedRun, options: GangOptions, exclude: frozen
         if gang is not None:
             return gang
         assert problem is not None, "a submission has a job or a problem"
-        # A job may be there though the answer got lost: nothing is submitted again until Slurm says that there is none.
+        # There may be a job although the answer got lost: submit again only after Slurm says that there is none.
         jobs = slurm.find_jobs(submission.name)
         may_submit = jobs is not None and submission.comment not in jobs.values()
-        if not any(text in problem for text in _OUT_OF_REACH) or time.monotonic() > deadline:
+        if not any(text in problem for text in _UNREACHABLE) or time.monotonic() > deadline:
             raise UserError(
                 f"{planned.run}: sbatch: {problem}; asked for {_request(planned, options, exclude)}; "
                 "partition, account and the like are in the site's file, see docs/cluster.md"
             )
-        say(f"{planned.run}: Slurm is out of reach ({problem}); trying again")
+        say(f"{planned.run}: Slurm does not answer ({problem}); trying again")
         time.sleep(RETRY_S)
 
 
@@ -315,30 +317,31 @@ def adopt(raw: Path, planned: PlannedRun, options: GangOptions, say: Say) -> Slu
 def sbatch_parameters(
     planned: PlannedRun, options: GangOptions, exclude: frozenset[str], submission: Submission
 ) -> dict[str, Any]:
-    """Return what submitit is asked for."""
+    """Return the parameters of the job, in submitit's names."""
     cluster = planned.point.cluster
-    asked = options.job_parameters(
+    parameters = options.job_parameters(
         cluster.gpus_per_node if cluster.device != "cpu" else 0, exclude, srun_args=["--kill-on-bad-exit=1"]
     )
-    # A gang that lost a node is launched anew in a folder of its own, not started again among its own leavings.
-    further = {"no-requeue": True} | asked["additional_parameters"]
+    # After the loss of a node the launcher starts a new attempt in a new folder. Slurm must not restart this job, whose
+    # files would mix with those of its first run.
+    additional = {"no-requeue": True} | parameters["additional_parameters"]
     if planned.point.hosts:
-        further["nodelist"] = ",".join(planned.point.hosts)
-    return asked | {
+        additional["nodelist"] = ",".join(planned.point.hosts)
+    return parameters | {
         "job_name": submission.name,
         "comment": submission.comment,
         "dependency": "singleton",
         "nodes": planned.point.num_nodes,
         "ntasks_per_node": 1,
         "time": time_limit_min(planned),
-        "additional_parameters": further,
+        "additional_parameters": additional,
     }
 
 
 def _try_to_submit(
     raw: Path, planned: PlannedRun, options: GangOptions, exclude: frozenset[str], submission: Submission
 ) -> str | None:
-    """Submit once; return None, or what sbatch said against it."""
+    """Submit once; return None, or the error message of sbatch."""
     import submitit
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
@@ -350,22 +353,23 @@ def _try_to_submit(
         with stderr_to(raw / "submitit.log"):
             job = executor.submit(run_node, raw, None)
     except (FailedJobError, FailedSubmissionError) as error:
-        said = [line.partition("error: ")[2] for line in str(error).splitlines() if "error: " in line]
-        return "; ".join(said) or " ".join(str(error).split()) or "no word"
+        messages = [line.partition("error: ")[2] for line in str(error).splitlines() if "error: " in line]
+        return "; ".join(messages) or " ".join(str(error).split()) or "no word"
     note_job(raw, submission, job.job_id)
     return None
 
 
 def _find(submission: Submission) -> str | None:
-    """Return the number of the job with this note's comment, if Slurm knows one that has not ended."""
+    """Return the number of the unfinished job with this submission's comment, None if Slurm knows none."""
     jobs = slurm.find_jobs(submission.name) or {}
     return next((job_id for job_id, comment in jobs.items() if comment == submission.comment), None)
 
 
 def _request(planned: PlannedRun, options: GangOptions, exclude: frozenset[str] = frozenset()) -> str:
+    """Return a description of the requested job, for error messages."""
     parts = [f"{planned.point.num_nodes} nodes"]
     parts += [
         f"{key} {value}" for key in ("partition", "account", "constraint", "gres") if (value := getattr(options, key))
     ]
-    left_out = sorted({*options.exclude, *exclude})
-    return ", ".join([*parts, *([f"without {', '.join(left_out)}"] if left_out else [])])
+    excluded = sorted({*options.exclude, *exclude})
+    return ", ".join([*parts, *([f"without {', '.join(excluded)}"] if excluded else [])])

@@ -1,8 +1,8 @@
-"""The launch stage: one run from `point.json` to `raw/`, never twice at once, never half.
+"""Launch one run: from `point.json` to a complete `raw/`, with one launcher at a time.
 
-Everything is made in a folder of its own under `attempts/` and moved to `raw/` when it is a result. An attempt that
-failed stays where it is, with its logs and a manifest that says why. One whose launcher was killed is gone on with
-where it is a job of Slurm, which did not notice.
+Each attempt has its own folder under `attempts/`, which is moved to `raw/` when it is a result. A failed attempt stays
+there, with its logs and a manifest that says why. If a launcher is killed, its Slurm job continues, and the next
+launcher takes it over.
 """
 
 import contextlib
@@ -50,10 +50,10 @@ FIRST = Again(exclude=frozenset(), time_factor=1.0)
 
 
 def install(attempt: Path, raw: Path) -> None:
-    """Move a finished attempt to `raw`; what stood there before goes first to the side, then away.
+    """Move a finished attempt to `raw`. An earlier result there is set aside first, and removed at the end.
 
     Raises:
-        OSError: If that fails, with what stood there before in its place.
+        OSError: If that fails; the earlier result is back in its place.
     """
     old = attempt.with_name(attempt.name + REPLACED)
     attempt.joinpath("manifest.json").stat()
@@ -66,31 +66,32 @@ def install(attempt: Path, raw: Path) -> None:
             old.rename(raw)
         raise
     discard(old)
-    with contextlib.suppress(OSError):  # not empty: earlier attempts that failed stay
+    with contextlib.suppress(OSError):  # not empty: failed attempts stay
         attempt.parent.rmdir()
 
 
 def find_result(folder: Path, planned: PlannedRun, say: Say) -> Manifest | None:
-    """Return the result of the very same point in `raw`, put there now if an earlier launcher did not get to it.
+    """Return the newest result of this point, moved to `raw` if it is not there yet.
 
-    Collected is what a launch left complete: its manifest may be missing, or cut off by a crash of the machine.
+    A launcher may have been killed before it collected a finished attempt. Such an attempt is collected now; its
+    manifest may be missing, or truncated by a crash of the machine.
 
     Raises:
-        UserError, OSError: If it cannot be collected; it stays as it is.
+        UserError, OSError: If an attempt cannot be collected; it stays as it is.
     """
     raw = folder / "raw"
-    kept = _result_in(raw, planned, say)
+    newest = _result_in(raw, planned, say)
     attempts = sorted(path.resolve() for path in folder.glob("attempts/*") if path.is_dir())
     for attempt in reversed([path for path in attempts if path.suffix != REPLACED]):
-        found = _result_in(attempt, planned, say)
-        if found is not None and (kept is None or found.started_at > kept.started_at):
-            say(f"{planned.run}: took the finished launch of {found.started_at} from {attempt}")
+        manifest = _result_in(attempt, planned, say)
+        if manifest is not None and (newest is None or manifest.started_at > newest.started_at):
+            say(f"{planned.run}: took the finished launch of {manifest.started_at} from {attempt}")
             install(attempt, raw)
-            kept = found
+            newest = manifest
     for path in attempts:
-        if path.suffix == REPLACED and kept is not None:
+        if path.suffix == REPLACED and newest is not None:
             discard(path)
-    return kept
+    return newest
 
 
 def _result_in(raw: Path, planned: PlannedRun, say: Say) -> Manifest | None:
@@ -114,25 +115,25 @@ def _collect(raw: Path, planned: PlannedRun, say: Say) -> Manifest:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: the login node shuts down, or the session ends. A job of Slurm goes on; a local gang does not."""
+    """SIGTERM: the login node shuts down, or the session ends. A Slurm job continues; a local gang ends."""
 
 
 class LaunchFailed(Exception):  # noqa: N818  (an outcome, as the manifest words it)
-    """The gang crashed, hung or was lost: no result, worth another try. The message is one line with the evidence."""
+    """The gang crashed, hung or was lost: no result, but another launch may succeed. The message is one line."""
 
 
 def launch(folder: Path, say: Say, force: bool = False, wall_s: float | None = None) -> Manifest:
-    """Launch the run in `folder` unless its result is already there, and return its manifest.
+    """Launch the run in `folder`, unless its result is there already, and return its manifest.
 
     Args:
-        folder: `results/runs/<run>`, holding `point.json`.
-        say: Told of progress, a line at a time.
+        folder: `results/runs/<run>`, with `point.json`.
+        say: Receives progress, a line at a time.
         force: Launch even if the result is there.
-        wall_s: Wall time it is expected to need at most, where that is less than its time limit. Unit: s.
+        wall_s: Expected wall time, if that is less than the run's time limit. Unit: s.
 
     Raises:
-        UserError: If the point, the site, the disk or the set-up does not allow it.
-        LaunchFailed: If the gang crashed, hung, or was lost.
+        UserError: If the point, the site, the disk or the set-up does not allow the launch.
+        LaunchFailed: If the gang crashed, hung or was lost.
     """
     planned = read_planned_run(folder / "point.json")
     if planned.point.recorded is not None:
@@ -140,27 +141,27 @@ def launch(folder: Path, say: Say, force: bool = False, wall_s: float | None = N
     if reason := refusal(planned.point, limits=get_engine(planned.point.engine).LIMITS):
         raise UserError(f"{planned.run}: {reason}")
     options = gang_of(planned.point.cluster.name, read_site())
-    _listen()
+    _handle_signals()
     with Claim(folder / ".claim", planned.run).acquire(say) as claim:
-        found = find_result(folder, planned, say)
-        kept = None if force else found
-        resumed = _clear(folder, planned, options, say, resume=kept is None)
-        if kept is not None:
-            say(f"{planned.run}: already measured ({kept.status}, {kept.ended_at}); kept")
-            return kept
+        finished = find_result(folder, planned, say)
+        result = None if force else finished
+        resumed = _clear(folder, planned, options, say, resume=result is None)
+        if result is not None:
+            say(f"{planned.run}: already measured ({result.status}, {result.ended_at}); kept")
+            return result
         is_local = planned.limits.executor == "local"
         with alone_on_machine(planned.run, say) if is_local else contextlib.nullcontext():
             return _until_result(folder, with_less_time(planned, wall_s), options, say, resumed, claim)
 
 
 def _clear(folder: Path, planned: PlannedRun, options: GangOptions, say: Say, resume: bool) -> "_Attempt | None":
-    """Return the attempt of a killed launcher that can be gone on with, if any; end and remove all others."""
+    """Return the newest attempt of a killed launcher that can be taken over, if any; end and remove all others."""
     resumable, hopeless = open_attempts(folder, planned)
     resumed = None
     for raw in [*resumable, *hopeless]:
         gang = adopt(raw, planned, options, say)
         if gang is not None and resume and resumed is None and raw in resumable:
-            say(f"{planned.run}: going on with job {gang.submission.job_id}, whose launcher had gone")
+            say(f"{planned.run}: continues with job {gang.submission.job_id}, whose launcher has ended")
             resumed = _Attempt(raw, read_planned_run(raw / "point.json"), gang)
             continue
         if gang is not None:
@@ -170,48 +171,49 @@ def _clear(folder: Path, planned: PlannedRun, options: GangOptions, say: Say, re
 
 
 class _Attempt:
-    """One gang from its start to its manifest."""
+    """One attempt: its folder and its gang."""
 
     def __init__(self, raw: Path, planned: PlannedRun, gang: Gang) -> None:
         self.raw, self._planned, self._gang = raw, planned, gang
 
     def finish(self, can_spare: CanSpare, say: Say) -> Manifest:
-        """Wait for the gang, collect what it left, and write the manifest.
+        """Wait for the gang, collect its files, and write the manifest.
 
-        Whatever goes wrong once all ranks have finished, the attempt stays, for the next launch to collect.
+        Once all ranks have finished, the attempt stays whatever goes wrong, and the next launch collects it.
         """
         try:
             wait(self._gang, _Progress(self.raw, self._planned, say))
             account = self._gang.account() if isinstance(self._gang, SlurmGang) else None
             return conclude(self.raw, self._planned, account, can_spare)
         except (OSError, UserError, KeyboardInterrupt) as error:
-            _ignore_signals()  # an impatient second Ctrl-C must not leave the gang running
+            _ignore_signals()  # a second Ctrl-C must not leave the gang running
             if isinstance(error, Terminated) and isinstance(self._gang, SlurmGang):
-                say(_goes_on(self._planned, self._gang))
+                say(_job_continues(self._planned, self._gang))
                 raise
             if is_complete(self.raw, self._planned):
                 say(f"{self._planned.run}: all ranks had finished; kept in {self.raw}, the next launch collects it")
                 raise
             self._gang.cancel()
-            discard(self.raw)  # the line that is shown tells it all; a full disk is left no fuller
+            discard(self.raw)  # the error says all there is to know, and the disk may be full
             raise
 
 
 def _until_result(
     folder: Path, planned: PlannedRun, options: GangOptions, say: Say, resumed: _Attempt | None, claim: Claim
 ) -> Manifest:
-    """Launch, and again where the outcome deserves it, until there is a result."""
+    """Launch until there is a result, as often as the outcomes of the attempts allow."""
     results = folder.parents[1]
-    tried: list[Manifest] = []
-    how: Again | None = FIRST
-    while how is not None:
-        attempt = resumed or _start(folder, with_more_time(planned, how.time_factor), options, how.exclude, say)
+    failed: list[Manifest] = []
+    next_try: Again | None = FIRST
+    while next_try is not None:
+        with_limit = with_more_time(planned, next_try.time_factor)
+        attempt = resumed or _start(folder, with_limit, options, next_try.exclude, say)
         resumed = None
-        manifest = attempt.finish(partial(_can_spare, results, planned, options, tried), say)
+        manifest = attempt.finish(partial(_can_spare, results, planned, options, failed), say)
         if manifest.is_result:
             claim.check()
             install(attempt.raw, folder / "raw")
-            say(f"{planned.run}: {manifest.status} after {manifest.duration_s:.1f} s{_why(manifest)}")
+            say(f"{planned.run}: {manifest.status} after {manifest.duration_s:.1f} s{_reason_and_advice(manifest)}")
             for gap in (gap for node in manifest.nodes for gap in node.gaps):
                 say(f"{planned.run}: {gap}")
             for suspect in manifest.suspects:
@@ -219,56 +221,60 @@ def _until_result(
             for note in manifest.step_notes:
                 say(f"{planned.run}: {note}")
             return manifest
-        if noted := note_bad_node(results, manifest):
-            say(f"{planned.run}: {noted.stem} is left out from now on; remove {noted} once it is mended")
-        tried.append(manifest)
-        how = again(tried, options) if planned.limits.executor == "slurm" else None
-        if how is not None:
-            say(f"{_account_of(manifest)}; submitted again")
-    raise LaunchFailed(f"{_account_of(manifest)}; logs in {attempt.raw / 'logs'}")
+        if bad_node := note_bad_node(results, manifest):
+            say(f"{planned.run}: {bad_node.stem} is left out from now on; remove {bad_node} once it is repaired")
+        failed.append(manifest)
+        next_try = again(failed, options) if planned.limits.executor == "slurm" else None
+        if next_try is not None:
+            say(f"{_describe_failure(manifest)}; submitted again")
+    raise LaunchFailed(f"{_describe_failure(manifest)}; logs in {attempt.raw / 'logs'}")
 
 
-def _why(manifest: Manifest) -> str:
-    """Return why there is no step to speak of in a result, and what to do; nothing where there are steps."""
+def _reason_and_advice(manifest: Manifest) -> str:
+    """Return why a result, such as out of memory, has no steps, and what to do; nothing if it has steps."""
     if manifest.evidence is None:
         return ""
-    ways = "; micro_batch_size 1, recompute: full, data_parallel_sharding or more tp or pp need less memory"
-    return f": {manifest.evidence.message}{ways if manifest.status == Status.OOM else ''}"
+    advice = "; micro_batch_size 1, recompute: full, data_parallel_sharding or more tp or pp need less memory"
+    return f": {manifest.evidence.message}{advice if manifest.status == Status.OOM else ''}"
 
 
 def _can_spare(
-    results: Path, planned: PlannedRun, options: GangOptions, tried: list[Manifest], hosts: frozenset[str]
+    results: Path, planned: PlannedRun, options: GangOptions, failed: list[Manifest], hosts: frozenset[str]
 ) -> bool:
-    """Return whether the launch may be submitted once more, and there are nodes enough without some hosts."""
-    if planned.limits.executor != "slurm" or not may_requeue(tried, options):
+    """Return whether the launch may be submitted once more, and enough nodes are left without these hosts."""
+    if planned.limits.executor != "slurm" or not may_requeue(failed, options):
         return False
-    return _has_room(planned, options, bad_nodes(results) | hosts)
+    return _has_enough_nodes(planned, options, bad_nodes(results) | hosts)
 
 
-def _has_room(planned: PlannedRun, options: GangOptions, left_out: frozenset[str]) -> bool:
-    """Return whether there are nodes enough without some of them."""
+def _has_enough_nodes(planned: PlannedRun, options: GangOptions, left_out: frozenset[str]) -> bool:
+    """Return whether the partition has enough nodes without those left out."""
     return len(usable_nodes(options.partition) - left_out - set(options.exclude)) >= planned.point.num_nodes
 
 
-def _to_avoid(
+def _nodes_to_exclude(
     results: Path, planned: PlannedRun, options: GangOptions, exclude: frozenset[str], say: Say
 ) -> frozenset[str]:
-    """Return the nodes to leave out: those named, those known to be broken, and slow ones where there are others."""
+    """Return the nodes not to use: `exclude`, known broken nodes, and slow ones if enough others are left.
+
+    Raises:
+        UserError: If the point names a host that is known to be broken.
+    """
     broken, slow, named = exclude | bad_nodes(results), slow_nodes(results), frozenset(planned.point.hosts)
-    if left_out := sorted(named & broken):
+    if broken_hosts := sorted(named & broken):
         raise UserError(
-            f"{planned.run}: hosts names {', '.join(left_out)}, left out as broken; mend it and remove its file in "
-            f"{results / 'bad_nodes'}, or name another host"
+            f"{planned.run}: hosts names {', '.join(broken_hosts)}, left out as broken; repair it and remove its file "
+            f"in {results / 'bad_nodes'}, or name another host"
         )
     if named:
         return broken
-    if slow and not _has_room(planned, options, broken | slow):
+    if slow and not _has_enough_nodes(planned, options, broken | slow):
         say(f"{planned.run}: {', '.join(sorted(slow))} would be left out as slow, but there are too few other nodes")
         return broken
     return broken | slow
 
 
-def _account_of(manifest: Manifest) -> str:
+def _describe_failure(manifest: Manifest) -> str:
     evidence = manifest.evidence
     assert evidence is not None, "every status but ok comes with evidence"
     where = f"rank {evidence.rank} on {evidence.host}" if evidence.rank is not None else evidence.host or "the gang"
@@ -281,14 +287,15 @@ def _start(folder: Path, planned: PlannedRun, options: GangOptions, exclude: fro
     try:
         note_contents(raw, planned)
         if planned.limits.executor == "slurm":
-            gang = submit(raw, planned, options, _to_avoid(folder.parents[1], planned, options, exclude, say), say)
+            excluded = _nodes_to_exclude(folder.parents[1], planned, options, exclude, say)
+            gang = submit(raw, planned, options, excluded, say)
         else:
             gang = LocalGang(raw, planned)
     except (OSError, UserError, KeyboardInterrupt) as error:
         _ignore_signals()
         if isinstance(error, Terminated) and planned.limits.executor == "slurm":
-            say(_goes_on(planned, adopt(raw, planned, options, say)))
-            raise  # the note of the submission stays: the next launch finds the job by it
+            say(_job_continues(planned, adopt(raw, planned, options, say)))
+            raise  # the record of the submission stays, by which the next launch finds the job
         if orphan := adopt(raw, planned, options, say):
             orphan.cancel()
         discard(raw)
@@ -298,7 +305,7 @@ def _start(folder: Path, planned: PlannedRun, options: GangOptions, exclude: fro
 
 
 class _Progress:
-    """Says how many steps are done, when that changes."""
+    """Reports the number of finished steps whenever it has changed."""
 
     def __init__(self, raw: Path, planned: PlannedRun, say: Say) -> None:
         self._file = raw / "steps" / "rank0.jsonl"
@@ -308,28 +315,29 @@ class _Progress:
     def __call__(self) -> None:
         try:
             done = self._file.read_bytes().count(b"\n")
-        except OSError:  # not there yet, or out of reach for a moment
+        except OSError:  # not there yet, or the file system is unreachable for a moment
             return
         if self._done < done <= len(self._kinds):
             self._say(f"{self._run}: step {done}/{len(self._kinds)} ({self._kinds[done - 1]})")
             self._done = done
 
 
-def _listen() -> None:
-    """Let SIGINT give the launch up, and SIGTERM leave a job of Slurm to the next launcher."""
-    signal.signal(signal.SIGTERM, _end)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as a shell sets it for background jobs
-        signal.signal(signal.SIGINT, _end)
+def _handle_signals() -> None:
+    """Let SIGINT end the launch with its gang, and SIGTERM the launcher alone: a Slurm job is left to the next one."""
+    signal.signal(signal.SIGTERM, _on_signal)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # which a shell sets for background jobs
+        signal.signal(signal.SIGINT, _on_signal)
 
 
-def _end(number: int, frame: FrameType | None) -> None:
-    # From a terminal Ctrl-C comes twice, of it and of Snakemake: the second must not interrupt what the first began.
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    # Ctrl-C in a terminal arrives twice, from the terminal and from Snakemake. The second must not interrupt the
+    # clean-up after the first.
     _ignore_signals()
     raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
-def _goes_on(planned: PlannedRun, gang: SlurmGang | None) -> str:
-    """Return the line on a launcher that ends while its job does not."""
+def _job_continues(planned: PlannedRun, gang: SlurmGang | None) -> str:
+    """Return the message of a launcher that ends while its Slurm job continues."""
     job = f"job {gang.submission.job_id}" if gang is not None else "a job that Slurm may have accepted"
     return f"{planned.run}: told to end by SIGTERM; {job} goes on, and the next launch of this run goes on with it"
 

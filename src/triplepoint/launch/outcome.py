@@ -1,4 +1,4 @@
-"""Outcome of a launch, judged from evidence: ranks' messages, exits and logs, agents' reports, Slurm's account."""
+"""Judge the outcome of a launch from evidence: messages, exits and logs of ranks, reports of agents, state in Slurm."""
 
 import errno
 import os
@@ -30,19 +30,22 @@ _STATES: dict[str, Status] = {
     "CANCELLED": Status.CANCELLED,
     "REVOKED": Status.CANCELLED,
 }
-"""What ended a job from outside. Source: squeue(1), job state codes."""
+"""Outcome by the state of a job that was ended from outside. Source: squeue(1), job state codes."""
 
 _MAY_BE_A_DEVICE = frozenset({Status.OK, Status.CRASHED, Status.COLLECTIVE, Status.HUNG, Status.LOST})
-"""Outcomes that a broken GPU explains, or spoils."""
+"""Outcomes that a broken GPU may explain, or make worthless."""
 LOG_TAIL_LINES = 15
 HOST_MEMORY = "host memory"
-"""Begins what is said where it is the memory of the host that ran out, not that of a device."""
+"""Begin of the message if the memory of the host ran out, and not that of a device."""
 
 _OUT_OF_MEMORY = re.compile(
     r"CUDA out of memory|HIP out of memory|torch\.(cuda\.)?OutOfMemoryError|CUDA error: out of memory"
     r"|DefaultCPUAllocator: (can't|not enough) (allocate )?memory|hipErrorOutOfMemory|\bMemoryError\b",
 )
-"""Texts of torch and the CUDA and HIP runtimes. Source: torch 2.13, CPUAllocator and CUDACachingAllocator of c10."""
+"""Out-of-memory messages of torch and of the CUDA and HIP runtimes.
+
+Source: torch 2.13, CPUAllocator and CUDACachingAllocator of c10.
+"""
 
 _BAD_NODE = re.compile(
     r"uncorrectable (ECC|NVLink)|ECC error|hipErrorECCNotCorrectable|fallen off the bus|GPU is lost|\bXid\b"
@@ -50,33 +53,35 @@ _BAD_NODE = re.compile(
     r"|HSA_STATUS_ERROR_EXCEPTION|hardware exception|Hardware stack error",
     re.IGNORECASE,
 )
-"""What drivers and runtimes say of a device that is broken or not there. Source: cudaGetErrorString, hipGetErrorString,
-the NVIDIA driver's kernel messages."""
+"""Messages of drivers and runtimes about a device that is broken or missing.
+
+Source: cudaGetErrorString, hipGetErrorString, the NVIDIA driver's kernel messages.
+"""
 
 _COLLECTIVE = re.compile(
     r"\b[NR]CCL (error|WARN)|nccl(System|Internal|UnhandledCuda|Remote|InvalidUsage)Error|ncclUnhandled"
     r"|\bDistBackendError\b|Watchdog caught collective operation timeout"
 )
-"""What torch says of NCCL, and of RCCL, which keeps the names of NCCL. Source: torch 2.13, ProcessGroupNCCL."""
+"""Messages of torch about errors of NCCL, and of RCCL under NCCL's names. Source: torch 2.13, ProcessGroupNCCL."""
 
 _HOST_OUT_OF_MEMORY = re.compile(r"exceeded (job |step )?memory limit|oom[-_ ]?kill|Out Of Memory", re.IGNORECASE)
-"""What Slurm writes to a job's log when host memory ran out. Source: Slurm 22.05, slurmstepd and task/cgroup."""
+"""Messages of Slurm in a job's log if host memory ran out. Source: Slurm 22.05, slurmstepd and task/cgroup."""
 
 _AFTERSHOCK = re.compile(
     r"Connection (closed|reset|refused)|Broken pipe|\bsocket|Timed out waiting|timeout.*waiting"
     r"|NCCL (remote|communicator)|ncclRemoteError|application has timed out|\bpeer|told to end|SIGTERM",
     re.IGNORECASE,
 )
-"""Messages and exits of a healthy rank when another one has gone or the scheduler ends the job."""
+"""Messages and exits of a healthy rank after another rank has failed, or the scheduler has ended the job."""
 
 
 _MAY_FOLLOW = frozenset({Status.CRASHED, Status.COLLECTIVE, Status.CANCELLED})
-"""How a rank may end only because another one did."""
+"""Outcomes of a rank that may only follow from the failure of another."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One rank's end, as seen by the process that watched it."""
+    """Failure of one rank, as seen by its agent."""
 
     rank: int
     status: Status
@@ -86,12 +91,12 @@ class Failure:
 
     @property
     def is_aftershock(self) -> bool:
-        """Whether the message only tells that some other rank has gone, or that someone ended the job."""
+        """Whether this failure only follows from that of another rank, or from the end of the job."""
         return self.status in _MAY_FOLLOW and is_aftershock(self.message)
 
 
 def classify(message: str) -> Status:
-    """Return the status an exception's text stands for: `bad_node`, `oom`, `collective` or `crashed`."""
+    """Return the status for the text of an exception: `bad_node`, `oom`, `collective` or `crashed`."""
     if _BAD_NODE.search(message):
         return Status.BAD_NODE
     if _OUT_OF_MEMORY.search(message):
@@ -100,26 +105,31 @@ def classify(message: str) -> Status:
 
 
 def is_aftershock(message: str) -> bool:
-    """Return whether a message only tells that some other rank has gone, or that someone ended the job."""
+    """Return whether a message only follows from the failure of another rank, or from the end of the job."""
     return _AFTERSHOCK.search(message) is not None
 
 
 def judge_kill(failure: Failure, num_host_kills: int) -> Failure:
-    """Return the failure as out of memory if a rank was killed while the kernel ended processes for want of memory."""
+    """Return the failure as out of memory if the rank was killed and the kernel's out-of-memory killer was active.
+
+    Args:
+        failure: Failure of a rank.
+        num_host_kills: Processes that the out-of-memory killer ended during the launch.
+    """
     if num_host_kills <= 0 or "SIGKILL" not in failure.message:
         return failure
     return replace(failure, status=Status.OOM, message=f"{HOST_MEMORY}: the kernel ended the rank; {failure.message}")
 
 
 def says_host_out_of_memory(lines: Iterable[str]) -> str | None:
-    """Return the line in which Slurm says that host memory ran out, or None."""
+    """Return the log line in which Slurm reports that host memory ran out, None if there is none."""
     return next((line for line in lines if _HOST_OUT_OF_MEMORY.search(line)), None)
 
 
 def describe_exit(returncode: int) -> str:
-    """Return what a rank's exit status says when the rank itself left no message."""
+    """Return a message for the exit status of a rank that left no message itself."""
     if returncode >= 0:
-        return f"exited with status {returncode} without a word"
+        return f"exited with status {returncode} and no message"
     try:
         name = signal.Signals(-returncode).name
     except ValueError:
@@ -129,13 +139,16 @@ def describe_exit(returncode: int) -> str:
 
 
 def root_cause(failures: Iterable[Failure]) -> Failure:
-    """Return the failure others follow from: no aftershock, broken devices first, then memory, then the earliest."""
-    weight = {Status.BAD_NODE: 0, Status.OOM: 1}
-    return min(failures, key=lambda f: (f.is_aftershock, weight.get(f.status, 2), f.t_wall_ns))
+    """Return the failure that the others follow from.
+
+    Aftershocks come last. Among the rest broken devices come first, then memory, then the earliest failure.
+    """
+    order = {Status.BAD_NODE: 0, Status.OOM: 1}
+    return min(failures, key=lambda f: (f.is_aftershock, order.get(f.status, 2), f.t_wall_ns))
 
 
 def log_tail(path: Path, num_lines: int = LOG_TAIL_LINES) -> tuple[str, ...]:
-    """Return the last lines of a log, or nothing if there is none."""
+    """Return the last lines of a log that are not empty; none if there is no log."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 64 * 1024))
@@ -155,12 +168,12 @@ def find_hung(raw: Path, ranks: Sequence[int]) -> tuple[int, str]:
 def judge_hung(stacks: dict[int, str], last_step: dict[int, int]) -> tuple[int, str]:
     """Return the rank that most likely holds up a hung gang, and why.
 
-    A rank waiting inside a collective is waiting for others. The suspect is one that did not answer the request for its
-    stack, or answered from elsewhere; failing that, the one that finished the fewest steps.
+    A rank inside a collective waits for others. The suspect is a rank that did not dump its stack when asked to, or one
+    that is not in a collective. If there is none, it is the rank that finished the fewest steps.
 
     Args:
-        stacks: What each rank's stack dump says, empty if the rank did not answer.
-        last_step: Steps each rank finished.
+        stacks: Stack dump of each rank, empty if the rank did not answer.
+        last_step: Number of finished steps of each rank.
     """
     silent = [rank for rank, stack in stacks.items() if not stack.strip()]
     if silent:
@@ -183,23 +196,23 @@ def _count_steps(raw: Path, rank: int) -> int:
 
 
 def _main_thread(stack: str) -> str:
-    """Return the part of a faulthandler dump after `Current thread`: the thread that took the signal, the main one."""
+    """Return the main thread's part of a faulthandler dump: after `Current thread`, the one that got the signal."""
     return stack.rpartition("Current thread")[2]
 
 
 @dataclass(frozen=True)
 class Account:
-    """How Slurm saw the end of a job."""
+    """Slurm's account of how a job ended."""
 
     job_id: str
     state: JobState | None
-    """None if it did not answer."""
+    """Last state of the job; None if Slurm did not answer."""
     by_us: bool
-    """Whether the launcher had it cancelled: then CANCELLED says nothing."""
+    """Whether the launcher cancelled the job: then the state CANCELLED is no evidence."""
 
     @property
     def status(self) -> Status | None:
-        """What ended the job from outside; None if nothing did."""
+        """Outcome if the job was ended from outside, else None."""
         if self.state is None or (self.by_us and self.state.state == "CANCELLED"):
             return None
         return _STATES.get(self.state.state)
@@ -210,22 +223,22 @@ def judge(
 ) -> tuple[Status, Evidence | None]:
     """Return how a launch ended and the evidence for it.
 
-    What a rank said of its own trouble goes first; then what Slurm did to the job; then who kept silent; and only then
-    what healthy ranks say when another has gone.
+    Evidence counts in this order: the failure of a rank that is no aftershock, the end of the job by Slurm, nodes
+    without a report, aftershocks of healthy ranks.
 
     Args:
         raw: Folder of the attempt.
-        planned: What was launched.
-        reports: What the agents left, by node.
-        account: What Slurm says; None where the gang was not one of its jobs.
+        planned: The launched run.
+        reports: Reports of the agents.
+        account: Slurm's account of the job; None for a local gang.
 
     Raises:
-        UserError: If it is something the user can mend.
+        UserError: If the user can remove the cause.
         OSError: If the disk is full.
     """
     failures = [Failure(**report["failure"]) for report in reports if report["failure"]]
-    told = {report["node"] for report in reports}
-    silent = [node for node in range(planned.point.num_nodes) if node not in told]
+    reported = {report["node"] for report in reports}
+    silent = [node for node in range(planned.point.num_nodes) if node not in reported]
     if not failures and not silent:
         return Status.OK, None
     cause = root_cause(failures) if failures else None
@@ -236,30 +249,31 @@ def judge(
     if shutil.disk_usage(raw).free < MIB:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(raw))
     if cause is not None and not cause.is_aftershock:
-        return _of_rank(raw, cause, reports)
+        return _judge_rank(raw, cause, reports)
     if account is not None and account.status is not None:
         if account.status == Status.OOM:
             _refuse_limited(raw, planned, f"{HOST_MEMORY}: job {account.job_id} ended as OUT_OF_MEMORY")
-        return account.status, _of_slurm(raw, account, silent, planned.point.hosts)
+        return account.status, _slurm_evidence(raw, account, silent, planned.point.hosts)
     if silent:
-        return _of_silence(raw, planned, silent, account)
+        return _judge_silence(raw, planned, silent, account)
     assert cause is not None, "without silent nodes there is a failure"
-    return _of_rank(raw, cause, reports)
+    return _judge_rank(raw, cause, reports)
 
 
 def with_suspects(
     status: Status, evidence: Evidence | None, suspects: Sequence[Suspect], can_spare: Callable[[frozenset[str]], bool]
 ) -> tuple[Status, Evidence | None]:
-    """Return how a launch ended in the light of what telemetry says of its GPUs.
+    """Return how a launch ended, given broken and slow GPUs in its telemetry.
 
-    A broken GPU explains a gang that failed, and spoils one that did not. A slow one spoils it only where the launch
-    can be done again without it: else what was measured stands, with the suspects named in the manifest.
+    A broken GPU explains a failure, and makes the result of a successful gang worthless. A slow GPU makes it worthless
+    only if the launch can be repeated without that GPU's host. Otherwise the result stands, with the suspects in the
+    manifest.
 
     Args:
-        status: Outcome without that.
-        evidence: For it.
+        status: Outcome without the telemetry.
+        evidence: Evidence for that outcome.
         suspects: GPUs that are broken or slow.
-        can_spare: Tells whether the launch could be done again without some hosts.
+        can_spare: Returns whether the launch could be repeated without these hosts.
     """
     broken = [suspect for suspect in suspects if suspect.is_broken]
     blamed: Sequence[Suspect] = broken if status in _MAY_BE_A_DEVICE else []
@@ -267,14 +281,17 @@ def with_suspects(
         blamed = suspects
     if not blamed:
         return status, evidence
-    words = [*map(str, blamed), *([evidence.message] if evidence is not None else [])]
+    messages = [*map(str, blamed), *([evidence.message] if evidence is not None else [])]
     log_tail = evidence.log_tail if evidence is not None else ()
-    seen = Evidence(rank=blamed[0].rank, host=blamed[0].host, message="; ".join(words), log_tail=log_tail)
-    return Status.BAD_NODE, seen
+    blame = Evidence(rank=blamed[0].rank, host=blamed[0].host, message="; ".join(messages), log_tail=log_tail)
+    return Status.BAD_NODE, blame
 
 
-def _of_rank(raw: Path, cause: Failure, reports: list[dict[str, Any]]) -> tuple[Status, Evidence]:
-    """Return what a rank said; of a gang that hangs, all nodes say so, and the rank is looked for among all of them."""
+def _judge_rank(raw: Path, cause: Failure, reports: list[dict[str, Any]]) -> tuple[Status, Evidence]:
+    """Return the outcome by a rank's failure.
+
+    If the gang hangs, every node reports that. The rank at fault is then searched among the ranks of all nodes.
+    """
     message, rank = cause.message, cause.rank
     if cause.status == Status.HUNG:
         hanging = [report for report in reports if report["failure"] and report["failure"]["status"] == Status.HUNG]
@@ -285,63 +302,66 @@ def _of_rank(raw: Path, cause: Failure, reports: list[dict[str, Any]]) -> tuple[
     return cause.status, Evidence(rank=rank, host=report["host"], message=message, log_tail=tail)
 
 
-def _of_slurm(raw: Path, account: Account, silent: list[int], named: Sequence[str]) -> Evidence:
+def _slurm_evidence(raw: Path, account: Account, silent: list[int], named: Sequence[str]) -> Evidence:
     assert account.state is not None, "Slurm gave a status"
-    lost = _names(named, silent, account) if account.status == Status.LOST else []
-    words = [f"Slurm: job {account.job_id} ended as {account.state.state}"]
-    words += [f"on {account.state.nodes}"] if account.state.nodes else []
-    words += [f"({_describe(lost)})"] if lost else []
+    lost = _node_names(named, silent, account) if account.status == Status.LOST else []
+    parts = [f"Slurm: job {account.job_id} ended as {account.state.state}"]
+    parts += [f"on {account.state.nodes}"] if account.state.nodes else []
+    parts += [f"({_describe_nodes(lost)})"] if lost else []
     host = lost[0] if len(lost) == 1 else ""
-    return Evidence(rank=None, host=host, message=" ".join(words), log_tail=_job_log(raw))
+    return Evidence(rank=None, host=host, message=" ".join(parts), log_tail=_job_log(raw))
 
 
-def _of_silence(raw: Path, planned: PlannedRun, silent: list[int], account: Account | None) -> tuple[Status, Evidence]:
+def _judge_silence(
+    raw: Path, planned: PlannedRun, silent: list[int], account: Account | None
+) -> tuple[Status, Evidence]:
+    """Return the outcome of a gang with nodes that left no report."""
     log = _job_log(raw)
     if line := says_host_out_of_memory(log):
         _refuse_limited(raw, planned, f"{HOST_MEMORY}: {line}")
         return Status.OOM, Evidence(rank=None, host="", message=f"{HOST_MEMORY}: {line}", log_tail=log)
-    names = _names(planned.point.hosts, silent, account)
+    names = _node_names(planned.point.hosts, silent, account)
     last = f"; its log ends: {log[-1]}" if log else ""
     message = f"no report from node {', '.join(map(str, silent))}: its agent was killed or could not start{last}"
     if account is None:
         return Status.CRASHED, Evidence(rank=None, host="", message=message, log_tail=log)
     begun = [node for node in silent if (raw / "nodes" / f"begun{node}.json").is_file()]
     if not begun and account.state is not None and account.state.state in ("FAILED", "COMPLETED"):
-        # Nothing of ours ran there: a wrong set-up, container or Python, which another node would not cure.
+        # No agent ran at all: the set-up, container or Python is wrong, and other nodes would not help.
         return Status.CRASHED, Evidence(rank=None, host="", message=f"no agent started{last}", log_tail=log)
     host = names[0] if len(names) == 1 else ""
-    return Status.LOST, Evidence(rank=None, host=host, message=f"{message} ({_describe(names)})", log_tail=log)
+    return Status.LOST, Evidence(rank=None, host=host, message=f"{message} ({_describe_nodes(names)})", log_tail=log)
 
 
 def _refuse_limited(raw: Path, planned: PlannedRun, message: str) -> None:
-    """Refuse to take host memory for exhausted where the launch was not allowed all of it: the point may well fit.
+    """Refuse the outcome out of host memory if the launch could not use all memory of a node: the point might fit.
 
     Raises:
-        UserError: If so.
+        UserError: If the launch had a memory limit.
     """
-    submission, begun = read_submission(raw), read_beginnings(raw)
-    limits = [MemoryLimit(**found) for one in begun if (found := one.get("memory_limit"))]
+    submission, beginnings = read_submission(raw), read_beginnings(raw)
+    limits = [MemoryLimit(**limit) for beginning in beginnings if (limit := beginning.get("memory_limit"))]
     allowed = str(min(limits, key=lambda limit: limit.limit_bytes)) if limits else ""
-    way = "start this where all memory of the machine may be used"
+    advice = "start this where all memory of the machine may be used"
     if submission is not None:
-        if not submission.mem.strip("kKmMgGtT0") or (begun and not limits):
+        if not submission.mem.strip("kKmMgGtT0") or (beginnings and not limits):
             return
         allowed = allowed or submission.mem
-        way = f"raise `mem` of gangs: {planned.point.cluster.name} in {site_file()} ('0' is all)"
+        advice = f"raise `mem` of gangs: {planned.point.cluster.name} in {site_file()} ('0' is all)"
     if allowed:
         raise UserError(
             f"{planned.run}: {message}; the launch was allowed {allowed} of it, less than the node has, so this is "
-            f"no result of the point; {way}"
+            f"no result of the point; {advice}"
         )
 
 
-def _names(named: Sequence[str], nodes: Iterable[int], account: Account | None) -> list[str]:
-    """Return the names of nodes of the gang, in the same order: those of the point, else as far as Slurm tells."""
+def _node_names(named: Sequence[str], nodes: Iterable[int], account: Account | None) -> list[str]:
+    """Return host names of nodes of the gang: from the point's `hosts`, else from Slurm, as far as it knows them."""
     known = named or (hosts(account.state.nodes) if account is not None and account.state is not None else ())
     return [known[node] for node in nodes if node < len(known)]
 
 
-def _describe(names: list[str]) -> str:
+def _describe_nodes(names: list[str]) -> str:
     return ", ".join(f"{name} is {node_state(name) or 'unknown to Slurm'}" for name in names)
 
 

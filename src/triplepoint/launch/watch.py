@@ -1,4 +1,4 @@
-"""Watching the processes of one node: the sampler and the ranks, who ended, hangs or stands still."""
+"""Watch the processes of one node, the sampler and the ranks: find those that ended, hang or are suspended."""
 
 import contextlib
 import json
@@ -22,68 +22,69 @@ from triplepoint.status import Status
 from triplepoint.units import NS_PER_S
 
 TICK_S = 0.2
-"""Between two looks. Each reads one line of /proc for each rank: 20 us."""
+"""Time between two checks for suspended processes. A check reads one line of /proc for each rank: 20 us."""
 LATE_S = 1.0
-"""How much later than it should come a look means that the agent, and so its node, stood still. Our choice: far above
-what a loaded machine makes a thread wait, which is tens of milliseconds."""
+"""A check that comes later by this means that the agent, and so its node, was suspended. Our choice: far above the tens
+of milliseconds that a thread waits on a loaded machine."""
 MOST_NAMED = 4
-"""Of slow steps: on a machine that others use too there may be many."""
+"""Slow steps that are named: on a machine with other users there may be many."""
 
 _STOPPED = frozenset("Tt")
 """States of a process that is stopped by a signal or by a tracer. Source: proc_pid_stat(5)."""
 SAMPLER_STOP_S = 5.0
 POLL_S = 0.1
 GRACE_S = 1.0
-"""After the first failure, how long other ranks get to tell theirs: the first to be seen is not always the cause."""
+"""Time for other ranks to report their failures after the first: the first one seen is not always the cause."""
 STARTUP_S = 600.0
-"""How long the first step may take: imports, rendezvous and allocation are slow on a large or loaded machine."""
+"""Time limit of the first step: imports, rendezvous and allocation are slow on a large or loaded machine."""
 STOOD_S = 10.0
-"""A poll that comes so much later than it should was suspended with its node. Above what a slow file system costs."""
+"""A poll that comes later by this was suspended with its node. Above the delay of a slow file system."""
 STOP_S = 3.0
-"""How long ranks get between SIGTERM and SIGKILL."""
+"""Time for ranks to end between SIGTERM and SIGKILL."""
 
 
 class Sampler:
-    """The sampler, started again once where it ends by itself; `ends` tells each time it did."""
+    """The sampler process. It is restarted once if it ends by itself; `ends` records each end."""
 
     def __init__(self, out: Path, log: Path, device: str, period_s: float, fast_period_s: float) -> None:
-        """Start it.
+        """Start the sampler.
 
         Args:
             out: Recording to write.
-            log: File for what it says.
-            device: What the ranks compute on: cpu, cuda or rocm.
+            log: File for its output.
+            device: Device of the ranks: cpu, cuda or rocm.
             period_s: Time between samples. Unit: s.
-            fast_period_s: The same of the GPUs' fast sensors. Unit: s.
+            fast_period_s: Time between samples of the GPUs' fast sensors. Unit: s.
         """
         self.ends: list[dict[str, Any]] = []
-        """As `manifest.SamplerEnd`."""
+        """Unexpected ends, with the fields of `manifest.SamplerEnd`."""
         self._log, self._out = log, out
         self._options = ["--device", device, "--period", str(period_s), "--fast-period", str(fast_period_s)]
         self._process: subprocess.Popen[bytes] | None = self._start(self._out)
 
     def watch(self) -> None:
-        """Note where it has ended, and start it again after the first time; to be called by the agent's main thread.
+        """Record an unexpected end, and restart the sampler after the first one.
 
-        The kernel ends a child whose starting thread has gone, see `die_with_parent`.
+        Call it from the agent's main thread: the kernel ends a child if the thread that started it ends, see
+        `die_with_parent`.
         """
         if self._process is None or self._process.poll() is None:
             return
         is_first = not self.ends
-        self._note(self._process, was_restarted=is_first)
+        self._record_end(self._process, was_restarted=is_first)
         self._process = self._start(again_path(self._out)) if is_first else None
 
     def stop(self) -> None:
-        """End it."""
+        """End the sampler."""
         if self._process is None:
             return
         if self._process.poll() is not None or not stop(self._process):
-            self._note(self._process, was_restarted=False)
+            self._record_end(self._process, was_restarted=False)
         self._process = None
 
     def _start(self, out: Path) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "triplepoint", "sample", str(out), *self._options]
-        # Slurm sends this one to every process of a job near its time limit; who is started deaf to it stays so.
+        # Slurm sends SIGUSR2 to every process of a job near its time limit. A child inherits that it is ignored.
         before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         try:
             with self._log.open("ab") as log:
@@ -91,27 +92,27 @@ class Sampler:
         finally:
             signal.signal(signal.SIGUSR2, before)
 
-    def _note(self, process: subprocess.Popen[bytes], was_restarted: bool) -> None:
+    def _record_end(self, process: subprocess.Popen[bytes], was_restarted: bool) -> None:
         status = process.returncode
-        words = [describe_exit(status) if status < 0 else f"exited with status {status}", *log_tail(self._log, 1)]
-        self.ends.append({"t_ns": time.monotonic_ns(), "message": ": ".join(words), "was_restarted": was_restarted})
+        parts = [describe_exit(status) if status < 0 else f"exited with status {status}", *log_tail(self._log, 1)]
+        self.ends.append({"t_ns": time.monotonic_ns(), "message": ": ".join(parts), "was_restarted": was_restarted})
 
 
-def stop(watcher: subprocess.Popen[bytes]) -> bool:
-    """Ask a process to end, then end it; return whether asking was enough."""
-    watcher.terminate()
+def stop(process: subprocess.Popen[bytes]) -> bool:
+    """Terminate a process, and kill it if it does not end in time; return whether it ended without being killed."""
+    process.terminate()
     try:
-        watcher.wait(SAMPLER_STOP_S)
+        process.wait(SAMPLER_STOP_S)
     except subprocess.TimeoutExpired:
-        watcher.kill()
-        watcher.wait()
+        process.kill()
+        process.wait()
         return False
     return True
 
 
 @dataclass(frozen=True)
 class Ending:
-    """Why ranks that do nothing wrong are to be ended."""
+    """Reason to end ranks that have not failed themselves."""
 
     status: Status
     message: str
@@ -128,22 +129,22 @@ class Ranks:
     _started: float = field(default_factory=time.monotonic)
 
     def wait(self, give_up: Callable[[], Ending | None]) -> list[Failure]:
-        """Wait until every rank ended well, or one did not; in that case the others are ended too.
+        """Wait until every rank has finished. If one fails, end the others.
 
         Args:
-            give_up: Asked at every poll; once it says why, the ranks are ended.
+            give_up: Called at every poll; if it returns a reason, the ranks are ended.
 
         Returns:
-            Failures seen, empty if all ranks finished.
+            Failures, empty if all ranks finished.
         """
         progress, progress_at = self.steps_written(), time.monotonic()
         last = time.monotonic()
         while any(process.poll() is None for process in self.processes.values()):
             now = time.monotonic()
-            if (stood_s := now - last - POLL_S) > STOOD_S:  # suspended, and the ranks with us: that time does not count
+            if (stood_s := now - last - POLL_S) > STOOD_S:  # the node was suspended: that time does not count
                 self._started, progress_at = self._started + stood_s, progress_at + stood_s
             last = now
-            if self._ended_badly():
+            if self._failed_ranks():
                 time.sleep(GRACE_S)
                 break
             if ending := give_up():
@@ -155,7 +156,7 @@ class Ranks:
             elif now - progress_at > (limit := self._patience(progress)):
                 return self._give_up(Ending(Status.HUNG, f"no rank finished a step for {limit:g} s"))
             time.sleep(POLL_S)
-        failures = [self._failure(rank) for rank in self._ended_badly()]
+        failures = [self._failure(rank) for rank in self._failed_ranks()]
         self.stop()
         return failures
 
@@ -165,7 +166,7 @@ class Ranks:
         return sum(map(_size, files))
 
     def stop(self) -> None:
-        """End the ranks that still run."""
+        """End the ranks that are still running."""
         running = [process for process in self.processes.values() if process.poll() is None]
         for process in running:
             process.terminate()
@@ -178,10 +179,10 @@ class Ranks:
             process.wait()
 
     def _patience(self, progress: int) -> float:
-        """Return how long to wait for the next sign of progress. Unit: s."""
+        """Return the time after which a lack of progress counts as a hang. Unit: s."""
         return self.hang_timeout_s if progress else max(self.hang_timeout_s, STARTUP_S)
 
-    def _ended_badly(self) -> list[int]:
+    def _failed_ranks(self) -> list[int]:
         return [rank for rank, process in self.processes.items() if process.poll() not in (None, 0)]
 
     def _failure(self, rank: int) -> Failure:
@@ -194,13 +195,13 @@ class Ranks:
     def _give_up(self, ending: Ending) -> list[Failure]:
         rank, message = min(self.processes), ending.message
         if ending.status == Status.HUNG:
-            self._ask_for_stacks()
+            self._dump_stacks()
             rank, because = find_hung(self.raw, list(self.processes))
             message = f"{message}: rank {rank} {because}"
         self.stop()
         return [Failure(rank, ending.status, message, time.time_ns())]
 
-    def _ask_for_stacks(self) -> None:
+    def _dump_stacks(self) -> None:
         for process in self.processes.values():
             if process.poll() is None:
                 os.kill(process.pid, signal.SIGUSR1)
@@ -210,12 +211,12 @@ class Ranks:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # a scratch file that has gone, or a file system that is out of reach for a moment
+    except OSError:  # a scratch file that was removed, or the file system is unreachable for a moment
         return 0
 
 
 def read_status(raw: Path, rank: int) -> dict[str, Any] | None:
-    """Return what a rank said of its own end, or None if it left nothing readable."""
+    """Return the content of a rank's `status/rank<N>.json`, None if there is none or it cannot be read."""
     try:
         account: dict[str, Any] = json.loads((raw / "status" / f"rank{rank}.json").read_text())
     except (OSError, json.JSONDecodeError):
@@ -225,34 +226,42 @@ def read_status(raw: Path, rank: int) -> dict[str, Any] | None:
 
 @dataclass
 class Standstill:
-    """A stretch of time in which one rank, or the whole node, certainly stood still; on the monotonic clock."""
+    """A time in which one rank, or the whole node, was suspended."""
 
     rank: int | None
-    """None where the agent itself did not run."""
+    """The suspended rank; None if the whole node was suspended, with the agent."""
     from_ns: int
+    """Begin on the monotonic clock. Unit: ns."""
     to_ns: int
+    """End on the monotonic clock. Unit: ns."""
     duration_s: float
-    """At least. Of a machine that slept, more than the monotonic clock says, which slept too. Unit: s."""
+    """Minimum duration. If the machine slept it is longer than `to_ns - from_ns`: the clock stops in sleep. Unit: s."""
 
 
 class Watch:
-    """Looks for processes that stand still, while the block runs: suspended by someone, or with the whole host.
+    """Detects suspended ranks, and a suspended node.
 
-    A thread looks at the ranks and at its own clock and touches no file but /proc: a shared file system that is slow
-    does not look like a suspension. A stop that is over between two looks is missed; if it is long against a step, the
-    step is named as slow.
+    A thread checks the ranks and its own clock. It reads nothing but /proc, so that a slow shared file system does not
+    look like a suspension. A stop that begins and ends between two checks is missed. If it is long compared with a
+    step, that step is reported as slow.
     """
 
     def __init__(self) -> None:
         self.found: list[Standstill] = []
-        """In the order they began."""
+        """In the order of their begin."""
         self._stopped: dict[int, Standstill] = {}
+        """Standstills that have not ended, by rank."""
         self._last: tuple[int, int] | None = None
+        """Both clocks at the last check."""
         self._is_over = threading.Event()
 
     @contextlib.contextmanager
     def over(self, processes: Mapping[int, int]) -> Iterator[None]:
-        """Watch processes."""
+        """Watch processes while the code inside runs.
+
+        Args:
+            processes: Process number of each rank.
+        """
         thread = threading.Thread(target=self._run, args=(processes,), daemon=True)
         thread.start()
         try:
@@ -267,16 +276,16 @@ class Watch:
             self.look(now_ns, host_ns, {rank for rank, pid in processes.items() if is_stopped(pid)})
 
     def look(self, now_ns: int, host_ns: int, stopped: Iterable[int]) -> None:
-        """Note what one look sees.
+        """Record the observations of one check.
 
         Args:
             now_ns: Monotonic clock. Unit: ns.
-            host_ns: The same with the time the machine slept. Unit: ns.
+            host_ns: Monotonic clock that includes the time the machine slept. Unit: ns.
             stopped: Ranks that are stopped.
         """
         if self._last is not None:
-            due_ns, slept_ns = self._last[0] + round(TICK_S * NS_PER_S), host_ns - self._last[1]
-            if (late_s := slept_ns / NS_PER_S - TICK_S) > LATE_S:
+            due_ns, since_last_ns = self._last[0] + round(TICK_S * NS_PER_S), host_ns - self._last[1]
+            if (late_s := since_last_ns / NS_PER_S - TICK_S) > LATE_S:
                 self.found.append(Standstill(None, min(due_ns, now_ns), now_ns, late_s))
         self._last = now_ns, host_ns
         self._stopped = {rank: self._stopped.get(rank) or self._begin(rank, now_ns) for rank in stopped}
@@ -290,7 +299,7 @@ class Watch:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped; False where it is gone."""
+    """Return whether a process is stopped; False if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -299,39 +308,44 @@ def is_stopped(pid: int) -> bool:
 
 
 def interruptions(reports: Iterable[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]) -> tuple[Interruption, ...]:
-    """Return what agents saw stand still, and the steps it fell into."""
-    seen = [(report, Standstill(**fields)) for report in reports for fields in report.get("standstills", ())]
-    if not seen:
+    """Return the suspensions that agents reported, with the steps they fell into.
+
+    Args:
+        reports: Reports of the agents.
+        steps: Rows of `tables.STEPS`.
+    """
+    standstills = [(report, Standstill(**fields)) for report in reports for fields in report.get("standstills", ())]
+    if not standstills:
         return ()
     by_rank: dict[int, list[Mapping[str, Any]]] = {}
     for row in steps:
         by_rank.setdefault(row["rank"], []).append(row)
-    longest = _longest(steps)
-    late_s = SLOW * statistics.median(step.time_s for step in longest.values()) if longest else math.inf
-    found = []
-    for report, standstill in seen:
-        hit: dict[int, str] = {}
+    longest = _longest_by_step(steps)
+    slow_s = SLOW * statistics.median(step.time_s for step in longest.values()) if longest else math.inf
+    interrupted = []
+    for report, standstill in standstills:
+        kinds: dict[int, str] = {}
         for rank in report["ranks"] if standstill.rank is None else [standstill.rank]:
-            hit |= _steps_within(by_rank.get(rank, []), standstill)
-        # Others may have finished that step before, and wait for the rank in the next one.
-        if hit and (following := longest.get(max(hit) + 1)) and following.time_s > late_s:
-            hit[following.step] = "measured"
-        found.append(
+            kinds |= _steps_within(by_rank.get(rank, []), standstill)
+        # Other ranks may have finished the last of these steps before, and waited for this rank in the next one.
+        if kinds and (following := longest.get(max(kinds) + 1)) and following.time_s > slow_s:
+            kinds[following.step] = "measured"
+        interrupted.append(
             Interruption(
                 host=report["host"],
                 rank=standstill.rank,
                 duration_s=standstill.duration_s,
-                steps=tuple(sorted(hit)),
-                measured_steps=tuple(sorted(step for step, kind in hit.items() if kind == "measured")),
+                steps=tuple(sorted(kinds)),
+                measured_steps=tuple(sorted(step for step, kind in kinds.items() if kind == "measured")),
             )
         )
-    return tuple(found)
+    return tuple(interrupted)
 
 
 def _steps_within(rows: Sequence[Mapping[str, Any]], standstill: Standstill) -> dict[int, str]:
-    """Return the steps of one rank that a standstill fell into, with their kinds.
+    """Return the kind of each step of one rank that a standstill fell into, by step number.
 
-    A rank that stands still between two steps holds up the second one on all others.
+    A standstill between two steps delays the second one on all other ranks.
     """
     begins = [row["t_start_ns"] for row in rows[:1]] + [row["t_end_ns"] for row in rows[:-1]]
     return {
@@ -342,20 +356,25 @@ def _steps_within(rows: Sequence[Mapping[str, Any]], standstill: Standstill) -> 
 
 
 def slow_steps(steps: Iterable[Mapping[str, Any]], interrupted: frozenset[int]) -> SlowSteps | None:
-    """Return measured steps that took far longer than the others though nothing was seen to stand still."""
-    longest = {step: found for step, found in _longest(steps).items() if step not in interrupted}
+    """Return measured steps that took far longer than the others although no suspension was seen.
+
+    Args:
+        steps: Rows of `tables.STEPS`.
+        interrupted: Steps with a known suspension, which are left out.
+    """
+    longest = {number: step for number, step in _longest_by_step(steps).items() if number not in interrupted}
     if not longest:
         return None
-    median_s = statistics.median(found.time_s for found in longest.values())
-    slow = [found for found in longest.values() if found.time_s > SLOW * median_s]
+    median_s = statistics.median(step.time_s for step in longest.values())
+    slow = [step for step in longest.values() if step.time_s > SLOW * median_s]
     if not slow:
         return None
-    slow.sort(key=lambda found: -found.time_s)
+    slow.sort(key=lambda step: -step.time_s)
     return SlowSteps(num=len(slow), num_measured=len(longest), median_s=median_s, longest=tuple(slow[:MOST_NAMED]))
 
 
-def _longest(steps: Iterable[Mapping[str, Any]]) -> dict[int, SlowStep]:
-    """Return each measured step with the rank that took longest."""
+def _longest_by_step(steps: Iterable[Mapping[str, Any]]) -> dict[int, SlowStep]:
+    """Return the longest time of each measured step, with its rank, by step number."""
     longest: dict[int, SlowStep] = {}
     for row in steps:
         step, time_s = row["step"], (row["t_end_ns"] - row["t_start_ns"]) / NS_PER_S

@@ -1,1 +1,1 @@
-"""Published tables of training runs: a row in anyone's words becomes a job, for `predict --published` and fitting."""
+"""Published tables of training runs: turns a row in free wording into a job, for `predict --published` and for fits."""

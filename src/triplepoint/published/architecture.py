@@ -1,6 +1,6 @@
-"""Model of a published row: one of the catalogue changed as the row states, else inferred from its shape and size.
+"""Model of a published row: a model of the catalogue with the row's changes, or one inferred from shape and size.
 
-Names of models as published tables spell them stand in `config/published/models.yaml`.
+`config/published/models.yaml` lists the names of models as published tables spell them.
 """
 
 import math
@@ -23,26 +23,34 @@ from triplepoint.published.words import Cells, UnreadableError, count, read_coun
 _GATED = r"llama|mixtral|mistral|qwen|deepseek|kimi|grok|gpt-?oss|gemma|olmo|dbrx|glm|yi-"
 _UNGATED = r"gpt|nemotron|mpt|opt|bloom|mt-nlg|falcon|pythia|neox|turing"
 _ALIBI = r"mpt|bloom"
-_TRUSTED = 0.15
-"""A parameter count this far off, in log, says nothing about the variant: the row is a proxy with fewer layers."""
+_VARIANT_ERROR = 0.15
+"""Log error of the parameter count from which it does not determine the variant, as the row then has fewer layers than
+the model that it names."""
 _OTHER_MODEL = 0.3
-"""A parameter count this far off, in log, is of another model than the one that is named: a choice."""
+"""Log error of the parameter count from which the row describes another model than the one it names. A choice."""
 _PRIOR = 0.02
-"""What going against the habit of a family costs, in log of the parameter count: half a gate is 15 %, rounding 2 %."""
+"""Cost of a choice that is unusual for the family, in log of the parameter count: a gate is 15 %, rounding 2 %."""
 _DEFAULT_VOCAB = 50304
-"""Of GPT-2's tokenizer, padded to 128: what most published GPT benchmarks take where they do not say."""
+"""Vocabulary of GPT-2's tokenizer, padded to a multiple of 128, which most published GPT benchmarks use."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The numbers of a row that make the model, None where they are blank.
+    """Shape of the model that a row states; None for blank columns.
 
     Attributes:
         name: Name of the model.
+        hidden: Width of the residual stream.
+        layers: Transformer layers.
+        heads: Attention heads.
+        kv_heads: Heads of keys and values.
         ffn: Inner width of a dense feed-forward block.
-        experts: Experts of a layer, 0 for none.
+        vocab: Size of the vocabulary.
+        seq: Tokens per sequence.
+        experts: Experts per layer, 0 for none.
+        topk: Experts per token.
         moe_ffn: Inner width of one expert.
-        num_parameters: Of the whole model; shapes with fewer layers often state that of the full one.
+        num_parameters: Parameters of the whole model. Rows with fewer layers often state those of the full model.
     """
 
     name: str
@@ -60,39 +68,38 @@ class Shape:
 
     @property
     def missing(self) -> list[str]:
-        """Columns without which an unknown model cannot be worked out."""
+        """Blank columns that an unknown model needs."""
         return [column for column in ("hidden", "layers", "heads") if getattr(self, column) is None]
 
 
 def read_shape(cells: Cells) -> Shape:
-    """Return the shape of the model that a row states.
+    """Read the shape of the model that a row states.
 
     Raises:
         UnreadableError: If a cell is no number.
     """
     billions = read_number("params_B", cells.get("params_B", ""))
-    whole = {name: count(cells, name) for name in ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "seq")}
-    # 0 stands for none there.
-    others = {name: read_count(name, cells.get(name, "")) for name in ("experts", "topk", "moe_ffn")}
-    if others["experts"] == 1:
-        others["experts"] = 0
+    positive = {name: count(cells, name) for name in ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "seq")}
+    # In the columns of experts, 0 stands for none.
+    experts = {name: read_count(name, cells.get(name, "")) for name in ("experts", "topk", "moe_ffn")}
+    if experts["experts"] == 1:
+        experts["experts"] = 0
     name = " ".join(cells.get("model", "").split())[:60]
-    return Shape(name, **whole, **others, num_parameters=billions * 1e9 if billions else None)
+    return Shape(name, **positive, **experts, num_parameters=billions * 1e9 if billions else None)
 
 
 def is_of(shape: Shape, known: ModelConfig) -> bool:
-    """Return whether a row's shape may be that of a known model, with fewer layers or a longer sequence perhaps."""
-    widths = (known.hidden_size, known.num_attention_heads)
-    return all(stated in (None, width) for stated, width in zip((shape.hidden, shape.heads), widths, strict=True))
+    """Return whether a row's shape fits a known model, which may have another number of layers or sequence length."""
+    return shape.hidden in (None, known.hidden_size) and shape.heads in (None, known.num_attention_heads)
 
 
 def adapt(shape: Shape, known: ModelConfig) -> ModelConfig:
-    """Return a known model changed as the row states.
+    """Return a known model with the changes that the row states.
 
-    A capacity factor of experts is a choice of a training run, which tables do not state: experts are dropless.
+    The capacity factor of experts is dropped, since tables do not state it for their runs.
 
     Raises:
-        UnreadableError: If the parameter count is neither that of the row's shape nor of the whole model.
+        UnreadableError: If the parameter count fits neither the row's shape nor the known model.
     """
     content = known.model_dump(exclude={"moe"})
     stated = {
@@ -104,7 +111,7 @@ def adapt(shape: Shape, known: ModelConfig) -> ModelConfig:
     content |= {key: value for key, value in stated.items() if value} | _feed_forward(shape, known)
     content["name"] = _name(shape)
     model = _model(content)
-    if shape.num_parameters and min(_misfit(shape, model), _misfit(shape, known)) > _OTHER_MODEL:
+    if shape.num_parameters and min(_size_error(shape, model), _size_error(shape, known)) > _OTHER_MODEL:
         billions = shape.num_parameters / 1e9, model.num_parameters / 1e9
         raise UnreadableError(
             f"params_B is {billions[0]:.3g}, {shown(shape.name)} has {billions[1]:.3g}; write one of them"
@@ -113,7 +120,7 @@ def adapt(shape: Shape, known: ModelConfig) -> ModelConfig:
 
 
 def _feed_forward(shape: Shape, known: ModelConfig) -> dict[str, Any]:
-    """Return the widths and experts; dense layers among those of experts have the column `ffn`."""
+    """Return the feed-forward fields of a model; in a model with experts, column `ffn` belongs to its dense layers."""
     moe = known.moe
     num_experts = shape.experts if shape.experts is not None else (moe.num_experts if moe else 0)
     if not num_experts:
@@ -128,43 +135,45 @@ def _feed_forward(shape: Shape, known: ModelConfig) -> dict[str, Any]:
 
 
 def build_model(shape: Shape) -> ModelConfig:
-    """Return the model: the variant whose parameter count fits best, that of its family where none does.
+    """Return the variant whose parameter count fits best, or the usual variant of the family where none fits.
+
+    Variants differ in a gated feed-forward block and in tied embeddings.
 
     Raises:
-        UnreadableError: If the shape is of no transformer, such as heads that do not divide the width.
+        UnreadableError: If the shape is invalid, such as heads that do not divide the width.
     """
-    low = shape.name.lower()
-    habit = _is_gated_by_habit(shape), _is_tied_by_habit(low)
+    usual = _is_usually_gated(shape), _is_usually_tied(shape)
     variants = {(gated, tied): _variant(shape, gated, tied) for gated, tied in product((True, False), repeat=2)}
-    best = min(variants, key=lambda pair: _misfit(shape, variants[pair]) + _PRIOR * _differences(pair, habit))
-    return variants[best] if _misfit(shape, variants[best]) < _TRUSTED else variants[habit]
+    costs = {
+        pair: _size_error(shape, model) + _PRIOR * ((pair[0] != usual[0]) + (pair[1] != usual[1]))
+        for pair, model in variants.items()
+    }
+    best = variants[min(costs, key=lambda pair: costs[pair])]
+    return best if _size_error(shape, best) < _VARIANT_ERROR else variants[usual]
 
 
-def _misfit(shape: Shape, model: ModelConfig) -> float:
+def _size_error(shape: Shape, model: ModelConfig) -> float:
+    """Return the absolute log error of a model's parameter count; infinite where the row states none."""
     if not shape.num_parameters:
         return math.inf
     return abs(math.log(model.num_parameters / shape.num_parameters))
 
 
-def _differences(one: tuple[bool, ...], other: tuple[bool, ...]) -> int:
-    return sum(a != b for a, b in zip(one, other, strict=True))
-
-
-def _is_gated_by_habit(shape: Shape) -> bool:
+def _is_usually_gated(shape: Shape) -> bool:
     low = shape.name.lower()
     if re.search(_GATED, low):
         return True
     if re.search(_UNGATED, low):
         return False
     has_groups = shape.kv_heads not in (None, shape.heads)
-    return bool(shape.experts) or has_groups or _inner(shape) != 4 * (shape.hidden or 0)
+    return bool(shape.experts) or has_groups or _inner_width(shape) != 4 * (shape.hidden or 0)
 
 
-def _is_tied_by_habit(low: str) -> bool:
-    return re.search(r"gpt-?[23h\d]|mpt|mt-nlg|opt|bloom", low) is not None
+def _is_usually_tied(shape: Shape) -> bool:
+    return re.search(r"gpt-?[23h\d]|mpt|mt-nlg|opt|bloom", shape.name.lower()) is not None
 
 
-def _inner(shape: Shape) -> int:
+def _inner_width(shape: Shape) -> int:
     return (shape.moe_ffn if shape.experts else None) or shape.ffn or 4 * (shape.hidden or 0)
 
 
@@ -177,7 +186,7 @@ def _variant(shape: Shape, is_gated: bool, is_tied: bool) -> ModelConfig:
         "source": "a row of a table of training runs",
         "num_layers": shape.layers,
         "hidden_size": shape.hidden,
-        "ffn_hidden_size": _inner(shape),
+        "ffn_hidden_size": _inner_width(shape),
         "num_attention_heads": shape.heads,
         "num_query_groups": shape.kv_heads or shape.heads,
         "vocab_size": shape.vocab or _DEFAULT_VOCAB,
@@ -195,7 +204,7 @@ def _variant(shape: Shape, is_gated: bool, is_tied: bool) -> ModelConfig:
 
 
 def _head_width(shape: Shape) -> int | None:
-    """Return the width of a head where the family is known to set it apart from `hidden / heads`.
+    """Return the width of a head in families where it differs from `hidden / heads`; None in others.
 
     Source:
         config.json of Qwen/Qwen3-30B-A3B (head_dim 128) and openai/gpt-oss-120b (64) on Hugging Face.
@@ -211,7 +220,7 @@ def _name(shape: Shape) -> str:
 
 
 def _model(content: dict[str, Any]) -> ModelConfig:
-    """Return the model of plain data, contradictions reported by column."""
+    """Return the model with the given fields. Raises `UnreadableError` that names the columns of a contradiction."""
     hidden, heads, groups = (content[key] for key in ("hidden_size", "num_attention_heads", "num_query_groups"))
     if not (content.get("kv_channels") or content.get("latent")) and hidden % heads:
         raise UnreadableError(f"hidden {hidden} is not divisible by heads {heads}")
@@ -225,57 +234,58 @@ def _model(content: dict[str, Any]) -> ModelConfig:
 
 _SIZE = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([bm])(?![a-z0-9])")
 _SAME_SIZE = 0.3
-"""Sizes in names are rounded and may leave embeddings out: those of Gemma 2 2B differ by 0.27, in log."""
+"""Log difference up to which a size in a name fits a model. Sizes in names are rounded and may leave out embeddings;
+that of Gemma 2 2B is 0.27 off."""
 _Names = Annotated[list[str], Field(min_length=1)]
 
 
 class Unsupported(Strict):
-    """A model that tables name and that is not simulated."""
+    """A model that tables name and that the simulator does not support."""
 
     names: _Names
-    """As those of `Names.models`."""
+    """Names of the model, as in `Names.models`."""
     because: str
-    """What it has that is not simulated."""
+    """Unsupported part of its architecture."""
     source: Annotated[str, Field(min_length=8)]
-    """Where the architecture is published."""
+    """Publication of the architecture."""
 
 
 class Names(Strict):
     """Content of `config/published/models.yaml`."""
 
     models: dict[str, _Names]
-    """Names by model of `config/models/`: words that stand in a name in this order, side by side."""
+    """Names of each model of `config/models/`: words that follow each other in this order."""
     unsupported: list[Unsupported]
-    """Models that are not simulated."""
+    """Models that the simulator does not support."""
     variants: _Names
-    """Words that may stand between those of a name: fine-tuning that leaves the architecture as it is."""
+    """Words that may stand between the words of a name, such as fine-tuning that leaves the architecture unchanged."""
     others: _Names
-    """Words that make any name, unless it is listed with them, that of another model."""
+    """Words that turn a name into that of another model, unless the name is listed with them."""
 
 
 def find_model(name: str, config: Path) -> str | Unsupported | None:
-    """Return the model of the catalogue that a name means; None for a name that is unknown or could be of two.
+    """Return the model of the catalogue with a name; None for a name that is unknown or ambiguous.
 
-    Of several entries found in a name that of most words counts. A name that states another size is not of the model.
+    Where several entries match, the one with the most words counts. A name that states another size does not match.
 
     Args:
-        name: As a table has it: `Llama3-8B`, `meta-llama/Llama-3.1-8B-Instruct`.
+        name: Name as a table spells it, such as `Llama3-8B` or `meta-llama/Llama-3.1-8B-Instruct`.
         config: Folder of the configuration.
     """
     low = name.lower().replace("_", "-")
-    hits = []
+    matches = []
     for pattern, num_words, model in _patterns(config):
-        if found := pattern.search(low):
-            rest = f"{low[: found.start()]} {low[found.end() :]}"
-            if not _is_other(rest, model, config):
-                hits.append((num_words, model))
-    most = max((num_words for num_words, _ in hits), default=0)
-    best = [model for num_words, model in hits if num_words == most]
+        if match := pattern.search(low):
+            rest = f"{low[: match.start()]} {low[match.end() :]}"
+            if not _is_other_model(rest, model, config):
+                matches.append((num_words, model))
+    most = max((num_words for num_words, _ in matches), default=0)
+    best = [model for num_words, model in matches if num_words == most]
     return best[0] if best and all(model == best[0] for model in best) else None
 
 
-def _is_other(rest: str, model: str | Unsupported, config: Path) -> bool:
-    """Return whether what stands around the words of a model makes a name that of another one."""
+def _is_other_model(rest: str, model: str | Unsupported, config: Path) -> bool:
+    """Return whether the rest of a name, without the words of a model, belongs to another model."""
     if set(re.findall("[a-z]+", rest)) & set(read_names(config).others):
         return True
     if isinstance(model, Unsupported):
@@ -291,32 +301,33 @@ def _num_parameters(model: str, config: Path) -> float:
 
 @lru_cache(maxsize=4)
 def read_names(config: Path) -> Names:
-    """Return all names of a configuration folder. Raises `UserError` if the file is missing or wrong."""
+    """Read `published/models.yaml` of a configuration folder. Raises `UserError` if it is missing or invalid."""
     return read(Names, config / "published" / "models.yaml")
 
 
 @lru_cache(maxsize=4)
 def _patterns(config: Path) -> tuple[tuple[re.Pattern[str], int, str | Unsupported], ...]:
+    """Return the pattern, the number of words and the model of every name in a configuration folder."""
     names = read_names(config)
     entries: list[tuple[str | Unsupported, list[str]]] = [*names.models.items()]
     entries += [(entry, entry.names) for entry in names.unsupported]
     between = "|".join(map(re.escape, names.variants))
     return tuple(
-        (_pattern(words, between), len(words.split()), model) for model, spelled in entries for words in spelled
+        (_pattern(name, between), len(name.split()), model) for model, spellings in entries for name in spellings
     )
 
 
 def _pattern(name: str, between: str) -> re.Pattern[str]:
-    """Return what finds a name's words in this order, not as part of longer words: `llama 3 8b` in `llama-3-8b-hf`.
+    """Return a pattern of a name's words in this order and not within longer words: `llama 3 8b` in `llama-3-8b-hf`.
 
     Args:
-        name: The words.
-        between: Words that may stand between them, as alternatives of a pattern.
+        name: Words of the name.
+        between: Alternatives of a pattern, for the words that may stand between those of the name.
     """
     words = name.split()
     pattern = re.escape(words[0])
     for before, word in pairwise(words):
-        # Digits run together are another number: 33b is not 3 3b.
-        close = r"[-.\s]+" if before[-1].isdigit() and word[0].isdigit() else r"[-.\s]*"
-        pattern += rf"(?:{close}|[-\s]+(?:(?:{between})[-\s]+)+)v?{re.escape(word)}"
+        # Two numbers need a separator: 33b is not 3 3b.
+        separator = r"[-.\s]+" if before[-1].isdigit() and word[0].isdigit() else r"[-.\s]*"
+        pattern += rf"(?:{separator}|[-\s]+(?:(?:{between})[-\s]+)+)v?{re.escape(word)}"
     return re.compile(rf"(?<![a-z0-9]){pattern}(?![a-z0-9]|\.\d)")

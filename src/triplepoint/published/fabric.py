@@ -1,4 +1,4 @@
-"""Fabrics of published runs: nodes and network as stated, what is usual of the GPU type for the rest."""
+"""Fabrics of published runs: nodes and network as stated, completed with those usual for the GPU type."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -13,16 +13,16 @@ from triplepoint.simulate.fabric import Fabric, Network, gpus_per_leaf, network_
 
 @lru_cache(maxsize=256)
 def usual_fabric(gpu: GpuConfig, num_gpus: int, stated: StatedNetwork, config: Path) -> Fabric:
-    """Return the levels of a cluster.
+    """Return the fabric of a cluster.
 
     Args:
         gpu: GPU type.
         num_gpus: GPUs of the job.
-        stated: What is known of nodes and network; the usual ones of the GPU type stand in for the rest.
+        stated: Stated nodes and network, completed with those usual for the GPU type.
         config: Folder of the configuration.
 
     Raises:
-        UnreadableError: If the GPU type or the job has no such nodes, or Ethernet has no rate.
+        UnreadableError: If the stated nodes do not fit the GPU type or the job, or Ethernet has no rate.
     """
     usual = gpu.usual_network
     _check_machines(gpu, stated)
@@ -32,20 +32,20 @@ def usual_fabric(gpu: GpuConfig, num_gpus: int, stated: StatedNetwork, config: P
     if num_gpus <= domain:
         return Fabric(inside)
     _check_between(num_gpus, domain, stated)
-    share = usual.node_bandwidth.value / usual.gpus_per_node
+    per_gpu = usual.node_bandwidth.value / usual.gpus_per_node
     nics = (usual.nics_per_node or usual.gpus_per_node) * node / usual.gpus_per_node
-    if counted := _adapters(stated, node):
-        nics, share = counted, usual.nic_bandwidth * counted / node
+    if stated_nics := _stated_adapters(stated, node):
+        nics, per_gpu = stated_nics, usual.nic_bandwidth * stated_nics / node
     if stated.nic_bandwidth:
-        share = stated.nic_bandwidth * nics / node
+        per_gpu = stated.nic_bandwidth * nics / node
     if stated.bandwidth:
         _check_owner(gpu, stated)
-        share = stated.bandwidth if stated.is_per_gpu else stated.bandwidth / node
-        nics = counted or share * node / usual.nic_bandwidth
-    # Not rounded: of more bandwidth no adapter has less.
+        per_gpu = stated.bandwidth if stated.is_per_gpu else stated.bandwidth / node
+        nics = stated_nics or per_gpu * node / usual.nic_bandwidth
+    # Rounding could lower the bandwidth of an adapter when that of the node grows.
     per_node = max(1.0, nics)
     network = Network(
-        share * domain,
+        per_gpu * domain,
         per_node * max(1, domain // node),
         stated.link,
         stated.has_reduction,
@@ -56,23 +56,23 @@ def usual_fabric(gpu: GpuConfig, num_gpus: int, stated: StatedNetwork, config: P
 
 
 def usual_words(gpu: GpuConfig) -> str:
-    """Return the adapters of the nodes a GPU type usually comes in, as a cell would state them: 8x400G."""
+    """Return the usual adapters of a node with a GPU type, in the words of a cell: `8x400G`."""
     usual = gpu.usual_network
     return f"{usual.nics_per_node or usual.gpus_per_node}x{usual.nic_bandwidth / GIGABIT:g}G"
 
 
-def _adapters(stated: StatedNetwork, node: int) -> float | None:
-    """Return the adapters of a node where they are counted."""
-    of_gpus = stated.nics_per_gpu * node if stated.nics_per_gpu else None
-    if of_gpus and stated.num_nics and of_gpus != stated.num_nics:
+def _stated_adapters(stated: StatedNetwork, node: int) -> float | None:
+    """Return the stated number of adapters per node of `node` GPUs; None where it is not stated."""
+    from_gpus = stated.nics_per_gpu * node if stated.nics_per_gpu else None
+    if from_gpus and stated.num_nics and from_gpus != stated.num_nics:
         raise UnreadableError(
-            f"interconnect counts {stated.num_nics} adapters of a node and {of_gpus:g} of its {node} GPUs; write one"
+            f"interconnect counts {stated.num_nics} adapters of a node and {from_gpus:g} of its {node} GPUs; write one"
         )
-    return of_gpus or stated.num_nics
+    return from_gpus or stated.num_nics
 
 
 def _with_node_size(stated: StatedNetwork, num_gpus: int) -> StatedNetwork:
-    """Return what is stated with the GPUs of a node, which also follow from the nodes of the job or a machine."""
+    """Add the GPUs per node that follow from a named machine or from the number of nodes."""
     sizes = {machine.gpus_per_node for machine in stated.machines}
     if stated.gpus_per_node is None and stated.num_nodes is None and len(sizes) == 1:
         return replace(stated, gpus_per_node=sizes.pop())
@@ -86,7 +86,7 @@ def _with_node_size(stated: StatedNetwork, num_gpus: int) -> StatedNetwork:
 
 
 def _check_machines(gpu: GpuConfig, stated: StatedNetwork) -> None:
-    """Refuse a machine that has other GPUs."""
+    """Raise `UnreadableError` if a named machine has other GPUs."""
     chips = [chip for machine in stated.machines for chip in machine.chips]
     if chips and gpu.chip not in chips:
         names = " and ".join(chip.upper() for chip in chips)
@@ -94,21 +94,22 @@ def _check_machines(gpu: GpuConfig, stated: StatedNetwork) -> None:
 
 
 _NVLINK_RATES = {300e9, 600e9, 900e9, 1800e9}
-"""Both directions of one GPU, byte/s, of NVLink 2 to 5. Source: NVIDIA, data sheets of V100, A100, H100, B200."""
+"""Rates of one GPU over NVLink 2 to 5, both directions together. Source: NVIDIA, data sheets of V100, A100, H100, B200.
+Unit: byte/s."""
 
 
 def _check_scale_up(gpu: GpuConfig, stated: StatedNetwork) -> None:
-    """Refuse the NVLink rate of another generation; other rates may be measured ones."""
-    own = gpu.scale_up_bandwidth.value
+    """Raise `UnreadableError` on the NVLink rate of another generation; any other rate may be a measured one."""
+    one_way = gpu.scale_up_bandwidth.value
     rate = stated.scale_up_bandwidth
-    if rate in _NVLINK_RATES and not any(abs(rate / size - 1) < 0.05 for size in (own, 2 * own)):
+    if rate in _NVLINK_RATES and not any(abs(rate / known - 1) < 0.05 for known in (one_way, 2 * one_way)):
         raise UnreadableError(
-            f"interconnect states NVLink of {rate / 1e9:g} GB/s, {gpu.name} has {2 * own / 1e9:g} GB/s; write one"
+            f"interconnect states NVLink of {rate / 1e9:g} GB/s, {gpu.name} has {2 * one_way / 1e9:g} GB/s; write one"
         )
 
 
 def _check_between(num_gpus: int, domain: int, stated: StatedNetwork) -> None:
-    """Refuse a job of several nodes that is said to be inside one, and Ethernet of no rate."""
+    """Raise `UnreadableError` on a job of several nodes stated to be inside one, and on Ethernet without a rate."""
     if stated.is_one_node and not (stated.bandwidth or stated.nic_bandwidth):
         raise UnreadableError(
             f"interconnect says that all is in one node, n_gpus is {num_gpus} in nodes of {domain}; write what is "
@@ -119,18 +120,19 @@ def _check_between(num_gpus: int, domain: int, stated: StatedNetwork) -> None:
 
 
 _MOST_OF_NODE_GBPS = 100
-"""Ethernet of a rate up to this is a host's, where nothing is said of it: a choice."""
+"""Largest rate of Ethernet that counts as that of the whole node unless stated otherwise. A choice."""
 
 
 def _check_owner(gpu: GpuConfig, stated: StatedNetwork) -> None:
-    """Refuse a rate that nothing is said of and that may be an adapter's as well as a node's.
+    """Raise `UnreadableError` on a rate that may be that of an adapter or of a node.
 
-    Rates that adapters have are refused on nodes with several; slow Ethernet is a host's, EFA an instance's.
+    The usual rates of adapters are ambiguous on nodes with several adapters. Slow Ethernet counts as that of a node,
+    EFA as that of an instance.
     """
     nics = gpu.usual_network.nics_per_node or gpu.usual_network.gpus_per_node
     rate_gbps = round((stated.bandwidth or 0.0) / GIGABIT)
-    is_hosts = stated.is_of_instance or (stated.link == "ethernet" and rate_gbps <= _MOST_OF_NODE_GBPS)
-    if stated.is_of_unknown and rate_gbps in _ADAPTER_GBPS and nics > 1 and not is_hosts:
+    is_of_node = stated.is_of_instance or (stated.link == "ethernet" and rate_gbps <= _MOST_OF_NODE_GBPS)
+    if stated.is_of_unknown and rate_gbps in _ADAPTER_GBPS and nics > 1 and not is_of_node:
         rate = f"{rate_gbps:g}"
         raise UnreadableError(
             f"interconnect states {rate} Gb/s, of an adapter ({nics}x{rate}G) or a node ({rate} Gb/s per node); write "
@@ -139,7 +141,7 @@ def _check_owner(gpu: GpuConfig, stated: StatedNetwork) -> None:
 
 
 def _node_and_domain(gpu: GpuConfig, stated: StatedNetwork) -> tuple[int, int]:
-    """Return the GPUs of a node, and those that scale-up links join."""
+    """Return the GPUs per node and the GPUs per scale-up domain."""
     usual = gpu.usual_network
     domain, is_card = stated.domain_size, gpu.form_factor in ("pcie", "nvl")
     if domain and domain > usual.largest_domain:
@@ -162,13 +164,13 @@ def _node_and_domain(gpu: GpuConfig, stated: StatedNetwork) -> tuple[int, int]:
 
 
 _ADAPTER_GBPS = {25, 40, 50, 56, 100, 200, 400, 800}
-"""Rates of one adapter. Source: InfiniBand Trade Association, roadmap; Ethernet Alliance, roadmap."""
+"""Rates of one adapter. Source: InfiniBand Trade Association, roadmap; Ethernet Alliance, roadmap. Unit: Gb/s."""
 _MOST_CARDS = 16
-"""GPUs of a node of cards, at most: a choice."""
+"""Most GPUs of a node with PCIe cards. A choice."""
 
 
 def _is_node(gpu: GpuConfig, node: int, domain: int | None) -> bool:
-    """Return whether a GPU type stands in nodes of a size: the usual one or an even part of it, or an NVLink domain."""
+    """Return whether a GPU type comes in nodes of `node` GPUs: the usual size, a divisor of it, or an NVLink domain."""
     usual = gpu.usual_network.gpus_per_node
     if gpu.form_factor in ("pcie", "nvl"):
         return node <= _MOST_CARDS and (node == 1 or node % 2 == 0)

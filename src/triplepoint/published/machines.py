@@ -1,4 +1,4 @@
-"""Machines that published tables name instead of a network: cloud instances and supercomputers."""
+"""Cloud instances and supercomputers that published tables name instead of a network."""
 
 import re
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Machine:
-    """A kind of node, known by name.
+    """A kind of node with a known name.
 
     Attributes:
-        pattern: The name, in small letters.
-        chips: Chips of its GPUs, as `config/gpus/` names them.
-        gpus_per_node: Devices of a node.
-        network: Adapters for GPUs of one node, in the words of a cell.
+        pattern: Pattern of the name, in lower case.
+        chips: Chips of its GPUs, as named in `config/gpus/`.
+        gpus_per_node: GPUs per node.
+        network: Network adapters of a node, in the words of a cell.
     """
 
     pattern: str
@@ -60,34 +60,36 @@ _SITES = (
     Machine(r"eos", ("h100",), 8, "8x400 Gb/s InfiniBand"),
 )
 MACHINES = _CLOUD + _SITES
-"""Rates are of one direction. Source: documents of the operators, as named above each."""
+"""All known machines, with rates in one direction. Source: documents of the operators, named above the entries."""
 
 _CLOUD_NAME = re.compile(
     r"(?<![\w.-])(?:(?:standard_)?n[cd]\d+[a-z0-9]*_\w+|[ag]\d+x?-\w+gpu-\d+g|bm\.gpu[\w.-]*|"
     r"[pg]\d+[a-z]*(?:-\w+)?\.\d*x?large)(?![\w.])",
     re.IGNORECASE,
 )
-"""Names of cloud instances, known or not; numbers in them are no rates."""
+"""Names of cloud instances, known and unknown. Numbers in them are not rates."""
 
 
 def find_machines(low: str) -> tuple[Machine, ...]:
-    """Return the machines that a text in small letters names."""
-    return tuple(found for found in MACHINES if _alone(found.pattern).search(low))
+    """Return the machines that a text in lower case names."""
+    return tuple(machine for machine in MACHINES if _whole_words(machine.pattern).search(low))
 
 
 def without_machines(text: str, machines: tuple[Machine, ...]) -> str:
-    """Return a text without names of machines, so that no number in them is taken for a rate."""
-    for machine in machines:
-        text = _alone(machine.pattern).sub(" ", text)
-    return _CLOUD_NAME.sub(" ", text)
+    """Remove names of machines and cloud instances from a text, so that no number in them is read as a rate."""
+    return _CLOUD_NAME.sub(" ", _without_known(text, machines))
 
 
 def other_instances(low: str, machines: tuple[Machine, ...]) -> tuple[str, ...]:
-    """Return names in a text that are of cloud instances, and of no machine that is known."""
+    """Return the cloud instances in a text that are not known machines."""
+    return tuple(_CLOUD_NAME.findall(_without_known(low, machines)))
+
+
+def _without_known(text: str, machines: tuple[Machine, ...]) -> str:
     for machine in machines:
-        low = _alone(machine.pattern).sub(" ", low)
-    return tuple(_CLOUD_NAME.findall(low))
+        text = _whole_words(machine.pattern).sub(" ", text)
+    return text
 
 
-def _alone(pattern: str) -> "re.Pattern[str]":
+def _whole_words(pattern: str) -> "re.Pattern[str]":
     return re.compile(rf"(?<![\w.-])(?:{pattern})(?![\w.]|-(?!class|like))", re.IGNORECASE)

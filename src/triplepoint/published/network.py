@@ -1,4 +1,4 @@
-"""Nodes and network of published tables, as cells state them."""
+"""Nodes and network of published runs, read from the words of cells."""
 
 import re
 from dataclasses import dataclass, replace
@@ -15,29 +15,28 @@ GIGABIT = 1e9 / 8
 
 @dataclass(frozen=True)
 class StatedNetwork:
-    """Nodes and network as cells state them.
+    """Nodes and network as cells state them; None where not stated.
 
     Attributes:
-        bandwidth: One direction, of all adapters of a node or of those of one GPU; None where nothing is stated.
-            Unit: byte/s.
-        is_per_gpu: Whether the bandwidth is one GPU's.
-        num_nics: Adapters of a node; None where they are not counted.
-        nic_bandwidth: One direction, of one adapter of the usual number; None where nothing is stated. Unit: byte/s.
-        is_of_unknown: Whether nothing says of what the bandwidth is; it is taken as a node's.
-        gpus_per_node: GPUs of a node; None where nothing is stated.
-        domain_size: GPUs joined by NVLink where it reaches past a node, or not as far; None where nothing is stated.
-        has_reduction: Whether switches reduce (SHARP).
-        link: Kind of link.
-        is_rail_optimised: Whether adapters of one number share a leaf switch; None where nothing is stated.
+        bandwidth: Bandwidth in one direction of all adapters of a node, or of one GPU. Unit: byte/s.
+        is_per_gpu: Whether the bandwidth is that of one GPU.
+        num_nics: Adapters per node.
+        nic_bandwidth: Bandwidth of one adapter in one direction, where adapters are not counted. Unit: byte/s.
+        is_of_unknown: Whether the text does not state the owner of the bandwidth, which is then taken as the node.
+        gpus_per_node: GPUs per node.
+        domain_size: GPUs per NVLink domain, which may be larger or smaller than a node.
+        has_reduction: Whether the switches reduce (SHARP).
+        link: Kind of link between nodes.
+        is_rail_optimised: Whether adapters with the same number share a leaf switch.
         oversubscription: Bandwidth into a leaf switch over that out of it.
-        unread: Words that say nothing here.
-        nics_per_gpu: Adapters of one GPU; None where they are not counted so.
-        num_nodes: Nodes of the job; None where they are not counted.
-        is_one_node: Whether the text says that all is inside one node.
-        scale_up_bandwidth: Of NVLink, as stated, of one direction or both. Unit: byte/s.
-        machines: Machines named.
-        is_silent: Whether the text says something, and no rate.
-        is_of_instance: Whether a rate of EFA is stated, which its provider gives of a whole instance.
+        unread: Words of unknown meaning.
+        nics_per_gpu: Adapters per GPU.
+        num_nodes: Nodes of the job.
+        is_one_node: Whether the text states that the whole job is inside one node.
+        scale_up_bandwidth: Bandwidth of NVLink as stated, in one direction or both. Unit: byte/s.
+        machines: Machines that the text names.
+        is_silent: Whether the text describes a network without a rate.
+        is_of_instance: Whether the rate is of EFA, which its provider states for a whole instance.
     """
 
     bandwidth: float | None = None
@@ -62,7 +61,7 @@ class StatedNetwork:
 
 
 _GENERATIONS = {"qdr": 40, "fdr": 56, "edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
-"""Gb/s of one InfiniBand port of four lanes, by generation. Source: InfiniBand Trade Association, roadmap."""
+"""Rate of an InfiniBand port of four lanes by generation. Source: InfiniBand Trade Association, roadmap. Unit: Gb/s."""
 
 _PORTS = re.compile(
     r"(?<![\d.])(\d+)\s*x\s*(?:(?!gpu|node)[a-z]+-?\d?\s+){0,3}?([qfehnx]dr)?\s*-?(\d+)?\s*"
@@ -70,7 +69,7 @@ _PORTS = re.compile(
     re.IGNORECASE,
 )
 _BYTES = re.compile(r"\s*B(?:ps|/s)")
-"""In the unit of a rate: bytes, a capital B; bits are a small one, or none."""
+"""Unit of a rate in bytes, with a capital B. Bits have a small b or none."""
 _RATE = re.compile(r"([\d.,]*\d)\s*([gt])(be|b|bits?)?(ps|/s(?:ec)?)?(?![a-z0-9])", re.IGNORECASE)
 _INSIDE = r"(?:nvlink|nvswitch|xgmi|infinity fabric)"
 _NOT_NETWORK = re.compile(
@@ -84,7 +83,7 @@ _NODES = re.compile(r"(?<![\d.x])(\d{1,6})\s*x?\s*nodes\b")
 _OWNER = re.compile(
     r"[^,;+()]{0,30}?(?:per|/|\ba)\s*(gpu|nic|adapter|port|hca|link|rail|node|server|host|machine|instance)"
 )
-"""Of what a rate is, in the words after it."""
+"""Words after a rate that state its owner."""
 _TOTAL = re.compile(r"[^,;+()\d]{0,20}\b(?:total|aggregate)", re.IGNORECASE)
 _GENERATION = re.compile(r"\b([qfehnx]dr)[- ]?(\d{2,3})?(?!\d)")
 _DOMAIN = re.compile(r"nvl-?(\d{1,3})(?!\d)(?!\s*gi?b)")
@@ -95,7 +94,7 @@ _NODE = (
     re.compile(r"(?<!\d)(\d{1,3})[- ]gpus?\s+nodes?"),
     re.compile(rf"nodes\s*(?:x|of|with|each with)\s*(\d{{1,3}})\s*x?\s*(?:{_NAME}\s+)?gpus?"),
 )
-"""GPUs of a node: 8 GPUs per node, 4x H200/node, 8-GPU nodes."""
+"""GPUs per node, as in `8 GPUs per node`, `4x H200/node` and `8-GPU nodes`."""
 _RATIO = re.compile(r"\d{1,3}(?:\.\d{1,3})?\s*:\s*\d{1,3}(?:\.\d{1,3})?")
 _CHIPS = re.compile(r"(?<![a-z0-9.])(?:\d+\s*x\s*)?(?:g?[abhv]\d{2,3}|mi\d{3}x?|l\d{1,2}s?|rtx\s?\d+)(?![a-z0-9])")
 _MEMORY = re.compile(r"(?<![\d.])\d{1,4}\s*-?gi?b(?![a-z/0-9])|hbm\d?e?")
@@ -106,27 +105,26 @@ _LEAST_RATIO, _MOST_RATIO = 1.0, 64.0
 
 
 def read_network(text: str, gpu: str = "") -> StatedNetwork:
-    """Return the nodes and the network that cells state; other words are kept, misspelt ones refused.
+    """Read the nodes and the network that cells state.
 
     Args:
-        text: What is said of the interconnect.
-        gpu: What is said of the GPU, where node and domain may stand too: `GB200 NVL72`.
+        text: Text on the interconnect.
+        gpu: Text on the GPU, which may state node and domain too, as in `GB200 NVL72`.
 
     Raises:
-        UnreadableError: If it contradicts itself, or cannot be read.
+        UnreadableError: If the text contradicts itself, or has misspelt words or no known one.
     """
     machines = () if is_blank(text) else find_machines(text.lower())
     others = other_instances(text.lower(), machines)
     text = "" if is_blank(text) else normalised(without_machines(text, machines))
-    low, found = text.lower(), _with_adapters(text, machines)
+    low, network = text.lower(), _with_adapters(text, machines)
     both = f"{low} ; {gpu.lower()}"
-    said = DENIED.sub(" ", low)
     return replace(
-        found,
+        network,
         gpus_per_node=_only("GPUs of a node", {int(size) for pattern in _NODE for size in pattern.findall(both)}),
         domain_size=_only("an NVLink domain", {int(size) for size in _DOMAIN.findall(both)}),
         has_reduction="sharp" in low and not re.search(r"(no|non|not|without)[ -]*sharp", low),
-        link=_link(said, machines),
+        link=_link(DENIED.sub(" ", low), machines),
         is_rail_optimised=None if "rail" not in low else not re.search(r"(not|non|no|without)[ -]*rail", low),
         oversubscription=_oversubscription(low),
         unread=(*others, *_unread(text, bool(machines or others))),
@@ -136,58 +134,61 @@ def read_network(text: str, gpu: str = "") -> StatedNetwork:
         machines=machines,
         is_of_instance=re.search(r"\befa", low) is not None,
         is_silent=bool(text.strip() or machines or others)
-        and not (found.bandwidth or found.nic_bandwidth)
+        and not (network.bandwidth or network.nic_bandwidth)
         and "dgx" not in low,
     )
 
 
 def _with_adapters(text: str, machines: tuple[Machine, ...]) -> StatedNetwork:
-    """Return the rate, and the adapters that are counted apart from it; of a machine where the text states none."""
+    """Return the rate and the number of adapters, from the named machine where the text states neither."""
     plain = _NOT_NETWORK.sub(" ", text)
-    found = _network_bandwidth(plain)
-    of_node, of_gpu = count_adapters(plain)
-    if not (found.bandwidth or found.nic_bandwidth or of_node or of_gpu):
+    network = _network_bandwidth(plain)
+    per_node, per_gpu = count_adapters(plain)
+    if not (network.bandwidth or network.nic_bandwidth or per_node or per_gpu):
         rate = card_rate(plain)
         if rate or not machines:
-            return replace(found, nic_bandwidth=rate * GIGABIT if rate else None)
+            return replace(network, nic_bandwidth=rate * GIGABIT if rate else None)
         networks = {machine.network for machine in machines}
         if len(networks) > 1:
             raise UnreadableError(f"interconnect names machines with {' and '.join(sorted(networks))}; write one")
         return _network_bandwidth(networks.pop())
-    if not (of_node or of_gpu):
-        return found
-    if found.num_nics:
-        if of_node not in (None, found.num_nics):
-            raise UnreadableError(f"interconnect counts {found.num_nics} and {of_node} adapters of a node; write one")
-        return found
+    if not (per_node or per_gpu):
+        return network
+    if network.num_nics:
+        if per_node not in (None, network.num_nics):
+            raise UnreadableError(
+                f"interconnect counts {network.num_nics} and {per_node} adapters of a node; write one"
+            )
+        return network
     rate = card_rate(plain)
-    if found.is_of_unknown or found.is_per_gpu and of_gpu:
-        share = found.bandwidth if found.is_of_unknown or not found.bandwidth else found.bandwidth / (of_gpu or 1)
-        found = StatedNetwork(nic_bandwidth=share)
-    elif rate and not (found.bandwidth or found.nic_bandwidth):
-        found = StatedNetwork(nic_bandwidth=rate * GIGABIT)
-    return replace(found, num_nics=of_node, nics_per_gpu=of_gpu)
+    if network.is_of_unknown:
+        network = StatedNetwork(nic_bandwidth=network.bandwidth)
+    elif network.is_per_gpu and per_gpu:
+        network = StatedNetwork(nic_bandwidth=network.bandwidth / per_gpu if network.bandwidth else network.bandwidth)
+    elif rate and not (network.bandwidth or network.nic_bandwidth):
+        network = StatedNetwork(nic_bandwidth=rate * GIGABIT)
+    return replace(network, num_nics=per_node, nics_per_gpu=per_gpu)
 
 
 def _scale_up(text: str) -> float | None:
-    """Return the rate of NVLink that is stated, None where there is none. Unit: byte/s."""
-    stated = [
-        rate for part in _NOT_NETWORK.findall(text) if "nv" in part.lower() for rate in _NVLINK_RATE.findall(part)
-    ]
-    return max((float(value) * (1e12 if unit in "tT" else 1e9) for value, unit in stated), default=None)
+    """Return the stated rate of NVLink; None where not stated. Unit: byte/s."""
+    rates = [rate for part in _NOT_NETWORK.findall(text) if "nv" in part.lower() for rate in _NVLINK_RATE.findall(part)]
+    return max((float(value) * (1e12 if unit in "tT" else 1e9) for value, unit in rates), default=None)
 
 
 def _unread(text: str, has_machine: bool) -> tuple[str, ...]:
-    """Return the words that say nothing here; refuse what should and cannot be read."""
+    """Return the unknown words of a text; raise `UnreadableError` on misspelt words and incomplete rates."""
     reading = Reading(text, has_meaning=has_machine)
     for pattern in (_NOT_NETWORK, CONNECTX, *_NODE, _DOMAIN, _PORTS, _RATE, _GENERATION, _CHIPS):
         reading.take(pattern)
-    for pattern in (_MEMORY, _RATIO, _COUNTS):
-        reading.take(pattern, means=pattern is _COUNTS)
+    for pattern in (_MEMORY, _RATIO):
+        reading.take(pattern, has_meaning=False)
+    reading.take(_COUNTS)
     return reading.check()
 
 
 def _only(what: str, stated: set[int]) -> int | None:
+    """Return the only stated number above 0; None without one. Raises `UnreadableError` if there are several."""
     stated.discard(0)
     if len(stated) > 1:
         raise UnreadableError(f"interconnect states {what} as {' and '.join(map(str, sorted(stated)))}; write one")
@@ -195,13 +196,13 @@ def _only(what: str, stated: set[int]) -> int | None:
 
 
 def _link(low: str, machines: tuple[Machine, ...]) -> str:
-    """Return the kind of link between nodes, of a machine where nothing else is named; RoCE is Ethernet too."""
-    names = {
+    """Return the kind of link between nodes, from the named machine where the text names none; RoCE is no Ethernet."""
+    is_named = {
         "infiniband": re.search(r"infiniband|\bib\b|\b[qfehnx]dr\d*\b", low),
         "roce": "roce" in low,
         "ethernet": "roce" not in low and re.search(r"ethernet|\btcp\b|\d\s*gbe\b", low),
     }
-    stated = [name for name, found in names.items() if found]
+    stated = [name for name, match in is_named.items() if match]
     if len(stated) > 1:
         raise UnreadableError(f"interconnect {shown(low)} names {' and '.join(stated)}; write the one between nodes")
     if not stated and machines:
@@ -210,39 +211,40 @@ def _link(low: str, machines: tuple[Machine, ...]) -> str:
 
 
 def _oversubscription(low: str) -> float:
+    """Return the stated oversubscription, 1 where not stated."""
     if not re.search(r"over-?\s?sub|blocking|taper", low):
         return 1.0
     ratio = re.search(r"(\d{1,3}(?:\.\d{1,3})?)\s*:\s*(\d{1,3}(?:\.\d{1,3})?)", low)
     single = re.search(r"over-?\s?sub\D{0,40}(\d{1,3}(?:\.\d{1,3})?)", low)
     if ratio and float(ratio[1]) and float(ratio[2]):
         numbers = float(ratio[1]), float(ratio[2])
-        found = max(numbers) / min(numbers)
+        value = max(numbers) / min(numbers)
     else:
-        found = float(single[1]) if single else 1.0
-    if not _LEAST_RATIO <= found <= _MOST_RATIO:
-        raise UnreadableError(f"interconnect states an oversubscription of {found:g}, expected 1 to {_MOST_RATIO:g}")
-    return found
+        value = float(single[1]) if single else 1.0
+    if not _LEAST_RATIO <= value <= _MOST_RATIO:
+        raise UnreadableError(f"interconnect states an oversubscription of {value:g}, expected 1 to {_MOST_RATIO:g}")
+    return value
 
 
 def _network_bandwidth(text: str) -> StatedNetwork:
-    """Return the bandwidth that is stated, of what it is, and the adapters it is of, where they are counted."""
+    """Return the stated bandwidth with its owner, and the number of adapters where it is stated with the rate."""
     ports = {
-        (num_nics, rate, _owner(text, stated.end()) == "gpu")
-        for stated in _PORTS.finditer(text)
-        if (num_nics := int(stated[1])) is not None and (rate := _port_rate(text, stated))
+        (int(match[1]), rate, _owner(text, match.end()) == "gpu")
+        for match in _PORTS.finditer(text)
+        if (rate := _port_rate(text, match))
     }
     if len(ports) > 1 and not re.search("storage|management|front-?end", text, re.IGNORECASE):
-        named = " and ".join(f"{count}x{rate:g}G" for count, rate, _ in sorted(ports))
-        raise UnreadableError(f"interconnect states {named}; write the adapters of a node once")
+        listed = " and ".join(f"{count}x{rate:g}G" for count, rate, _ in sorted(ports))
+        raise UnreadableError(f"interconnect states {listed}; write the adapters of a node once")
     if ports:
-        num_nics, rate, is_per_gpu = max(ports, key=lambda one: one[0] * one[1])
+        num_nics, rate, is_per_gpu = max(ports, key=lambda port: port[0] * port[1])
         _check_total(text, num_nics * rate * GIGABIT)
         return StatedNetwork(num_nics * rate * GIGABIT, is_per_gpu, None if is_per_gpu else num_nics)
-    return _plain_rate(text)
+    return _uncounted_rate(text)
 
 
 def _port_rate(text: str, ports: "re.Match[str]") -> float:
-    """Return the rate of each of some adapters, in Gb/s; 0 where they are something else: 8x H100, 8x 80GB."""
+    """Return the rate of one of the counted adapters; 0 for a count of other things, as in 8x H100. Unit: Gb/s."""
     number = int(ports[3]) if ports[3] and len(ports[3]) < 5 else 0
     rate = float(number or _GENERATIONS.get((ports[2] or "").lower(), 0))
     if ports[4][1:] == "B" or (re.match(r"\s*i?B(?!ps|/s)", text[ports.end() :]) and ports[4].lower() == "g"):
@@ -257,19 +259,19 @@ def _port_rate(text: str, ports: "re.Match[str]") -> float:
     return 0.0
 
 
-def _plain_rate(text: str) -> StatedNetwork:
-    """Return a bandwidth that stands without a number of adapters."""
+def _uncounted_rate(text: str) -> StatedNetwork:
+    """Return the stated bandwidth of a text that does not count adapters with it."""
     stated: dict[str, set[float]] = {}
-    for rated in _RATE.finditer(text):
-        if (rate := _rate(rated)) is None:
+    for match in _RATE.finditer(text):
+        if (rate := _rate(match)) is None:
             continue
         if not rate:
-            raise UnreadableError(f"interconnect has {shown(rated[0])}, expected a rate above 0")
-        stated.setdefault(_owner(text, rated.end()), set()).add(rate)
+            raise UnreadableError(f"interconnect has {shown(match[0])}, expected a rate above 0")
+        stated.setdefault(_owner(text, match.end()), set()).add(rate)
     for owner, rates in stated.items():
         if len(rates) > 1:
-            named = " and ".join(f"{rate / GIGABIT:g}" for rate in sorted(rates))
-            raise UnreadableError(f"interconnect states {named} Gb/s{' of a ' + owner if owner else ''}; write one")
+            listed = " and ".join(f"{rate / GIGABIT:g}" for rate in sorted(rates))
+            raise UnreadableError(f"interconnect states {listed} Gb/s{' of a ' + owner if owner else ''}; write one")
     for owner in ("node", "gpu", "adapter", ""):
         if owner in stated:
             (rate,) = stated[owner]
@@ -282,7 +284,7 @@ def _plain_rate(text: str) -> StatedNetwork:
 
 
 def _owner(text: str, end: int) -> str:
-    """Return of what a rate is that ends there: gpu, node, adapter, or nothing where no word tells."""
+    """Return the owner of the rate that ends at `end`: `gpu`, `node`, `adapter`, or empty where not stated."""
     if _TOTAL.match(text, end):
         return "node"
     owner = _OWNER.match(text.lower(), end)
@@ -300,21 +302,30 @@ def _owner(text: str, end: int) -> str:
 
 
 def _check_total(text: str, bandwidth: float) -> None:
-    """Refuse a total that is not what the adapters make; the rate of one adapter may be written with its node too."""
-    for rated in _RATE.finditer(text):
-        before = text[: rated.start()].rstrip().lower()
-        total = _rate(rated)
-        if not total or before.endswith("x") or _owner(text, rated.end()) != "node":
+    """Raise `UnreadableError` if the text states a rate of the node other than the sum of its adapters.
+
+    Args:
+        text: Text on the interconnect.
+        bandwidth: Sum over the counted adapters. Unit: byte/s.
+    """
+    for match in _RATE.finditer(text):
+        before = text[: match.start()].rstrip().lower()
+        total = _rate(match)
+        # In `8x400G per node`, the rate is that of one adapter.
+        if not total or before.endswith("x") or _owner(text, match.end()) != "node":
             continue
         if not 0.9 < total / bandwidth < 1.1:
             stated = f"adapters of {bandwidth / GIGABIT:g} Gb/s together and {total / GIGABIT:g} Gb/s a node"
             raise UnreadableError(f"interconnect states {stated}; write one")
 
 
-def _rate(rated: "re.Match[str]") -> float | None:
-    """Return a rate in byte/s, None of a size. A capital B is a byte, GB/s; all else about networks is in bits."""
-    digits, unit = rated[1].replace(",", ""), rated[3] or ""
-    if unit == "B" and not rated[4]:
+def _rate(match: "re.Match[str]") -> float | None:
+    """Return the rate of a match of `_RATE`; None for a size such as 80GB. Unit: byte/s.
+
+    A capital B means bytes. All other rates of networks are in bits.
+    """
+    digits, unit = match[1].replace(",", ""), match[3] or ""
+    if unit == "B" and not match[4]:
         return None
     value = float(digits) if digits.count(".") <= 1 else 0.0
-    return value * (1e9 if unit == "B" else GIGABIT) * (1000 if rated[2] in "tT" else 1)
+    return value * (1e9 if unit == "B" else GIGABIT) * (1000 if match[2] in "tT" else 1)

@@ -1,4 +1,4 @@
-"""Words of interconnects in published tables: which have a meaning, which are passed over, and which are refused."""
+"""Words about interconnects in published tables: those with a meaning, those without, and misspelt ones."""
 
 import difflib
 import re
@@ -13,18 +13,18 @@ _MEANING = """
     non-blocking nonblocking blocking
     dragonfly fat-tree superpod gpudirect connectx bluefield spectrum-x mellanox
 """
-"""Words that say something of nodes or network, of which a misspelt one is told the nearest."""
+"""Words about nodes or network whose misspellings are recognised."""
 _ALSO_MEANING = """
     ib tcp udp opa rail rails railed leaf spine clos torus taper tapered dgx hgx sxm oam mgx quantum spectrum thor
     thor2 pollara nvl gdr single eos eos-class eos-like selene
 """
-"""Eos and Selene have the usual network of H100 and A100."""
+"""Further words about nodes or network. Eos and Selene have the usual networks of H100 and A100."""
 _MACHINES = """
     frontier lumi lumi-g summit perlmutter polaris leonardo jupiter juwels alps isambard isambard-ai miyabi abci
     tuolumne jean-zay juwels-booster marenostrum aws azure gcp oci coreweave lambda crusoe nebius
 """
-"""Names that say something of nodes and network, which is not known here."""
-_PASSED = """
+"""Machines and providers whose network is not known here."""
+_WITHOUT_MEANING = """
     a all an and as at by each for from in into is its no not non of on only or per plus s so the to up via with
     without x one two four eight sixteen single dual quad inter intra internode intranode inter-node intra-node
     node nodes gpu gpus nic nics hca hcas port ports adapter adapters card cards rate line link links interconnect
@@ -37,34 +37,35 @@ _PASSED = """
     datacenter v1 v2 v3 v4 v5 over optical copper superchip grace hopper blackwell ampere volta instinct sub peak
     measured half quarter
 """
-"""Words that say nothing that counts here."""
-_KNOWN = frozenset(f"{_MEANING} {_ALSO_MEANING} {_PASSED}".split())
-_MEANS = frozenset(f"{_MEANING} {_ALSO_MEANING} {_MACHINES}".split())
-_PATTERNS = re.compile(
+"""Words that do not describe nodes or network."""
+_KNOWN = frozenset(f"{_MEANING} {_ALSO_MEANING} {_WITHOUT_MEANING}".split())
+_WITH_MEANING = frozenset(f"{_MEANING} {_ALSO_MEANING} {_MACHINES}".split())
+_KNOWN_PATTERN = re.compile(
     r"gen\d|v\d|\d{4}-\d\d|(?:connectx|cx)-?\d[a-z]*|nvlink-?v?\d?(?:\.0)?|nvswitch-?\d?|roce-?v?\d?|nvl-?\d+|"
     r"xgmi-?\d?|pci-?e?-?\d?|quantum-?\w?\d*|"
     r"[qfehnx]dr\d*|efa-?v?\d?|rocev\d|bf-?3|bluefield-?\d|slingshot-?\d*|sxm\d?|p\d[a-z]*\.\d*xlarge|nd[a-z0-9]*|a3-\w+gpu[\w-]*|"
     r"a2-\w+gpu[\w-]*|oversub\w*|rail\w*|nvlink-c2c|tomahawk-?\d|\d+(?:-|x)?gpus?"
 )
-"""Words with numbers or endings that have a meaning or are passed over."""
-_MEANS_PATTERN = re.compile(
+"""Known words with numbers or endings, with or without a meaning."""
+_WITH_MEANING_PATTERN = re.compile(
     r"connectx|cx|nvlink|nvswitch|roce|nvl|xgmi|pci|[qfehnx]dr|efa|bluefield|slingshot|sxm|p\d|nd|a[23]-|oversub|rail"
 )
 DENIED = re.compile(r"(?:no|not|non|without)[ -]+(infiniband|ib|rdma|roce|efa|ethernet|network|nics?|interconnect)\b")
-"""A network that is said not to be there."""
-_NUMBER_OF_RATE = {10, 25, 40, 50, 56, 100, 200, 400, 800, 1600, 3200}
-"""Gb/s that adapters and nodes have: such a number alone lacks its unit."""
-_LEAST_ALIKE = 0.75
+"""A network that the text states to be absent."""
+_USUAL_RATES = {10, 25, 40, 50, 56, 100, 200, 400, 800, 1600, 3200}
+"""Rates of adapters and nodes, as numbers that lack their unit when they stand alone. Unit: Gb/s."""
+_LEAST_SIMILARITY = 0.75
+"""Least similarity of a misspelt word to the correct one."""
 
 
 @dataclass
 class Reading:
-    """A text of which pieces are read one after the other.
+    """A text about an interconnect whose parts are read one after the other.
 
     Attributes:
-        text: What is said of the interconnect.
-        rest: What no piece has read so far.
-        has_meaning: Whether a piece was read.
+        text: The text.
+        rest: Part of the text that is not read yet, in lower case.
+        has_meaning: Whether any part with a meaning was read.
     """
 
     text: str
@@ -74,24 +75,29 @@ class Reading:
     def __post_init__(self) -> None:
         self.rest = self.text.lower()
 
-    def take(self, pattern: "re.Pattern[str]", means: bool = True) -> None:
-        """Take out what a pattern reads."""
+    def take(self, pattern: "re.Pattern[str]", has_meaning: bool = True) -> None:
+        """Remove the matches of a pattern from the unread part.
+
+        Args:
+            pattern: Pattern of the parts to remove.
+            has_meaning: Whether these parts describe nodes or network.
+        """
         self.rest, count = pattern.subn(" ", self.rest)
-        self.has_meaning |= bool(count) and means
+        self.has_meaning |= bool(count) and has_meaning
 
     def check(self) -> tuple[str, ...]:
-        """Return the words nobody reads, which say nothing here as far as can be told.
+        """Return the unknown words of the unread part.
 
         Raises:
-            UnreadableError: If a word is a misspelt one or half a rate, or nothing in the text has a meaning.
+            UnreadableError: If a word is misspelt or an incomplete rate, or no part of the text has a meaning.
         """
         self._check_negation()
         words = re.findall(r"[^\W_]+(?:[-.'][^\W_]+)*", self.rest)
         unknown = [word for word in words if not self._is_known(word)]
         for word in unknown:
-            if near := difflib.get_close_matches(word, _MEANING.split(), n=1, cutoff=_LEAST_ALIKE):
+            if near := difflib.get_close_matches(word, _MEANING.split(), n=1, cutoff=_LEAST_SIMILARITY):
                 raise UnreadableError(f"interconnect has {shown(word)} (did you mean {near[0]!r}?)")
-            if re.fullmatch(r"\d+x\w*|x\d+|\d+[gt]\w*", word) or (word.isdecimal() and int(word) in _NUMBER_OF_RATE):
+            if re.fullmatch(r"\d+x\w*|x\d+|\d+[gt]\w*", word) or (word.isdecimal() and int(word) in _USUAL_RATES):
                 raise UnreadableError(
                     f"interconnect has {shown(word)}, expected a rate such as 8x400G or 800 Gb/s per node"
                 )
@@ -102,15 +108,16 @@ class Reading:
         return tuple(word for word in unknown if not word.isdecimal())
 
     def _is_known(self, word: str) -> bool:
-        if _PATTERNS.fullmatch(word):
-            self.has_meaning |= _MEANS_PATTERN.match(word) is not None
+        """Return whether a word is known, and note whether it has a meaning."""
+        if _KNOWN_PATTERN.fullmatch(word):
+            self.has_meaning |= _WITH_MEANING_PATTERN.match(word) is not None
             return True
         parts = (word, *word.split("-"))
-        self.has_meaning |= bool(_MEANS & set(parts))
-        return word in _KNOWN or all(part in _KNOWN or _PATTERNS.fullmatch(part) for part in parts[1:])
+        self.has_meaning |= bool(_WITH_MEANING & set(parts))
+        return word in _KNOWN or all(part in _KNOWN or _KNOWN_PATTERN.fullmatch(part) for part in parts[1:])
 
     def _check_negation(self) -> None:
-        """Refuse a text that says what is not between nodes, and not what is."""
+        """Raise `UnreadableError` on a text that excludes one network between nodes and states no other."""
         low = self.text.lower()
         denied = DENIED.search(low)
         if not denied:

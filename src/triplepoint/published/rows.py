@@ -1,4 +1,4 @@
-"""One row of a published table, and the job it means."""
+"""One row of a published table, and the job that it describes."""
 
 import re
 from dataclasses import dataclass, replace
@@ -50,34 +50,34 @@ COLUMNS = (
     *("num_mtp_layers", "capacity_factor", "offload"),
     *software.COLUMNS,
 )
-"""Columns that are read; any other is passed over. Needed are gpu and gbs, and either a model that is known by name or
-hidden, layers, heads and seq."""
+"""Columns that are read; others are ignored. Required are gpu and gbs, and either a model with a known name or hidden,
+layers, heads and seq."""
 
 _CARD = re.compile("pci-?e|pci express", re.IGNORECASE)
 _MODULE = re.compile(r"nvlink|sxm|hgx|dgx|gen|pci-?e\s*[3-6]|pci express\s*[3-6]", re.IGNORECASE)
-"""Words of cards and of modules. A generation of PCIe says how a GPU is joined to its host, module or card."""
+"""Words that state the form factor module. A generation of PCIe is among them, as modules have PCIe to the host too."""
 
 _GPUS_OF_HGX = 8
-"""GPUs of a node of NVIDIA's modules: a name that may be a module or a card is a module where so many make the job."""
+"""GPUs of an HGX node. In jobs of a multiple of these, a GPU name that fits a module and a card means the module."""
 
 _MICRO_BATCHES = (4, 2, 1)
-"""Sizes tried where a row does not state one: beyond 4 sequences published layouts gain nothing."""
+"""Micro-batch sizes to try where a row states none: beyond 4 sequences published layouts gain nothing."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row as it was understood.
+    """A row of a published table, as understood.
 
     Attributes:
-        id: Its key in the output.
-        job: The job, None where there is none.
-        serving: What is asked of the model where it is inference.
-        status: Why there is no job: `invalid` for a row that contradicts itself or cannot be read, `unsupported` for
-            one of something that is not simulated.
-        reason: One line to the status.
-        open_choices: What the row left open, to be settled by what fits in memory: micro_batch, recompute.
-        unstated: Columns that do not say what memory depends on; see `published.unstated`.
-        notes: What was taken for what, where words could mean something else or say nothing.
+        id: Identifier of the row in the output.
+        job: The job; None where the row has a status instead.
+        status: Reason class for a missing job: `invalid` for a row that contradicts itself or cannot be read,
+            `unsupported` for one that the simulator does not support.
+        reason: Explanation of the status in one line.
+        open_choices: Choices that the row leaves open, to be made by memory: micro_batch, recompute.
+        serving: Prompt, output and batch size of an inference job; None for training.
+        unstated: Columns that leave open what memory depends on; see `published.unstated`.
+        notes: Assumptions made for ambiguous or unknown words.
     """
 
     id: str
@@ -90,69 +90,72 @@ class Row:
     notes: tuple[str, ...] = ()
 
     def predict(self, config: Path, with_power: bool = True) -> Prediction:
-        """Return the prediction of the row, power and heat on request; whatever is wrong with it is its status."""
+        """Predict the row, with power and heat on request. An error becomes the status of the prediction."""
         if self.job is None:
             assert self.status
             return Prediction(self.status, self.reason)
         try:
-            found = predict_job(self.job if self.serving else settle(self), self.serving, config, with_power=with_power)
+            job = self.job if self.serving else settle(self)
+            prediction = predict_job(job, self.serving, config, with_power=with_power)
         except (ArithmeticError, ValueError, MemoryError) as error:
-            # Numbers nobody thought of; the other rows must not suffer.
+            # Unforeseen numbers in one row must not stop the prediction of the others.
             line = " ".join(str(error).split())[:200]
             return Prediction(PredictionStatus.UNSUPPORTED, f"cannot be simulated: {type(error).__name__} {line}")
-        if found.status == PredictionStatus.OOM and (with_it := self._may_fit_with()):
-            reason = f"{found.reason}; may fit with {with_it}, which the row does not say it lacks"
-            found = replace(found, status=PredictionStatus.UNDECIDED, reason=reason)
-        return replace(found, reason="; ".join(filter(None, (found.reason, *self.notes))))
+        if prediction.status == PredictionStatus.OOM and (savings := self._may_fit_with()):
+            reason = f"{prediction.reason}; may fit with {savings}, which the row does not say it lacks"
+            prediction = replace(prediction, status=PredictionStatus.UNDECIDED, reason=reason)
+        return replace(prediction, reason="; ".join(filter(None, (prediction.reason, *self.notes))))
 
     def _may_fit_with(self) -> str:
         return "" if self.serving else may_fit_with(settle(self), self.unstated)
 
 
 def read_row(cells: Cells, number: int, config: Path) -> Row:
-    """Return what a row means; a row that cannot be read has a status instead of a job.
+    """Read a row; one that cannot be read has a status instead of a job.
 
     Args:
         cells: Text by column.
-        number: Of the row, from 1; its id where the table has none. Line breaks in an id become spaces.
+        number: Number of the row, from 1, which is its identifier where the table has none. Line breaks in an
+            identifier become spaces.
         config: Folder of the configuration.
     """
-    name = " ".join(cells.get("id", "").splitlines()).strip() or str(number)
+    row_id = " ".join(cells.get("id", "").splitlines()).strip() or str(number)
     try:
-        return _read(name, cells, config)
+        return _read(row_id, cells, config)
     except UnreadableError as error:
-        return Row(name, None, PredictionStatus.INVALID, str(error))
+        return Row(row_id, None, PredictionStatus.INVALID, str(error))
     except ValidationError as error:
         first = error.errors()[0]
-        return Row(name, None, PredictionStatus.INVALID, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        return Row(row_id, None, PredictionStatus.INVALID, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
     except UnsupportedError as error:
-        return Row(name, None, PredictionStatus.UNSUPPORTED, str(error))
+        return Row(row_id, None, PredictionStatus.UNSUPPORTED, str(error))
 
 
 def settle(row: Row) -> Job:
-    """Return the job of a row with its open choices made as one would run it: by what fits in memory.
+    """Return the job of a row with its open choices made by what fits in memory.
 
-    Recomputation: the least that fits. Micro-batch: the largest of 1, 2, 4 that fits with it, 1 with a pipeline.
+    Recomputation is the least that fits. The micro-batch is the largest of 1, 2 and 4 that fits with it, or 1 with a
+    pipeline.
     """
     assert row.job is not None
-    best = row.job
+    job = row.job
     for recompute in ("none", "selective", "full") if "recompute" in row.open_choices else (row.job.recompute,):
         for size in _micro_batches(row):
-            best = replace(row.job, recompute=recompute, micro_batch_size=size)
-            if not row.open_choices or peak_memory(best).total <= best.gpu.memory_capacity.value:
-                return best
-    return best
+            job = replace(row.job, recompute=recompute, micro_batch_size=size)
+            if not row.open_choices or peak_memory(job).total <= job.gpu.memory_capacity.value:
+                return job
+    return job
 
 
 def _micro_batches(row: Row) -> list[int]:
     assert row.job is not None
     if "micro_batch" not in row.open_choices or row.job.layout.pp > 1:
         return [row.job.micro_batch_size]
-    each = row.job.global_batch_size // row.job.layout.dp
-    return [size for size in _MICRO_BATCHES if each % size == 0]
+    per_rank = row.job.global_batch_size // row.job.layout.dp
+    return [size for size in _MICRO_BATCHES if per_rank % size == 0]
 
 
-def _read(name: str, cells: Cells, config: Path) -> Row:
+def _read(row_id: str, cells: Cells, config: Path) -> Row:
     gpu, other_gpus = _read_gpu(cells, config)
     if line := check_one(cells.get("framework", ""), config):
         raise UnreadableError(f"framework {line}")
@@ -161,7 +164,7 @@ def _read(name: str, cells: Cells, config: Path) -> Row:
     shards = words.read_shards(cells.get("fsdp", ""))
     point = _read_point(cells, model, gpu, shards, stack)
     _check(point, gpu)
-    if reason := next(iter(without_effect(point, _stated(cells, point)).values()), None):
+    if reason := next(iter(without_effect(point, _conditional_settings(cells, point)).values()), None):
         raise UnreadableError(reason)
     network = read_network(cells.get("interconnect", ""), cells.get("gpu", ""))
     fabric = usual_fabric(gpu, point.num_gpus, network, config)
@@ -177,18 +180,18 @@ def _read(name: str, cells: Cells, config: Path) -> Row:
     serving = serving_of(point) if point.inference else None
     notes = _notes(cells, gpu, other_gpus, network, config)
     if len(fabric.levels) > len(usual_fabric(gpu, 1, StatedNetwork(), config).levels):
-        notes += _assumed(gpu, network)
-    return Row(name, job, open_choices=open_choices, serving=serving, unstated=unstated(cells), notes=notes)
+        notes += _network_notes(gpu, network)
+    return Row(row_id, job, open_choices=open_choices, serving=serving, unstated=unstated(cells), notes=notes)
 
 
-def _stated(cells: Cells, point: Point) -> dict[str, object]:
-    """Return the settings a row states, by name, that need something else to have an effect."""
+def _conditional_settings(cells: Cells, point: Point) -> dict[str, object]:
+    """Return the stated settings, by name, whose effect depends on other settings."""
     stated = {name: getattr(point, name) for name in software.COLUMNS if not is_blank(cells.get(name, ""))}
     if point.recompute_modules:
         stated["recompute_modules"] = point.recompute_modules
     etp = count(cells, "etp")
     numbers = {
-        # 1 is what there is without experts, or of no output.
+        # Without experts, etp is 1.
         "etp": etp if etp != 1 else None,
         "output_tokens": words.read_count("output_tokens", cells.get("output_tokens", "")),
         "capacity_factor": words.read_number("capacity_factor", cells.get("capacity_factor", "")),
@@ -199,9 +202,9 @@ def _stated(cells: Cells, point: Point) -> dict[str, object]:
 def _notes(
     cells: Cells, gpu: GpuConfig, other_gpus: tuple[str, ...], network: StatedNetwork, config: Path
 ) -> tuple[str, ...]:
-    """Return what was taken for what, where words of a row could mean something else or say nothing."""
+    """Return notes on ambiguous and unknown words of a row."""
     framework = cells.get("framework", "")
-    said = (
+    notes = (
         f"gpu {shown(cells.get('gpu', ''))} is taken as {gpu.name}, could be {' or '.join(other_gpus)}"
         if other_gpus
         else "",
@@ -209,28 +212,28 @@ def _notes(
         "the rate of the interconnect is taken as that of a node" if network.is_of_unknown else "",
         f"interconnect: not read: {', '.join(network.unread)}"[:120] if network.unread else "",
     )
-    return tuple(filter(None, said))
+    return tuple(filter(None, notes))
 
 
-def _assumed(gpu: GpuConfig, network: StatedNetwork) -> tuple[str, ...]:
-    """Return what is assumed of a network between nodes of which something is said, but not all."""
-    counted = network.num_nics or network.nics_per_gpu
-    if network.is_silent and not counted:
+def _network_notes(gpu: GpuConfig, network: StatedNetwork) -> tuple[str, ...]:
+    """Return notes on what is assumed for an incompletely stated network between nodes."""
+    num_nics = network.num_nics or network.nics_per_gpu
+    if network.is_silent and not num_nics:
         return (f"interconnect states no rate: {usual_words(gpu)} of a node is assumed, usual of {gpu.name}",)
-    if counted and not (network.bandwidth or network.nic_bandwidth):
-        each = usual_words(gpu).split("x")[1]
-        return (f"interconnect states no rate: adapters of {each} are assumed, usual of {gpu.name}",)
-    if network.nic_bandwidth and not counted:
+    if num_nics and not (network.bandwidth or network.nic_bandwidth):
+        rate = usual_words(gpu).split("x")[1]
+        return (f"interconnect states no rate: adapters of {rate} are assumed, usual of {gpu.name}",)
+    if network.nic_bandwidth and not num_nics:
         number = usual_words(gpu).split("x")[0]
         return (f"interconnect states no adapters: {number} of a usual node of {gpu.name} are assumed",)
     return ()
 
 
 def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.Shards, stack: Stack) -> Point:
-    """Return the point a row means; what it leaves open is 1 and none."""
+    """Return the point of a row, where an open micro-batch is 1 and open recomputation is none."""
     layout, num_gpus = _read_layout(cells, model, shards.sharding, stack)
     recompute, recompute_layers = words.read_recompute(cells.get("recompute", ""))
-    # Where a row does not state the sequence, that which a model known by name was trained with.
+    # A row without a sequence length has that of the model with the known name.
     sequence_length, output_tokens = count(cells, "seq") or model.sequence_length, words.read_output_tokens(cells)
     inference = Inference(prompt_tokens=sequence_length, output_tokens=output_tokens) if output_tokens else None
     batch = need(cells, "gbs")
@@ -255,31 +258,43 @@ def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.
     )
 
 
-def _overlap(stack: Stack, of_shards: words.Overlap | None, stated: frozenset[Overlap] | None) -> tuple[Overlap, ...]:
-    """Return what is overlapped: as the row states, or says of its shards, else as the stack does."""
+def _overlap(stack: Stack, in_fsdp: words.Overlap | None, stated: frozenset[Overlap] | None) -> tuple[Overlap, ...]:
+    """Return the overlapped communication, from columns `overlap` and `fsdp`, or that of the stack.
+
+    Args:
+        stack: Software stack.
+        in_fsdp: Overlap that column `fsdp` states.
+        stated: Overlap that column `overlap` states.
+    """
     if stated is not None:
         return tuple(kind for kind in get_args(Overlap) if kind in stated)
-    return tuple(kind for kind in stack.overlap if of_shards is None or kind in ("tp", "ep") or kind in of_shards)
+    return tuple(kind for kind in stack.overlap if in_fsdp is None or kind in ("tp", "ep") or kind in in_fsdp)
 
 
 def _check(point: Point, gpu: GpuConfig) -> None:
-    """Hold a row against the rule book; stages it does not describe are as even as can be, ends may have no layer."""
+    """Raise an error if the point breaks a rule or the simulator does not support it.
+
+    Pipeline stages that a row does not describe are as even as possible, and the first and last may have no layer.
+    """
     layout, layers, stages = point.layout, point.model.num_layers, point.layout.pp * point.layout.vp
     if not layout.pipeline_layers and stages > 1 and layers >= stages - len(get_args(PipelineEnd)):
         layout = layout.model_copy(update={"pipeline_layers": lighter_ends(layers, stages)})
-    stated = point.model_copy(update={"layout": layout})
-    if reason := refusal(fold(stated) if point.inference else stated, gpu=gpu):
+    even = point.model_copy(update={"layout": layout})
+    if reason := refusal(fold(even) if point.inference else even, gpu=gpu):
         raise _experts_on_context_ranks(point, reason) or UnreadableError(reason)
     if reason := check_order(point) or check_offload(point, gpu):
         raise UnsupportedError(reason)
 
 
 def _experts_on_context_ranks(point: Point, reason: str) -> UnsupportedError | None:
-    """Return what is refused where experts are on context parallel ranks too, as Megatron-LM can have them."""
+    """Return the error for experts on context parallel ranks, which Megatron-LM supports and the simulator does not.
+
+    None where the layout is invalid even so.
+    """
     layout = point.layout
     ranks = layout.dp * layout.tp // layout.expert_tp
-    is_of_ranks = reason.startswith("dp") and "is not divisible by ep" in reason
-    if is_of_ranks and ranks * layout.cp % layout.ep == 0:
+    is_about_ep = reason.startswith("dp") and "is not divisible by ep" in reason
+    if is_about_ep and ranks * layout.cp % layout.ep == 0:
         return UnsupportedError(
             f"ep {layout.ep} on cp*dp*tp/etp = {ranks * layout.cp} ranks: experts on context parallel ranks are not "
             f"simulated; ep that divides dp*tp/etp = {ranks} is"
@@ -288,14 +303,14 @@ def _experts_on_context_ranks(point: Point, reason: str) -> UnsupportedError | N
 
 
 def _read_model(cells: Cells, config: Path) -> ModelConfig:
-    """Return the model, with the layers of multi-token prediction and the capacity of experts that the row has."""
+    """Return the model of a row, with its layers of multi-token prediction and its capacity of experts."""
     model, number = _read_architecture(cells, config), count(cells, "num_mtp_layers")
     capacity = words.read_number("capacity_factor", cells.get("capacity_factor", ""))
     return ModelChoices(num_mtp_layers=number, capacity_factor=capacity).apply(model)
 
 
 def _read_architecture(cells: Cells, config: Path) -> ModelConfig:
-    """Return the model: known by name, with what the row says in place of what is known; else of the columns alone."""
+    """Return the model with the row's name and the row's changes, or a model from the columns alone."""
     shape, named = read_shape(cells), find_model(cells.get("model", ""), config)
     if isinstance(named, Unsupported) and shape.missing:
         raise UnsupportedError(f"{shown(shape.name)} has {named.because}, which are not simulated")
@@ -309,11 +324,11 @@ def _read_architecture(cells: Cells, config: Path) -> ModelConfig:
 
 
 def _read_layout(cells: Cells, model: ModelConfig, sharding: Sharding, stack: Stack) -> tuple[Layout, int]:
-    """Return the layout and the number of GPUs, which follows from it where it is not stated."""
+    """Return the layout and the number of GPUs, which follows from the layout where it is not stated."""
     tp, pp, cp, vp, ep = (count(cells, column) or 1 for column in ("tp", "pp", "cp", "vp", "ep"))
-    stated = count(cells, "dp")
-    num_gpus = count(cells, "n_gpus") or tp * pp * cp * (stated or 1)
-    dp = stated or max(1, num_gpus // (tp * pp * cp))
+    stated_dp = count(cells, "dp")
+    num_gpus = count(cells, "n_gpus") or tp * pp * cp * (stated_dp or 1)
+    dp = stated_dp or max(1, num_gpus // (tp * pp * cp))
     if ep == 1 and model.moe and stack.expert_parallel:
         ep = gcd(model.moe.num_experts, dp, stack.expert_parallel)
     etp = count(cells, "etp") or (stack.expert_tensor_parallel if model.moe else None)
@@ -326,7 +341,8 @@ def _read_layout(cells: Cells, model: ModelConfig, sharding: Sharding, stack: St
         ep=ep,
         etp=etp,
         vp=vp,
-        sequence_parallel=words.read_sequence_parallel(cells.get("seq_parallel", ""), tp) or _needs_it(cells, ep, etp),
+        sequence_parallel=words.read_sequence_parallel(cells.get("seq_parallel", ""), tp)
+        or _needs_sequence_parallel(cells, ep, etp),
         data_parallel_sharding=sharding,
         schedule=usual_schedule(pp, vp),
         pipeline_layers=words.read_stages(cells.get("pipeline_layers", "")),
@@ -334,16 +350,19 @@ def _read_layout(cells: Cells, model: ModelConfig, sharding: Sharding, stack: St
     return layout, num_gpus
 
 
-def _needs_it(cells: Cells, ep: int, etp: int | None) -> bool:
-    """Return whether a row that does not say so must split the sequence: experts on several ranks beside tp need it."""
+def _needs_sequence_parallel(cells: Cells, ep: int, etp: int | None) -> bool:
+    """Return whether a row that does not state sequence parallelism needs it, for expert and tensor parallelism."""
     tp, is_training = count(cells, "tp") or 1, words.read_output_tokens(cells) is None
     return is_training and is_blank(cells.get("seq_parallel", "")) and tp > 1 and (ep > 1 or (etp or tp) < tp)
 
 
 def _shard_size(shards: words.Shards, layout: Layout, gpus_per_node: int) -> int | None:
-    """Return how many data parallel ranks shard: as stated, with hybrid sharding those of a node; None for all."""
-    of_a_node = gcd(layout.dp, max(1, gpus_per_node // RankMesh(layout).ranks_per_replica))
-    size = shards.shard_size or (of_a_node if shards.is_hybrid else layout.dp)
+    """Return the data parallel ranks per sharding group; None where all ranks are one group.
+
+    Without a stated size, a group of hybrid sharding is the ranks of a node.
+    """
+    ranks_of_node = gcd(layout.dp, max(1, gpus_per_node // RankMesh(layout).ranks_per_replica))
+    size = shards.shard_size or (ranks_of_node if shards.is_hybrid else layout.dp)
     if size >= layout.dp:
         return None
     if layout.dp % size:
@@ -352,7 +371,10 @@ def _shard_size(shards: words.Shards, layout: Layout, gpus_per_node: int) -> int
 
 
 def _read_gpu(cells: Cells, config: Path) -> tuple[GpuConfig, tuple[str, ...]]:
-    """Return the GPU a row names, and others it could mean; interconnect, notes and whole nodes of eight may tell."""
+    """Return the GPU type that a row names, and other types that it could mean.
+
+    Interconnect, notes and whole nodes of eight GPUs help to distinguish modules from cards.
+    """
     text = cells.get("gpu", "")
     if is_blank(text):
         raise UnreadableError("gpu is blank, expected a GPU such as H100-SXM-80GB")
@@ -363,9 +385,9 @@ def _read_gpu(cells: Cells, config: Path) -> tuple[GpuConfig, tuple[str, ...]]:
     elif (count(cells, "n_gpus") or 1) % _GPUS_OF_HGX == 0:
         assumed = "HGX"
     try:
-        found, others = read_gpu(text, gpus, context, assumed)
-        check_beside(found, gpus, interconnect, notes)
-        return found, others
+        gpu, others = read_gpu(text, gpus, context, assumed)
+        check_beside(gpu, gpus, interconnect, notes)
+        return gpu, others
     except AmbiguousGpuError as error:
         raise UnreadableError(str(error)) from None
     except UnknownGpuError as error:

@@ -1,4 +1,4 @@
-"""Words of published tables for what the software of a run does: how tokens get to experts, what is overlapped."""
+"""Settings of the software in published rows: attention kernels, dispatch of tokens, recomputed modules, overlap."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -13,7 +13,7 @@ COLUMNS = (
     *("attention", "launch", "recompute_modules", "fp8_recipe", "optimizer_moments", "overlap", "dispatch"),
     *("dispatch_precision", "token_nodes"),
 )
-"""Columns that are read here; a blank one is what the stack usually does."""
+"""Columns of software settings. A blank one has the usual setting of the stack."""
 
 _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "attention": (
@@ -39,45 +39,45 @@ _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "dispatch_precision": ((r"fp8|float8|e4m3", "fp8"), (r"bf16|bfloat16|fp16|16.?bit", "bf16")),
 }
-"""Patterns of a column's cells by what they mean, the first that matches."""
+"""Patterns of the cells of a column with their meaning. The first match counts."""
 
 
 def read_software(cells: Cells) -> dict[str, Any]:
-    """Return the settings of a run that its row states of its software.
+    """Return the software settings that a row states, by name.
 
     Raises:
-        UnreadableError: If the words of a cell mean nothing here.
+        UnreadableError: If a cell has no known meaning.
     """
-    found: dict[str, Any] = {}
-    for column, words in _WORDS.items():
+    settings: dict[str, Any] = {}
+    for column, patterns in _WORDS.items():
         text = cells.get(column, "").strip()
         if not is_blank(text):
-            found[column] = _meant(column, text, words)
+            settings[column] = _setting(column, text, patterns)
     if modules := _modules(cells):
-        found["recompute_modules"] = modules
+        settings["recompute_modules"] = modules
     # As in `FP8-CS` and `MXFP8`.
-    if "fp8_recipe" not in found and (recipe := _first(_WORDS["fp8_recipe"], cells.get("precision", ""))):
-        found["fp8_recipe"] = recipe
+    if "fp8_recipe" not in settings and (recipe := _first_match(_WORDS["fp8_recipe"], cells.get("precision", ""))):
+        settings["fp8_recipe"] = recipe
     # As in `torchtitan + torch.compile`.
-    if "launch" not in found and (launch := _first(_WORDS["launch"], cells.get("framework", ""))):
-        found["launch"] = launch
+    if "launch" not in settings and (launch := _first_match(_WORDS["launch"], cells.get("framework", ""))):
+        settings["launch"] = launch
     # As in `DeepEP, FP8`.
-    if "dispatch_precision" not in found and re.search("fp8", cells.get("dispatch", "").lower()):
-        found["dispatch_precision"] = "fp8"
+    if "dispatch_precision" not in settings and re.search("fp8", cells.get("dispatch", "").lower()):
+        settings["dispatch_precision"] = "fp8"
     if nodes := count(cells, "token_nodes"):
-        found["token_nodes"] = nodes
-    return found
+        settings["token_nodes"] = nodes
+    return settings
 
 
-def _meant(column: str, text: str, words: tuple[tuple[str, str], ...]) -> str:
-    if name := _first(words, text):
+def _setting(column: str, text: str, patterns: tuple[tuple[str, str], ...]) -> str:
+    if name := _first_match(patterns, text):
         return name
-    names = " or ".join(dict.fromkeys(name for _, name in words))
+    names = " or ".join(dict.fromkeys(name for _, name in patterns))
     raise UnreadableError(f"{column} is {shown(text)}, expected {names}")
 
 
-def _first(words: tuple[tuple[str, str], ...], text: str) -> str | None:
-    return next((name for pattern, name in words if re.search(pattern, text.lower())), None)
+def _first_match(patterns: tuple[tuple[str, str], ...], text: str) -> str | None:
+    return next((name for pattern, name in patterns if re.search(pattern, text.lower())), None)
 
 
 _MODULES: Mapping[RecomputeModule, str] = {
@@ -89,42 +89,42 @@ _MODULES: Mapping[RecomputeModule, str] = {
     "moe": r"moe",
     "every_other": r"(per-op )?sac|every_other",
 }
-"""Patterns of one module's name in Megatron-LM, torchtitan and prose."""
+"""Patterns of module names in Megatron-LM, torchtitan and prose."""
 
 _POLICY = re.compile(
     r"(some )?whole blocks\b.*|every (second|other) (layer|block)s?|activations cheap to recompute"
     r"|minimal(_\w+)?|save_\w+",
     re.DOTALL,
 )
-"""Selective recomputation of more or other than modules: of whole blocks, or policies of MaxText."""
+"""Selective recomputation by a policy instead of modules, such as whole blocks or the policies of MaxText."""
 
 
-def _is_of_policy(text: str) -> bool:
-    return _POLICY.fullmatch(_inner(text)) is not None
+def _is_policy(text: str) -> bool:
+    return _POLICY.fullmatch(_recomputed(text)) is not None
 
 
-def _inner(text: str) -> str:
-    """Return what `selective` is of: `mlp` of `Selective (mlp)`, `mlp` and `Selective: mlp`."""
+def _recomputed(text: str) -> str:
+    """Return the recomputed modules of a cell without `selective`: `mlp` of `Selective (mlp)` and `Selective: mlp`."""
     return re.sub(r"^selective( recomputation)?\b[\s:(\[,]*(of )?", "", text.lower().strip()).strip(" ()[]")
 
 
 def _modules(cells: Cells) -> tuple[RecomputeModule, ...]:
-    """Return what selective recomputation repeats: of its own column, or as `recompute` names it."""
+    """Return the modules that selective recomputation repeats, from `recompute_modules` or `recompute`."""
     text, known = cells.get("recompute_modules", ""), get_args(RecomputeModule)
     if is_blank(text):
-        return _named_modules(cells.get("recompute", ""))
-    words = [word for word in re.split(r"[\s,;+\[\]]+", text.lower()) if word]
+        return _modules_in_recompute(cells.get("recompute", ""))
+    words = _words(text)
     if unknown := [word for word in words if word not in known]:
         raise UnreadableError(f"recompute_modules is {shown(' '.join(unknown))}, expected some of {' '.join(known)}")
     return tuple(name for name in known if name in words)
 
 
-def _named_modules(text: str) -> tuple[RecomputeModule, ...]:
-    """Return the modules that a cell `recompute` names; none where it names none, or not exactly what is repeated."""
-    if read_recompute(text)[0] != "selective" or is_blank(_inner(text)) or _is_of_policy(text):
+def _modules_in_recompute(text: str) -> tuple[RecomputeModule, ...]:
+    """Return the modules that a cell `recompute` names; empty where it names none, or a policy."""
+    if read_recompute(text)[0] != "selective" or is_blank(_recomputed(text)) or _is_policy(text):
         return ()
-    found: set[RecomputeModule] = set()
-    for word in re.split(r"\s*[,;+&]\s*|\s+and\s+", _inner(text)):
+    modules: set[RecomputeModule] = set()
+    for word in re.split(r"\s*[,;+&]\s*|\s+and\s+", _recomputed(text)):
         names = [name for name, pattern in _MODULES.items() if re.fullmatch(pattern, word)]
         # As in `core_attn mlp`.
         if not names and set(word.split()) <= set(_MODULES):
@@ -132,21 +132,26 @@ def _named_modules(text: str) -> tuple[RecomputeModule, ...]:
         if not names:
             known = " ".join(get_args(RecomputeModule))
             raise UnreadableError(f"recompute is {shown(text)}, expected selective of some of {known}")
-        found.update(names)
-    return tuple(name for name in get_args(RecomputeModule) if name in found)
+        modules.update(names)
+    return tuple(name for name in get_args(RecomputeModule) if name in modules)
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a cell in lower case, without separators and brackets."""
+    return [word for word in re.split(r"[\s,;+\[\]]+", text.lower()) if word]
 
 
 def states_recompute(cells: Cells) -> bool:
-    """Return whether a row says exactly what is recomputed."""
+    """Return whether a row states exactly what is recomputed."""
     text = cells.get("recompute", "")
     if not is_blank(cells.get("recompute_modules", "")):
         return True
-    return not is_blank(text) and not (read_recompute(text)[0] == "selective" and _is_of_policy(text))
+    return not is_blank(text) and not (read_recompute(text)[0] == "selective" and _is_policy(text))
 
 
 def read_offload(cells: Cells) -> tuple[Offload, ...]:
-    """Return what a row says is in the memory of the host. Raises `UnreadableError` if a word means nothing here."""
-    words = [word for word in re.split(r"[\s,;+\[\]]+", cells.get("offload", "").lower()) if word]
+    """Return the state that a row keeps in host memory. Raises `UnreadableError` on an unknown word."""
+    words = _words(cells.get("offload", ""))
     if is_blank(cells.get("offload", "")) or words in (["none"], ["no"], ["off"]):
         return ()
     if unknown := [word for word in words if word not in get_args(Offload)]:
@@ -155,20 +160,20 @@ def read_offload(cells: Cells) -> tuple[Offload, ...]:
 
 
 def read_overlap(cells: Cells, usual: Collection[Overlap]) -> frozenset[Overlap] | None:
-    """Return the communication a row says is overlapped; None where it says nothing.
+    """Return the communication that a row states as overlapped; None where it states nothing.
 
     Args:
-        cells: The row; a framework with asynchronous tensor parallelism says so in its name.
-        usual: What its stack overlaps.
+        cells: Text by column. The name of a framework may state asynchronous tensor parallelism.
+        usual: Communication that the stack overlaps.
 
     Raises:
-        UnreadableError: If a word means nothing here.
+        UnreadableError: If the cell has an unknown word.
     """
     text = cells.get("overlap", "").strip()
     if is_blank(text):
         is_async = re.search(r"async\w*[-_ ]?(tp|tensor)", cells.get("framework", "").lower())
         return frozenset([*usual, "tp"]) if is_async else None
-    words = [word for word in re.split(r"[\s,;+\[\]]+", text.lower()) if word]
+    words = _words(text)
     if words in (["none"], ["no"], ["off"]):
         return frozenset()
     if unknown := [word for word in words if word not in get_args(Overlap)]:

@@ -1,4 +1,4 @@
-"""Predictions for a published table, one training run a row."""
+"""Predictions for a published table with one training run per row."""
 
 import difflib
 from collections.abc import Callable
@@ -10,12 +10,13 @@ from triplepoint.published.rows import COLUMNS, read_row
 from triplepoint.simulate.predict.prediction import COLUMNS as OUTPUT
 from triplepoint.simulate.predict.prediction import Prediction, read_calibrations, with_progress
 
-_NAMED = 10
+_MOST_NAMED = 10
+"""Most unknown columns that a message names."""
 _NEAR = 0.75
-"""Likeness from which a column is taken for a misspelt one: `modle` and `precison` are, `kind` and `node` are not."""
+"""Least similarity of a misspelt column: `modle` and `precison` have it, `kind` and `node` do not."""
 _SAME = 0.9
-"""Likeness from which it is one although the right one is there too: `precison` beside `precision`, not `gpus`."""
-_WORDS_OF_STUDIES = {
+"""Least similarity of a misspelt column where the correct one is present too: `precison` has it, `gpus` does not."""
+_SYNONYMS = {
     "num_layers": "layers", "hidden_size": "hidden", "ffn_hidden_size": "ffn", "num_attention_heads": "heads",
     "num_query_groups": "kv_heads", "vocab_size": "vocab", "num_experts": "experts", "top_k": "topk",
     "sequence_length": "seq", "prompt_tokens": "seq", "num_gpus": "n_gpus", "micro_batch_size": "mbs",
@@ -25,38 +26,45 @@ _WORDS_OF_STUDIES = {
     "recomputation": "recompute", "activation_checkpointing": "recompute", "lora": "trainable",
     "lora_targets": "trainable", "lora_rank": "trainable", "sharding": "fsdp",
 }  # fmt: skip
-"""What studies, models and other people call the same."""
+"""Columns by other names of the same quantity, as in studies, models and other tables."""
 
 
 def predict_table(
-    source: Path, config: Path, say: Callable[[str], None], with_power: bool = True
+    source: Path,
+    config: Path,
+    say: Callable[[str], None],
+    with_power: bool = True,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> list[tuple[str, Prediction]]:
-    """Return the prediction of each row of a table by the row's id.
+    """Predict each row of a table.
 
     Args:
-        source: CSV with the columns `COLUMNS`; others are named and passed over.
+        source: CSV with the columns `COLUMNS`. Other columns are named with `say` and ignored.
         config: Folder of the configuration.
-        say: Called with a line on progress.
-        with_power: Whether power and heat are wanted.
+        say: Called with a line on columns that are not read.
+        with_power: Whether to predict power and heat.
+        progress: Called with a line on how many rows are done.
+
+    Returns:
+        Identifier and prediction of each row.
 
     Raises:
-        UserError: If the table cannot be read at all, or the configuration is wrong.
+        UserError: If the table cannot be read, or the configuration is invalid.
     """
     read_calibrations(config)
-    rows = read_table(source)
-    if others := [shown(name) for name in (rows[0] if rows else ()) if name and name not in COLUMNS]:
-        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
-        say(f"predict: columns that are not read: {', '.join(others[:_NAMED])}{more}")
-    understood = [read_row(cells, number, config) for number, cells in enumerate(rows, 1)]
-    return [(row.id, row.predict(config, with_power)) for row in with_progress(understood, say)]
+    table = read_table(source)
+    if others := [shown(name) for name in (table[0] if table else ()) if name and name not in COLUMNS]:
+        more = f" and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
+        say(f"predict: columns left unread: {', '.join(others[:_MOST_NAMED])}{more}")
+    rows = [read_row(cells, number, config) for number, cells in enumerate(table, 1)]
+    return [(row.id, row.predict(config, with_power)) for row in with_progress(rows, progress)]
 
 
 def read_table(source: Path) -> list[dict[str, str]]:
     """Return the rows of a CSV as text by column.
 
     Raises:
-        UserError: If the file is missing, is no table, lacks a column without which nothing can be predicted, or has a
-            known one twice or misspelt.
+        UserError: If the file is missing or no table, or has no known column, or has one twice or misspelt.
     """
     header, rows = read_csv(source, COLUMNS, errors="replace")
     if not {*header} & {*COLUMNS} - {"id", "notes"}:
@@ -66,16 +74,19 @@ def read_table(source: Path) -> list[dict[str, str]]:
 
 
 def _check_header(header: list[str], source: Path) -> None:
-    """Refuse a known column that stands twice, or is misspelt: its cells would be passed over. Those of OUT may be."""
+    """Raise `UserError` on a known column that occurs twice or is misspelt, whose cells would be ignored.
+
+    Columns of predictions are allowed, so that an output table can be read again.
+    """
     known = {name.lower(): name for name in COLUMNS if name not in ("id", "notes")}
     for name in header:
         if name in COLUMNS and header.count(name) > 1:
-            raise UserError(f"{source}: column {name!r} stands {header.count(name)} times; keep one")
+            raise UserError(f"{source}: column {name!r} is there {header.count(name)} times; keep one")
         if name in COLUMNS or name in OUTPUT:
             continue
         low = name.lower().replace(" ", "_")
         near = difflib.get_close_matches(low, known, n=1, cutoff=_NEAR)
-        meant = _WORDS_OF_STUDIES.get(low) or (known[near[0]] if near else None)
+        meant = _SYNONYMS.get(low) or (known[near[0]] if near else None)
         is_twin = bool(near) and difflib.SequenceMatcher(None, low, near[0]).ratio() >= _SAME
         if meant and (meant not in header or is_twin):
             raise UserError(f"{source}: unknown column {shown(name)} (did you mean {meant!r}?)")

@@ -1,4 +1,4 @@
-"""What a row of a published table leaves unstated, where that decides whether its run fits in memory."""
+"""Unstated settings of a published row that decide whether its run fits in memory."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -8,41 +8,41 @@ from triplepoint.published.words import Cells, is_blank
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.training import peak_memory
 
-_WORDS = {
+_SAVINGS = {
     "recompute": "full recomputation",
     "seq_parallel": "sequence parallelism",
     "fsdp": "a distributed optimizer",
     "attention": "FlashAttention",
 }
-"""What would save memory, by the column that does not say whether it is there."""
+"""Setting that saves memory, by the column that may leave it unstated."""
 
 
 def unstated(cells: Cells) -> frozenset[str]:
-    """Return the columns of `_WORDS` that a row leaves open; recomputation also where it is not said exactly."""
-    blank = {column for column in _WORDS if is_blank(cells.get(column, ""))} - {"recompute"}
+    """Return the columns of `_SAVINGS` that a row leaves blank, and `recompute` where it is not stated exactly."""
+    blank = {column for column in _SAVINGS if is_blank(cells.get(column, ""))} - {"recompute"}
     return frozenset(blank if software.states_recompute(cells) else blank | {"recompute"})
 
 
 def may_fit_with(job: Job, columns: frozenset[str]) -> str:
-    """Return the fewest unstated choices with which a job that does not fit in memory may fit; nothing if none do.
+    """Return the fewest unstated settings with which a job that runs out of memory may fit; empty if none help.
 
     Args:
-        job: The job, each unstated choice made as it usually is.
-        columns: Columns its row leaves open, as `unstated` returns them.
+        job: The job, with the usual choice for each unstated setting.
+        columns: Columns that its row leaves unstated, as returned by `unstated`.
     """
-    changes = {column: changed for column in _WORDS if column in columns and (changed := _changed(job, column)) != job}
-    for number in range(1, len(changes) + 1):
-        for chosen in combinations(changes, number):
-            other = job
-            for column in chosen:
-                other = _changed(other, column)
-            if not peak_memory(other).is_out_of_memory:
-                return " and ".join(_WORDS[column] for column in chosen)
+    helpful = [column for column in _SAVINGS if column in columns and _with_saving(job, column) != job]
+    for number in range(1, len(helpful) + 1):
+        for selected in combinations(helpful, number):
+            changed = job
+            for column in selected:
+                changed = _with_saving(changed, column)
+            if not peak_memory(changed).is_out_of_memory:
+                return " and ".join(_SAVINGS[column] for column in selected)
     return ""
 
 
-def _changed(job: Job, column: str) -> Job:
-    """Return a job with the choice that takes less memory."""
+def _with_saving(job: Job, column: str) -> Job:
+    """Return the job with the setting of a column that saves memory."""
     layout = job.layout
     if column == "recompute":
         return replace(job, recompute="full", recompute_layers=None)

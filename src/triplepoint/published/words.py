@@ -1,4 +1,4 @@
-"""Words of published tables: numbers, precision, recomputation, sharding, network, whoever wrote them."""
+"""Words in the cells of published tables: numbers, precision, recomputation, adapters, sharding and task."""
 
 import math
 import re
@@ -14,6 +14,7 @@ Cells = Mapping[str, str]
 """Text of a row by column."""
 
 Overlap = frozenset[Literal["grad", "param", "tp"]]
+"""Kinds of communication that are overlapped."""
 
 _BLANK = re.compile(
     r"(n/?a|nan|null|-+|\?+|unknown|not (stated|given|applicable|published)\b.*|see recipe)?", re.DOTALL
@@ -22,15 +23,15 @@ _NUMBER = re.compile(r"([+-]?\d[\d_,]*(?:\.\d*)?(?:e[+-]?\d+)?)\s*(?:\(.*\))?", 
 _MAX_COUNT = 10**12
 _MAX_RANK = 65_536
 _USUAL_RANK = 16
-"""Rank of adapters where none is stated: a choice, the default of studies."""
+"""Rank of LoRA adapters where none is stated: the default of studies. A choice."""
 
 
 class UnreadableError(Exception):
-    """A cell that has no meaning here; the message says what was found and what was expected."""
+    """A cell without a known meaning. The message gives its text and the expected one."""
 
 
 class UnsupportedError(Exception):
-    """A cell that can be read, of something that is not simulated."""
+    """A readable cell that asks for something the simulator does not support."""
 
 
 def is_blank(text: str) -> bool:
@@ -46,10 +47,10 @@ def read_number(column: str, text: str) -> float | None:
     """
     if is_blank(text):
         return None
-    found = _NUMBER.fullmatch(text.strip())
-    if not found:
+    match = _NUMBER.fullmatch(text.strip())
+    if not match:
         raise UnreadableError(f"{column} is {shown(text)}, expected a number")
-    value = float(found[1].replace(",", "").replace("_", ""))
+    value = float(match[1].replace(",", "").replace("_", ""))
     if not math.isfinite(value) or value < 0:
         raise UnreadableError(f"{column} is {shown(text)}, expected a number of 0 or more")
     return value
@@ -59,7 +60,7 @@ def read_count(column: str, text: str) -> int | None:
     """Return the whole number in a cell, None for a blank one.
 
     Raises:
-        UnreadableError: If it is no whole number from 0 to 10^12.
+        UnreadableError: If the cell holds no whole number from 0 to 10^12.
     """
     value = read_number(column, text)
     if value is None:
@@ -70,10 +71,10 @@ def read_count(column: str, text: str) -> int | None:
 
 
 def count(cells: Cells, column: str) -> int | None:
-    """Return a whole number of 1 or more; None for a blank cell.
+    """Return the whole number of 1 or more in a cell, None for a blank one.
 
     Raises:
-        UnreadableError: If the cell holds something else.
+        UnreadableError: If the cell holds anything else.
     """
     value = read_count(column, cells.get(column, ""))
     if value is not None and value < 1:
@@ -82,10 +83,10 @@ def count(cells: Cells, column: str) -> int | None:
 
 
 def need(cells: Cells, column: str) -> int:
-    """Return a whole number of 1 or more.
+    """Return the whole number of 1 or more in a cell.
 
     Raises:
-        UnreadableError: If the cell is blank or holds something else.
+        UnreadableError: If the cell is blank or holds anything else.
     """
     value = count(cells, column)
     if value is None:
@@ -94,11 +95,11 @@ def need(cells: Cells, column: str) -> int:
 
 
 def read_precision(text: str, usual: Precision = "bf16") -> Precision:
-    """Return the number format of the matrix products; the usual one of the GPU where the cell is blank.
+    """Return the number format of GEMMs, or `usual` for a blank cell.
 
     Raises:
-        UnreadableError: If no known format is named.
-        UnsupportedError: If one is named that is not simulated.
+        UnreadableError: If the cell names no known format.
+        UnsupportedError: If the simulator does not support the format.
     """
     low = text.lower()
     if is_blank(low):
@@ -120,10 +121,10 @@ def read_precision(text: str, usual: Precision = "bf16") -> Precision:
 
 
 def read_recompute(text: str) -> tuple[Recompute | None, int | None]:
-    """Return what is recomputed, and of how many layers per (virtual) stage with `full`; None for a blank cell.
+    """Return the kind of recomputation and, with `full`, the layers of each (virtual) stage; None where not stated.
 
     Raises:
-        UnreadableError: If the words mean nothing here.
+        UnreadableError: If the cell names no known kind.
     """
     low = text.lower().strip()
     if is_blank(low):
@@ -134,7 +135,7 @@ def read_recompute(text: str) -> tuple[Recompute | None, int | None]:
         return "selective", None
     layers = re.search(r"(\d+)\s*layers?|layers?\s*[=:]?\s*(\d+)|block\s*[=:]?\s*(\d+)", low)
     if re.search(r"full|block|uniform|checkpoint|\b(yes|true|on|all)\b", low) or layers:
-        return "full", int(next(found for found in layers.groups() if found)) if layers else None
+        return "full", int(next(number for number in layers.groups() if number)) if layers else None
     raise UnreadableError(f"recompute is {shown(text)}, expected none, selective or full")
 
 
@@ -142,7 +143,7 @@ def read_stages(text: str) -> tuple[int, ...]:
     """Return the layers of each pipeline stage; empty for a blank cell.
 
     Raises:
-        UnreadableError: If they are no whole numbers of 1 or more.
+        UnreadableError: If they are no whole numbers.
     """
     if is_blank(text.strip()):
         return ()
@@ -154,15 +155,15 @@ def read_stages(text: str) -> tuple[int, ...]:
 
 
 def read_lora(cell: str, notes: str, usual: tuple[Target, ...] = TARGETS) -> Lora | None:
-    """Return the adapters that are trained, None if all is: as the cell says, or a part of the notes for a blank cell.
+    """Return the LoRA adapters that are trained; None if all parameters are.
 
     Args:
-        cell: Such as `LoRA`, `LoRA rank 8 on q_proj, v_proj` or `LoRA r=16 linear_qkv`.
-        notes: Notes of the row, parts divided by semicolons.
-        usual: Layers that have adapters where none is named.
+        cell: Column `trainable`, such as `LoRA`, `LoRA rank 8 on q_proj, v_proj` or `LoRA r=16 linear_qkv`.
+        notes: Notes of the row, separated by semicolons, which count where the cell is blank.
+        usual: Layers with adapters where the text names none.
 
     Raises:
-        UnreadableError: If the rank is none.
+        UnreadableError: If the rank is out of range.
         UnsupportedError: If the frozen base has 4 bits.
     """
     text = cell.lower()
@@ -178,8 +179,8 @@ def read_lora(cell: str, notes: str, usual: tuple[Target, ...] = TARGETS) -> Lor
     )
     if rank and not 0 < int(rank[1]) < _MAX_RANK:
         raise UnreadableError(f"trainable is {shown(text)}, expected LoRA with a rank of 1 to {_MAX_RANK - 1}")
-    named = tuple(target for target, pattern in _TARGETS.items() if re.search(pattern, text))
-    return Lora(rank=int(rank[1]) if rank else _USUAL_RANK, alpha=32.0, targets=named or usual)
+    targets = tuple(target for target, pattern in _TARGETS.items() if re.search(pattern, text))
+    return Lora(rank=int(rank[1]) if rank else _USUAL_RANK, alpha=32.0, targets=targets or usual)
 
 
 _TARGETS: dict[Target, str] = {
@@ -188,20 +189,20 @@ _TARGETS: dict[Target, str] = {
     "linear_fc1": r"fc1|(gate|up|w1)_?(up_)?proj|\b(mlp|feed-forward)\b|all linear",
     "linear_fc2": r"fc2|(down|w2)_?proj|\b(mlp|feed-forward)\b|all linear",
 }
-"""Names of linear layers in Megatron-LM, Hugging Face and prose, as patterns."""
+"""Patterns of names of linear layers in Megatron-LM, Hugging Face and prose."""
 
 
 @dataclass(frozen=True)
 class Shards:
-    """Data parallelism as a cell states it.
+    """Data parallel sharding as a cell states it.
 
     Attributes:
-        sharding: What is sharded over the ranks.
-        overlap: Communication stated as overlapped; None where nothing is stated.
-        shard_size: Ranks that parameters are sharded over; None where nothing is stated.
-        is_hybrid: Whether groups of ranks hold copies of the shards.
-        keeps_gathered: Whether gathered parameters stay until the backward pass.
-        reshards: Whether they are said to be given back after each pass.
+        sharding: State that is sharded over the ranks.
+        overlap: Communication stated as overlapped; None where not stated.
+        shard_size: Ranks that parameters are sharded over; None where not stated.
+        is_hybrid: Whether sharding is hybrid, with a copy of the shards in each group of ranks.
+        keeps_gathered: Whether gathered parameters are kept until the backward pass.
+        reshards: Whether the cell states that parameters are resharded after each pass.
     """
 
     sharding: Sharding
@@ -213,11 +214,11 @@ class Shards:
 
 
 def read_shards(text: str) -> Shards:
-    """Return what is sharded over data parallel ranks.
+    """Read the sharding over data parallel ranks.
 
     Raises:
-        UnreadableError: If the words mean nothing here.
-        UnsupportedError: If shards are kept in the host's memory.
+        UnreadableError: If the cell names no known sharding.
+        UnsupportedError: If shards are offloaded to host memory.
     """
     low = text.lower()
     sharding = _sharding(low)
@@ -271,10 +272,10 @@ _INFERENCE, _TRAINING = r"infer|serv|decod|generat", r"train|tun|sft|lora"
 
 
 def read_output_tokens(cells: Cells) -> int | None:
-    """Return the tokens a row of inference generates for each prompt; None for a row of training.
+    """Return the tokens that a row of inference generates per prompt; None for a row of training.
 
     Raises:
-        UnreadableError: If its task is neither, or the number of tokens is not stated.
+        UnreadableError: If the task is neither, or the row does not state the number of tokens.
     """
     task = cells.get("task", "").lower()
     if is_blank(task) or re.search(_TRAINING, task):
@@ -285,7 +286,7 @@ def read_output_tokens(cells: Cells) -> int | None:
 
 
 def read_sequence_parallel(text: str, tp: int) -> bool:
-    """Return whether tensor parallel ranks split the sequence; a condition on tp is followed.
+    """Return whether tensor parallel ranks split the sequence. `yes if tp > 1` is yes with such a `tp`.
 
     Raises:
         UnreadableError: If the cell says neither yes nor no.

@@ -78,8 +78,8 @@ def read_description(path: Path | None, options: dict[str, Any], catalogue: Cata
         for kind in ("model", "cluster"):
             if getattr(described, kind):
                 raise UserError(
-                    f"{where}: {kind} {getattr(described, kind)!r} needs Triplepoint's folder 'config', which is not "
-                    "here; name it with --config FOLDER"
+                    f"{where}: {kind} {getattr(described, kind)!r} is a file of Triplepoint's configuration, and there "
+                    "is no such folder; name it with --config CLONE/config"
                 )
         return described
     if described.model:
@@ -158,8 +158,8 @@ def check_size(described: Description, num_gpus: int) -> None:
     """Raise `UserError` if what is described and the number of ranks that were recorded contradict each other."""
     if described.num_gpus not in (None, num_gpus):
         raise UserError(
-            f"the job is described with num_gpus {described.num_gpus}, its recording has {num_gpus}; leave num_gpus "
-            "out, or record all nodes"
+            f"the description has num_gpus {described.num_gpus}, the recording {num_gpus}; leave num_gpus out, or "
+            "record all nodes"
         )
     if not described.known & set(DEGREES):
         return
@@ -167,8 +167,8 @@ def check_size(described: Description, num_gpus: int) -> None:
     ranks = counted(num_gpus, "rank")
     if described.dp is None and num_gpus % product:
         raise UserError(
-            f"the job is described with tp*pp*cp = {described.tp}*{described.pp}*{described.cp} = {product}, which "
-            f"does not divide the {ranks} of its recording; name the degrees it has, or record all nodes"
+            f"the description has tp*pp*cp = {described.tp}*{described.pp}*{described.cp} = {product}, which does not "
+            f"divide the {ranks} of the recording; correct tp, pp or cp, or record all nodes"
         )
     if described.dp is not None and product != num_gpus:
         raise UserError(

@@ -87,7 +87,7 @@ def finish(session: Session, results: Path, config: Path) -> str:
     ranks = session.ranks()
     versions: dict[str, str] = next((rank["versions"] for rank in ranks), {})
     facts |= _of_ranks(ranks) | {"job_commit": setup.get("commit")}
-    ending = _ending(_ends(session.folder), rows, facts, versions, setup)
+    ending = _ending(session.ends(), rows, facts, versions, setup)
     try:
         run = write_run(
             results / "runs",
@@ -148,7 +148,8 @@ def _how_it_ended(status: Status, facts: Mapping[str, Any]) -> str:
     is_told = (
         exit_status and exit_status > 0 and status is not Status.CANCELLED and f"status {exit_status}" not in ending
     )
-    return f"{status.label}: {ending}{f' (exit status {exit_status})' if is_told else ''}"
+    label = "" if status is Status.OK else f"{status.label}: "
+    return f"{label}{ending}{f' (exit status {exit_status})' if is_told else ''}"
 
 
 def _not_profiled(folder: Path, rows: Sequence[Mapping[str, Any]], num_traces: int) -> dict[str, str]:
@@ -163,7 +164,7 @@ def _not_profiled(folder: Path, rows: Sequence[Mapping[str, Any]], num_traces: i
         return {"not_profiled": f"{window}: 'triplepoint import' the trace of the profiler that ran outside"}
     if not num_traces:
         num = max((int(row["step"]) for row in rows), default=-1) + 1
-        why = "its ranks use neither torch nor NVTX nor ROCTX, or profile themselves"
+        why = "no rank wrote a trace; ranks need torch, NVTX or ROCTX, no profiler of their own, and room on the disk"
         why = why if num > first else f"the job ended after {num} steps, counted from 0"
         return {"not_profiled": f"steps {first} to {last} were not profiled: {why if rows else 'no step was marked'}"}
     if 0 < profiled < asked["num"]:
@@ -225,21 +226,22 @@ def nodes_of(session: Session) -> list[RecordedNode]:
     """
     reports = session.nodes()
     if not reports:
-        raise UserError(f"{session.folder}: no process of this recording began to sample; remove the folder")
+        raise UserError(f"{session.folder}: this recording ended before its first sample; remove the folder")
     ranks = session.ranks()
     by_host = {report["host"]: [rank for rank in ranks if rank["host"] == report["host"]] for report in reports}
     found = []
     for report in reports:
         path = session.folder / "telemetry" / f"{report['host']}.arrow"
         gpus: list[RecordedGpu] = []
-        if path.is_file() and report["device"] != "cpu":
+        has_samples = path.is_file() and path.stat().st_size > 0
+        if has_samples and report["device"] != "cpu":
             facts = read_recording(path).facts.get("gpus", [])
             gpus = _gpus(facts, by_host[report["host"]], report["visible"])
         found.append(
             RecordedNode(
                 host=report["host"],
                 gpus=gpus,
-                recording=path if path.is_file() else None,
+                recording=path if has_samples else None,
                 monotonic_ns=report["monotonic_ns"],
                 wall_ns=report["wall_ns"],
                 num_ranks=max(1, len(by_host[report["host"]])),
@@ -284,10 +286,6 @@ def _slot(gpu: Mapping[str, Any]) -> int | None:
     return int(str(slot)) if str(slot).isdigit() else None
 
 
-def _ends(folder: Path) -> list[dict[str, Any]]:
-    return sorted((json.loads(path.read_text()) for path in folder.glob("ends/*.json")), key=lambda end: end["rank"])
-
-
 def _ending(
     ends: Sequence[Mapping[str, Any]],
     rows: Sequence[Mapping[str, Any]],
@@ -303,7 +301,7 @@ def _ending(
     facts["command"] = " ".join(setup.get("command") or (ends[0]["command"] if ends else ["unknown"]))
     failed = [end for end in ends if end["status"] not in (0, None)]
     if not ends:
-        facts["ending"] = "not known: what watched the job was killed too"
+        facts["ending"] = "its end is not known: 'triplepoint record' was killed, or the disk was full"
         return Ending(facts=facts, versions=versions)
     facts["exit_status"] = failed[0]["status"] if failed else ends[0]["status"]
     if not failed:
@@ -394,7 +392,10 @@ def next_common_step(folder: Path) -> int:
     """
     rows = [row for path in folder.glob("steps/*.jsonl") for row in list(_lines(path))[-20:]]
     if not rows:
-        raise UserError(f"{folder}: no rank has marked a step yet; the window starts at a step, see docs/own_job.md")
+        raise UserError(
+            f"{folder}: no rank has marked a step yet, and the profiled window starts at a step; try again later, or "
+            "see docs/own_job.md"
+        )
     length_ns = max(1, min(row["t_end_ns"] - row["t_start_ns"] for row in rows))
     last = max(int(row["step"]) for row in rows)
     return last + max(3, -(-NS_PER_S // int(length_ns)))

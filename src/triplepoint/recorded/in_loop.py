@@ -10,8 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from triplepoint.errors import UserError, nearest
+from triplepoint.recorded.description import Description
 from triplepoint.recorded.marks import SESSION, Marks, local_rank_of
-from triplepoint.recorded.setup import ask_for_window, make_setup, read_window
+from triplepoint.recorded.session import ask_for_window, make_setup, read_window
 
 if TYPE_CHECKING:
     from triplepoint.recorded.session import Session
@@ -114,6 +116,10 @@ def record(
     Raises:
         UserError: If one of them is wrong.
     """
+    # Of what is misspelt the nearest may be an argument of this function.
+    known = {*Description.model_fields, "results", "config", "study", "describe", "warmup", "profile"}
+    if unknown := [name for name in settings if name not in Description.model_fields]:
+        raise UserError(f"triplepoint.record: unknown argument {unknown[0]!r}{nearest(unknown[0], known)}")
     setup = make_setup(
         sys.argv,
         Path(config),

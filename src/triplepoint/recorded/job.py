@@ -148,7 +148,7 @@ def seat_ranks(nodes: Sequence[RecordedNode]) -> list[Seat]:
     if ranks != list(range(len(ranks))):
         raise UserError(
             f"ranks of the recorded GPUs are {', '.join(map(str, ranks[:16]))}; expected each of 0 to "
-            f"{len(ranks) - 1} once, or none named"
+            f"{len(ranks) - 1} once, or no rank at all"
         )
     return seats
 
@@ -199,12 +199,17 @@ def _windows(job: Job, rows: Sequence[Row]) -> list[Row]:
     number = max((row["step"] for row in rows), default=-1) + 1
     found = []
     if not rows and not any(job.window_ns(node) for node in range(len(job.nodes))):
-        raise NothingRecordedError(f"{job.source}: neither a sample nor a step; expected one of them to make a run of")
+        raise NothingRecordedError(
+            f"{job.source}: has neither a sample nor a step, and a run needs one of them; record again"
+        )
     for seat in job.seats:
         marked = [row[name] for row in rows if row["rank"] == seat.device.rank for name in ("t_start_ns", "t_end_ns")]
         window = job.window_ns(seat.node) or ((min(marked), max(marked)) if marked else None)
         if window is None:
-            raise UserError(f"{job.source}: nothing was recorded of {job.nodes[seat.node].host}: no sample, no step")
+            raise UserError(
+                f"{job.source}: {job.nodes[seat.node].host} has neither a sample nor a step; record it too, or leave "
+                "it out"
+            )
         start_ns, end_ns = window
         row = {"rank": seat.device.rank, "step": number, "kind": "measured", "t_start_ns": start_ns, "t_end_ns": end_ns}
         found.append(dict.fromkeys(_OPTIONAL) | row)

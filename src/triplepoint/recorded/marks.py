@@ -5,6 +5,7 @@ back by the device once a step, so marks are a step apart; single steps may be o
 """
 
 import atexit
+import contextlib
 import gzip
 import hashlib
 import importlib.abc
@@ -103,6 +104,7 @@ class Marks:
         self._start_ns = 0
         self._number = 0
         self._window: _Window | None = None
+        self._has_failed = False
 
     def begin(self) -> None:
         """Begin the first step of a loop that marks its own steps."""
@@ -115,7 +117,17 @@ class Marks:
             source: Key of `SOURCES`.
             caller: What was called, of which a source may have several, such as two optimizers: the first alone marks.
         """
-        now = time.monotonic_ns()
+        if self._has_failed:
+            return
+        try:
+            self._mark(source, caller, time.monotonic_ns())
+        except Exception as error:  # noqa: BLE001  a full disk, say: the training goes on, whatever the recording meets
+            with contextlib.suppress(Exception):
+                self.end()  # a profiler that runs on would fill the memory
+            self._has_failed = True
+            _say(self._rank, f"no step is marked any more: {error}")
+
+    def _mark(self, source: str, caller: object, now: int) -> None:
         if self._callers.setdefault(source, caller) != caller:
             return
         if source != self._source and not self._takes(source):
@@ -151,18 +163,17 @@ class Marks:
         if self._file is None:
             for folder in ("steps", "ranks"):
                 (self._session / folder).mkdir(parents=True, exist_ok=True)
+            rank = self._find_rank()
+            about, whole = (self._session / "ranks" / f"rank{rank}.{end}" for end in ("part", "json"))
+            about.write_text(json.dumps(_this_rank(rank, self._session)))
+            about.replace(whole)
             # Buffered by line: each is handed to the operating system as it ends.
             self._file = (self._session / "steps" / f"{self._writer}{self._rank}.jsonl").open("a", buffering=1)
-            rank = self._find_rank()
-            (self._session / "ranks" / f"rank{rank}.json").write_text(json.dumps(_this_rank(rank, self._session)))
-        try:
-            self._file.write(json.dumps(line) + "\n")
-        except OSError:  # a full disk, or a folder that was removed: the training goes on
-            self._chosen = "none"
+        self._file.write(json.dumps(line) + "\n")
 
     def end(self) -> None:
         """End a profiled window that the loop did not reach the end of."""
-        if self._window is not None:
+        if self._window is not None and not self._has_failed:
             self._window.close()
 
 
@@ -227,7 +238,7 @@ class _Window:
             self._profiler.start()
         except RuntimeError as error:  # the loop's own profiler runs
             self._profiler = None
-            print(f"triplepoint: rank {self._rank}: not profiled: {error}", file=sys.stderr)
+            _say(self._rank, f"not profiled: {error}")
 
     def _mark(self, number: int) -> None:
         """Begin the span that a step has in the trace, as torch.profiler calls it."""
@@ -249,15 +260,26 @@ class _Window:
         if self._outside is not None:
             self._profiler = self._outside = self._span = None
             return
+        profiler, self._profiler, self._span = self._profiler, None, None
         folder = self._session / "traces"
-        folder.mkdir(parents=True, exist_ok=True)
         raw, packed = folder / f".rank{self._rank}.json", folder / f".rank{self._rank}.json.gz"
-        self._profiler.export_chrome_trace(str(raw))
-        with raw.open("rb") as trace, gzip.open(packed, "wb", compresslevel=1) as out:
-            shutil.copyfileobj(trace, out, 1 << 20)
-        raw.unlink()
-        packed.replace(folder / f"rank{self._rank}.json.gz")
-        self._profiler = self._span = None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            profiler.export_chrome_trace(str(raw))
+            with raw.open("rb") as trace, gzip.open(packed, "wb", compresslevel=1) as out:
+                shutil.copyfileobj(trace, out, 1 << 20)
+            packed.replace(folder / f"rank{self._rank}.json.gz")
+        except OSError as error:  # a full disk: the steps are marked on
+            _say(self._rank, f"its trace is lost: {error}")
+        for path in (raw, raw.with_name(f"{raw.name}.tmp"), packed):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _say(rank: int | None, line: str) -> None:
+    """Tell the user what the recording of a rank lacks, in the job's own output."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"triplepoint: rank {0 if rank is None else rank}: {line}", file=sys.stderr)
 
 
 def _this_rank(rank: int, session: Path) -> dict[str, Any]:

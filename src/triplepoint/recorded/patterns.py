@@ -3,7 +3,7 @@
 import re
 from itertools import pairwise
 
-from triplepoint.errors import UserError, nearest
+from triplepoint.errors import UserError
 
 PATTERNS = {
     "megatron": r"iteration\s+(?P<step>\d+)\s*/\s*\d+",
@@ -31,8 +31,8 @@ def step_pattern(text: str) -> re.Pattern[str]:
     """
     if re.fullmatch(r"[A-Za-z]+", text) and text.lower() not in PATTERNS:
         raise UserError(
-            f"--step-pattern: {text!r} is no framework{nearest(text, PATTERNS)}; expected {', '.join(PATTERNS)}, or a "
-            "regular expression, such as 'iter (?P<step>\\d+)'"
+            f"--step-pattern {text!r}: not a framework; expected one of {', '.join(PATTERNS)}, or "
+            "a regular expression such as 'iter (?P<step>\\d+)'"
         )
     try:
         return re.compile(PATTERNS.get(text.lower(), text))

@@ -1,19 +1,22 @@
-"""Watch a job: run its command or follow its process, with the sampler beside it, and make a run of it at the end."""
+"""Watch a job with the sampler beside it: run its command, follow its process, or follow its Slurm job on all nodes."""
 
 import contextlib
 import ctypes.util
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TextIO
 
+from triplepoint.errors import UserError
 from triplepoint.launch.outcome import log_tail
 from triplepoint.launch.slurm import count_host_kills
 from triplepoint.launch.watch import Sampler
@@ -29,6 +32,8 @@ _LOG_POLL_S = 0.02
 _TAIL_BYTES = 8192
 _JUDGED_LINES = 200
 """Last lines of a log that an outcome is judged by: after the error of a rank torchrun writes some 50 of its own."""
+_MOST_SAID = 300
+"""Letters of srun's last words that an error quotes."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,7 @@ def record_command(session: Session, command: Sequence[str], how: Watching, out:
         child = subprocess.Popen(
             list(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment(session, how)
         )
+        session.join_as(child.pid)  # the recording is under way as long as the job is, even without its watcher
         log = session.folder / "logs" / f"rank{rank_of()}-{os.getpid()}.log"
         streams = [_Tee(child.stdout, out, log, marks), _Tee(child.stderr, sys.stderr, log, marks)]
         ranks = _Ranks(session)
@@ -121,15 +127,25 @@ def _ended(child: "subprocess.Popen[bytes]") -> int | None:
         return None
 
 
-def watch_node(session: Session, how: Watching) -> None:
-    """Sample this node until SIGTERM, which Slurm sends to every step of a job as it ends."""
+def watch_node(session: Session, how: Watching, log: Path | None = None) -> None:
+    """Sample this node until SIGTERM, which Slurm sends to every step of a job as it ends.
+
+    Args:
+        session: The recording.
+        how: How the job is watched.
+        log: File with the job's output, which the first node reads for steps by a pattern; None for none.
+    """
     session.join_as(os.getpid())
+    marks = _log_marks(session, how) if log is not None and rank_of() == 0 else None
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
         signal.signal(number, lambda number, _: stopped.set() if number != signal.SIGCONT else None)
     with _Beside(session, how) as beside:
-        while not stopped.wait(_POLL_S):
+        follow = _Follow(log, marks) if log is not None and marks is not None else None
+        while not stopped.wait(_LOG_POLL_S if follow else _POLL_S):
             beside.watch()
+            if follow is not None:
+                follow.read()
 
 
 class _Beside:
@@ -302,3 +318,73 @@ def _passing_on(child: "subprocess.Popen[bytes]") -> Iterator[list[int]]:
     finally:
         for number, handler in before:
             signal.signal(number, handler)
+
+
+def record_job(
+    job_id: str,
+    results: Path,
+    setup: Mapping[str, Any],
+    how: Watching,
+    log: Path | None,
+    finish: Callable[[Session], None],
+) -> int:
+    """Watch every node of a job until the job ends, then make a run of it.
+
+    The watchers are a step of the job that overlaps with its others (srun --overlap), so Slurm ends them with the job.
+    Source: srun(1) of Slurm 22.05, --jobid, --overlap.
+
+    Args:
+        job_id: Its number.
+        results: Folder of results, on a file system that all nodes share.
+        setup: What the command line says.
+        how: How it is watched.
+        log: File with the job's output, for steps by a pattern; None for none.
+        finish: Makes a run of a recording.
+
+    Raises:
+        UserError: If there is no srun, or no such job runs.
+    """
+    if not re.fullmatch(r"\d+(_\d+)?", job_id):
+        raise UserError(f"record: --job {job_id!r}: expected the number of a job of Slurm, such as 4711")
+    if shutil.which("srun") is None:
+        raise UserError("record: --job: no srun on this machine; run it where jobs are submitted from")
+    num_nodes = _num_nodes(job_id)
+    session = Session.join(results, {**setup, "command": [f"Slurm job {job_id}"]}, None)
+    watcher = [sys.executable, "-m", "triplepoint.recorded.record", str(session.folder), json.dumps(vars(how))]
+    watcher += [str(log.resolve())] if log is not None else []
+    command = [
+        "srun",
+        f"--jobid={job_id}",
+        "--overlap",
+        f"--nodes={num_nodes}",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=1",
+        *watcher,
+    ]
+    # srun tells of the watchers, which end with the job, as of a failure.
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    if not session.nodes():
+        shutil.rmtree(session.folder, ignore_errors=True)
+        said = " ".join(ended.stderr.split())[-_MOST_SAID:] or f"exit status {ended.returncode}"
+        raise UserError(f"record: --job {job_id}: srun started no watcher in the job: {said}")
+    session.leave_end(None, [f"Slurm job {job_id}"], ())
+    if session.claim_finish():
+        finish(session)
+    return 0
+
+
+def _num_nodes(job_id: str) -> int:
+    """Return how many nodes a running job has. Raises `UserError` if there is no such job, or it does not run."""
+    command = ["squeue", "--noheader", f"--jobs={job_id}", "--states=all", "--format=%T %D"]
+    state, _, number = (
+        subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip().partition(" ")
+    )
+    if not number.isdigit():
+        raise UserError(f"record: --job {job_id}: squeue knows no such job; give the number of a job that runs")
+    if state != "RUNNING":
+        raise UserError(f"record: --job {job_id}: the job is {state}; a job can be recorded while it is RUNNING")
+    return int(number)
+
+
+if __name__ == "__main__":
+    watch_node(Session(Path(sys.argv[1])), Watching(**json.loads(sys.argv[2])), *map(Path, sys.argv[3:]))

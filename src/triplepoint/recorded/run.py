@@ -15,16 +15,18 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.plan import Limits, PlannedRun, run_id
+from triplepoint.config.plan import Limits, PlannedRun, read_planned_run, run_id
 from triplepoint.config.point import Point, PointCluster, Recorded, Steps
 from triplepoint.errors import UserError
 from triplepoint.files import write_text
 from triplepoint.launch.collect import account_of
 from triplepoint.launch.watch import slow_steps
-from triplepoint.manifest import NO_STEP, Evidence, Manifest, Node, write_manifest
+from triplepoint.manifest import NO_STEP, Evidence, Manifest, Node, read_manifest, write_manifest
 from triplepoint.provenance import git_state
 from triplepoint.recorded.description import Description, check_size, find_type, point_of, type_of
 from triplepoint.recorded.job import Job, MarkedSteps, RecordedGpu, RecordedNode, Row, mark_steps, seat_ranks
@@ -33,7 +35,7 @@ from triplepoint.recording import Recorder, Recording, again_path, fast_path, re
 from triplepoint.status import Status
 from triplepoint.tables import STEPS
 from triplepoint.trace.profilers.rocprof_csv import files_beside
-from triplepoint.units import NS_PER_S
+from triplepoint.units import NS_PER_S, counted, show_seconds
 
 _KEPT_SUFFIXES = (".json.zst", "_kernel_trace.csv", ".sqlite", ".db", ".rpd", ".csv")
 """Ends of names that a copy keeps; traces of Kineto end in `.json.gz` else."""
@@ -85,7 +87,7 @@ def write_run(
     """
     check_study(study)
     if not nodes:
-        raise UserError(f"{source}: no host in the recording; nothing to write a run of")
+        raise UserError(f"{source}: the recording has no host; record again")
     ending = ending or Ending()
     runs_folder.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=runs_folder))
@@ -116,9 +118,60 @@ def write_run(
     return manifest.run
 
 
+def sum_up(run: Path) -> str:
+    """Return in one line what a recorded run shows: its steps, and power and temperature of its GPUs.
+
+    Args:
+        run: Folder of the run, as `write_run` left it.
+    """
+    manifest, point = read_manifest(run / "raw" / "manifest.json"), read_planned_run(run / "point.json").point
+    rows = STEPS.read(run / "raw" / "steps.parquet")
+    rows = rows.filter(pc.equal(rows["kind"], "measured"))
+    rank, step, start_ns, end_ns = (rows[name].to_numpy() for name in ("rank", "step", "t_start_ns", "t_end_ns"))
+    steps_s = [float((end_ns - start_ns)[step == number].max()) / NS_PER_S for number in np.unique(step)]
+    num_gpus = sum(device.device != "cpu" for node in manifest.nodes for device in node.devices)
+    on = counted(num_gpus, "GPU") if num_gpus else counted(len(np.unique(rank)), "rank")
+    told = [
+        f"{counted(len(steps_s), 'measured step')} on {on}, {show_seconds(float(np.median(steps_s)))} in the median"
+    ]
+    if NO_STEP in manifest.facts:
+        num = point.steps.profiled
+        known = f"{counted(num, 'profiled step')} and none measured" if num else "no measured step"
+        told = [f"{show_seconds(max(steps_s))} on {on}, {known}"]
+    power_w, temp_c = np.array([]), np.array([])
+    for node in manifest.nodes:
+        path, own = _recording_of(run / "raw", node.node), np.isin(rank, [device.rank for device in node.devices])
+        if not path.is_file() or not own.any():
+            continue
+        samples = read_recording(path).samples
+        t_ns, devices = (samples[name].to_numpy(zero_copy_only=False) for name in ("t_ns", "device"))
+        is_meant = np.isin(devices, [device.device for device in node.devices])
+        is_meant &= (t_ns >= start_ns[own].min()) & (t_ns < end_ns[own].max())
+        power_w = np.append(power_w, _values(samples, is_meant, "gpu_power_w", "gpu_power_average_w"))
+        temp_c = np.append(temp_c, _values(samples, is_meant, "gpu_temp_c"))
+    if num_gpus:
+        told.append(f"{power_w.mean():.0f} W a GPU in the mean" if power_w.size else "power not recorded")
+    if temp_c.size:
+        told.append(f"at most {temp_c.max():.0f} degC")
+    return ", ".join(told)
+
+
+def _values(samples: pa.Table, is_meant: np.ndarray, *names: str) -> np.ndarray:
+    """Return the known values of the first column that has some."""
+    for name in names:
+        values = samples[name].to_numpy(zero_copy_only=False)[is_meant].astype(float)
+        if np.isfinite(values).any():
+            return np.asarray(values[np.isfinite(values)])
+    return np.array([])
+
+
+def _recording_of(raw: Path, number: int) -> Path:
+    return raw / "telemetry" / f"node{number}.arrow"
+
+
 def _write_recording(raw: Path, number: int, node: RecordedNode) -> Recording | None:
     """Put the samples of one host into the run and return them; None where there are none."""
-    out = raw / "telemetry" / f"node{number}.arrow"
+    out = _recording_of(raw, number)
     out.parent.mkdir(parents=True, exist_ok=True)
     if node.recording is not None:
         for of in (node.recording, fast_path(node.recording), again_path(node.recording)):
@@ -253,8 +306,8 @@ def _no_step(marked: MarkedSteps) -> dict[str, str]:
     if marked.has_steps:
         return {}
     num = len({row["step"] for row in marked.rows}) - 1
-    seen = f"its {num} steps are warm-up or profiled" if num else "no step was seen in it"
-    return {NO_STEP: f"the whole recording is one window, {seen}"}
+    seen = f"all {num} steps are warm-up or profiled" if num else "no step was seen"
+    return {NO_STEP: f"{seen}: the whole recording counts as one window, with power and heat but no step time"}
 
 
 def _node(number: int, node: RecordedNode, job: Job) -> Node:

@@ -1,4 +1,4 @@
-"""A recording that is under way: its folder, which processes and nodes take part, and who samples on each node."""
+"""A recording: what it is told before its job starts, and while it is under way its folder, processes and nodes."""
 
 import contextlib
 import fcntl
@@ -14,12 +14,16 @@ from typing import Any
 
 import psutil
 
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.yaml_file import read_yaml
 from triplepoint.errors import UserError
 from triplepoint.files import write_json
 from triplepoint.launch.slurm import placement
 from triplepoint.processes import has_ended, start_ticks
-from triplepoint.recorded.marks import SETUP, rank_of
-from triplepoint.recorded.studies import RECORDED
+from triplepoint.provenance import COLLECTIVE_SETTINGS, OTHER_SETTINGS, git_state
+from triplepoint.recorded.description import read_description
+from triplepoint.recorded.marks import REQUEST, SETUP, rank_of
+from triplepoint.recorded.studies import RECORDED, check_study
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What tells a job to end: Ctrl-C, a scheduler or `kill`, a terminal that was closed."""
@@ -59,6 +63,8 @@ class Session:
         """Use the recording in `folder`."""
         self.folder = folder
         self.host = socket.gethostname()
+        self.problem: OSError | None = None
+        """Why its end could not be noted, such as a full disk."""
         self._lock: int | None = None
 
     @classmethod
@@ -98,7 +104,7 @@ class Session:
                 found: dict[str, Any] = json.loads((self.folder / SETUP).read_text(encoding="utf-8"))
                 return found
             time.sleep(0.02)
-        raise UserError(f"{self.folder}: no recording; expected a folder that 'triplepoint record' wrote")
+        raise UserError(f"{self.folder}: not a recording; expected a folder that 'triplepoint record' wrote")
 
     def join_as(self, pid: int) -> None:
         """Note a process of this node that belongs to the job."""
@@ -111,7 +117,7 @@ class Session:
 
     def members(self) -> list[dict[str, Any]]:
         """Return the processes of this node that take part."""
-        return [json.loads(path.read_text()) for path in self.folder.glob(f"members/{self.host}-*.json")]
+        return self._read_all(f"members/{self.host}-*.json")
 
     def leave_end(
         self,
@@ -134,10 +140,8 @@ class Session:
         """
         end = {"rank": rank_of(), "host": self.host, "status": status, "num_host_kills": num_host_kills}
         end |= {"told_by": told_by, "first_failed": first_failed}
-        write_json(
-            self.folder / "ends" / f"{self.host}-{os.getpid()}.json",
-            end | {"command": list(command), "log_tail": list(said)},
-        )
+        end |= {"command": list(command), "log_tail": list(said)}
+        self._note_end(self.folder / "ends" / f"{self.host}-{os.getpid()}.json", end)
 
     def claim_node(self) -> bool:
         """Return whether this process is the one to sample on its node: the first that asks."""
@@ -170,18 +174,36 @@ class Session:
     def end_node(self, sampler_ends: list[dict[str, Any]]) -> None:
         """Note that nothing more comes from this node."""
         path = self.folder / "nodes" / f"{self.host}.json"
-        write_json(path, json.loads(path.read_text()) | {"ended": True, "sampler_ends": sampler_ends})
+        self._note_end(path, json.loads(path.read_text()) | {"ended": True, "sampler_ends": sampler_ends})
+
+    def _note_end(self, path: Path, content: dict[str, Any]) -> None:
+        """Write a file about the end; a full disk must not take the job's exit status with it."""
+        try:
+            write_json(path, content)
+        except OSError as error:
+            self.problem = error
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return what is known of each node, in the order of ranks."""
-        found = [json.loads(path.read_text()) for path in self.folder.glob("nodes/*.json")]
+        found = self._read_all("nodes/*.json")
         first = {rank["host"]: rank["rank"] for rank in reversed(self.ranks())}
         return sorted(found, key=lambda node: (first.get(node["host"], node["rank"]), node["host"]))
 
     def ranks(self) -> list[dict[str, Any]]:
         """Return what ranks that marked steps say of themselves, by rank."""
-        found = [json.loads(path.read_text()) for path in self.folder.glob("ranks/*.json")]
-        return sorted(found, key=lambda rank: int(rank["rank"]))
+        return sorted(self._read_all("ranks/*.json"), key=lambda rank: int(rank["rank"]))
+
+    def ends(self) -> list[dict[str, Any]]:
+        """Return how its processes ended, by rank."""
+        return sorted(self._read_all("ends/*.json"), key=lambda end: int(end["rank"]))
+
+    def _read_all(self, pattern: str) -> list[dict[str, Any]]:
+        """Return what stands in files of the recording; one that its node lost power over is left out."""
+        found = []
+        for path in self.folder.glob(pattern):
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(path.read_text(encoding="utf-8")))
+        return found
 
     def wait_for_others(self) -> None:
         """Wait until the other processes of this node have ended, for a while."""
@@ -207,3 +229,83 @@ class Session:
 
     def _is_alive(self, member: Mapping[str, Any]) -> bool:
         return member["ticks"] is not None and has_ended(member["pid"], member["ticks"]) is not True
+
+
+def make_setup(
+    command: Sequence[str],
+    config: Path,
+    *,
+    study: str,
+    describe: Path | None,
+    settings: Mapping[str, Any],
+    name: str | None,
+    warmup: int,
+    folder: Path | None = None,
+) -> dict[str, Any]:
+    """Return what stands in `session.json`.
+
+    Args:
+        command: The job, for its name and the record.
+        config: Folder of the configuration, for models and clusters that are named.
+        study: Study of recorded runs it belongs to.
+        describe: YAML file of what is known of the job; None for none.
+        settings: The same as single settings, which go before the file's.
+        name: What the job is called; None: as its script.
+        warmup: First marked steps that are not measured.
+        folder: Folder the job runs in, of which the commit is noted; None where it is not known.
+
+    Raises:
+        UserError: If one of them is wrong.
+    """
+    check_study(study)
+    if warmup < 0:
+        raise UserError(f"record: --warmup {warmup}: expected 0 or more steps")
+    content = (read_yaml(describe) if describe else {}) | dict(settings)
+    content["name"] = name or content.get("name") or name_of(command)
+    read_description(describe, content, Catalogue(config) if config.is_dir() else None)
+    commit, has_changed = git_state(folder) if folder else (None, None)
+    return {
+        "study": study,
+        "describe": content,
+        "warmup": warmup,
+        "command": list(command),
+        "commit": commit and f"{commit[:12]}{' with changes' if has_changed else ''}",
+        "variables": [*COLLECTIVE_SETTINGS, *OTHER_SETTINGS],
+    }
+
+
+def describe_again(
+    setup: Mapping[str, Any], config: Path, describe: Path | None, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what stands in `session.json` with more known of the job, or other than was said before.
+
+    Raises:
+        UserError: If a key or a value is wrong.
+    """
+    content = {**setup.get("describe", {}), **(read_yaml(describe) if describe else {}), **settings}
+    read_description(describe, content, Catalogue(config) if config.is_dir() else None)
+    return {**setup, "describe": content}
+
+
+def name_of(command: Sequence[str]) -> str:
+    """Return the name of the script that a command runs."""
+    script = next((word for word in command if word.endswith(".py")), command[0] if command else "job")
+    name = re.sub(r"[^a-z0-9.-]+", "-", Path(script).name.removesuffix(".py").lower()).strip(".-")
+    return name[:40] or "job"
+
+
+def read_window(text: str) -> tuple[int, int]:
+    """Return the first step of a window and the one after its last.
+
+    Raises:
+        UserError: If the text is no window.
+    """
+    found = re.fullmatch(r"(\d{1,7}):(\d{1,7})", text)
+    if not found or int(found[1]) >= int(found[2]):
+        raise UserError(f"record: --profile {text[:40]!r}: expected FIRST:LAST, such as 20:22 for steps 20 and 21")
+    return int(found[1]), int(found[2])
+
+
+def ask_for_window(session: Path, first: int, last: int) -> None:
+    """Ask the ranks of a recording to profile the steps from `first` up to, not including, `last`."""
+    write_json(session / REQUEST, {"first": first, "num": last - first, "ranks": None})

@@ -65,7 +65,7 @@ def _runs_of(path: Path) -> list[str]:
         if not all(isinstance(run, str) for run in runs):
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f'{path}: damaged; expected {{"runs": [RUN, ...]}}; mend it, or remove it') from None
+        raise UserError(f'{path}: damaged; expected {{"runs": [RUN, ...]}}; correct it, or remove it') from None
     return list(dict.fromkeys(runs))
 
 

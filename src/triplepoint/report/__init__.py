@@ -13,7 +13,7 @@ import docutils.utils  # type: ignore[import-untyped]
 from markupsafe import Markup
 
 from triplepoint.config.plan import read_plan
-from triplepoint.effects.titles import Told
+from triplepoint.effects.titles import Statement
 from triplepoint.errors import UserError
 from triplepoint.figures import spec_of, text_of
 from triplepoint.figures.selection import figures_of
@@ -93,8 +93,8 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
         read_manifest(results / "runs" / one["run"] / "raw" / "manifest.json") for one in points if one["host"]
     ]
     templates, folder = environment(), out.with_suffix("")
-    shown, colours, changes = _figures(names, figs, captions, out.parent)
-    found = find(points, {_identifier(name): spec_of(name) for name in names}, folder.name, changes)
+    shown, colours, statements = _figures(names, figs, captions, out.parent)
+    found = find(points, {_identifier(name): spec_of(name) for name in names}, folder.name, statements)
     page = templates.get_template("front.html").render(
         **_front(points, words, manifests, results, folder.name),
         claims=sum_up_claims(claims.to_pylist()),
@@ -122,7 +122,8 @@ def _front(points: Sequence[Row], words: Mapping[str, Words], manifests: Sequenc
         "settings": settings_apart(points),
     }
     return {
-        "title": f"Triplepoint: {', '.join(studies) or 'no study'}",
+        "title": f"Triplepoint: {studies[0] if len(studies) == 1 else counted(len(studies), 'study', 'studies')}",
+        "studies": studies if len(studies) > 1 else [],
         "origins": sorted({point["origin"] for point in points}),
         "sentence": _sentence(points),
         "results": results,
@@ -165,7 +166,7 @@ def _sentence(points: Sequence[Row]) -> str:
 
 def _summary(points: Sequence[Row], findings: Sequence[Finding], out: Path) -> str:
     """Return how the runs ended and the first findings, in a few lines."""
-    lines = [f"{out}: {_sentence(points)}", *(f"  {finding.sentence}" for finding in findings[:_MOST_SAID])]
+    lines = [f"{out}: {_sentence(points)}", *(f"  {finding.headline}" for finding in findings[:_MOST_SAID])]
     more = len(findings) - _MOST_SAID
     return "\n".join([*lines, f"  {more} more findings in the report"] if more > 0 else lines) + "\n"
 
@@ -197,11 +198,11 @@ def _methodology(points: Sequence[Row]) -> list[tuple[str, str]]:
 
 def _figures(
     names: Iterable[str], figs: Path, captions: Path, folder: Path
-) -> tuple[list[dict[str, Any]], dict[str, str], dict[str, list[Told]]]:
-    """Return what the page shows of each figure, the CSS variables of their colours, and what they say of changes."""
+) -> tuple[list[dict[str, Any]], dict[str, str], dict[str, list[Statement]]]:
+    """Return what the page shows of each figure, the CSS variables of their colours, and what they hand over."""
     found: list[dict[str, Any]] = []
     colours: dict[str, str] = {}
-    changes: dict[str, list[Told]] = {}
+    statements: dict[str, list[Statement]] = {}
     for name in names:
         spec, place = spec_of(name), _identifier(name)
         question = spec.question if spec.name == name else f"{spec.question} Study {name.partition('/')[0]}"
@@ -209,7 +210,7 @@ def _figures(
         texts = {"caption": _html(caption, spec.name), "notes": _html(notes, spec.name)}
         picture = read_picture(figs / f"{name}.svg", place, f"{question} {_first_sentence(caption)}")
         colours |= picture.colours
-        changes[place] = picture.changes
+        statements[place] = picture.statements
         paths = [figs / f"{name}.{end}" for end in ("pdf", "csv")]
         files = [(path.suffix[1:].upper(), link_to(path, folder)) for path in paths if path.is_file()]
         found.append({
@@ -219,7 +220,7 @@ def _figures(
             **texts,
         })  # fmt: skip
     _pack_largest(found)
-    return found, colours, changes
+    return found, colours, statements
 
 
 def _identifier(name: str) -> str:

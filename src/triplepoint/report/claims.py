@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from triplepoint.figures import FIGURES
 from triplepoint.units import counted
 from triplepoint.verdicts.number import Verdict
 
@@ -15,6 +16,14 @@ ORDER = (Verdict.DIFFERS, Verdict.AGREES, Verdict.CANNOT_TELL)
 _UNITS = {"1": "", "degC": "°C"}
 _IS_FIT = {1.0: "fits", 0.0: "out of memory"}
 _SIGNS = {1.0: "rises", -1.0: "falls"}
+_LAST = 1000
+"""Number of what is no figure."""
+_QUESTIONS = {
+    int(number): spec.question
+    for spec in reversed(tuple(FIGURES.values()))
+    for number in re.findall(r"\d+", spec.paper or "")
+}
+"""What figures of the study are about, as the first one here asks that stands for it."""
 
 
 class Group(NamedTuple):
@@ -22,23 +31,20 @@ class Group(NamedTuple):
 
     name: str
     says: str
+    source: str
     quantity: str
     counts: str
     rows: list[dict[str, str]]
 
 
 class Figure(NamedTuple):
-    """All claims of one figure or section."""
+    """All claims of one figure of the study, or of its text."""
 
     name: str
+    question: str
     counts: list[int]
     fitted: str
     groups: list[Group]
-
-    @property
-    def heading(self) -> str:
-        """Its name as a sentence begins."""
-        return self.name[0].upper() + self.name[1:]
 
     @property
     def said(self) -> str:
@@ -51,15 +57,11 @@ class Section(NamedTuple):
 
     Attributes:
         sentence: How many rows have which verdict.
-        verdicts: Verdicts in the order of the counts.
-        totals: Rows of each verdict.
-        figures: Figures and sections with their claims; none where no run of the results is of the study.
+        figures: Figures and the text with their claims; none where no run of the results is of the study.
         findings: Sentence and numbers of each contradiction.
     """
 
     sentence: str
-    verdicts: list[str]
-    totals: list[int]
     figures: list[Figure]
     findings: list[tuple[str, list[str]]]
 
@@ -76,10 +78,14 @@ def sum_up_claims(rows: Sequence[Row]) -> Section | None:
     totals = _count(judged)
     words = ", ".join(f"{count} {_plural(verdict, count)}" for verdict, count in zip(ORDER, totals, strict=True))
     is_told = any(row["verdict"] != Verdict.CANNOT_TELL for row in judged)
+    places: dict[tuple[int, str], list[Row]] = {}
+    for row in judged if is_told else ():
+        places.setdefault(_place(row["figure"]), []).append(row)
     figures = [
-        Figure(name, _count(of_name), _fitted(of_name), sorted(_groups(of_name), key=_most_differing))
-        for name, of_name in _by(judged, "figure").items()
-        if is_told
+        Figure(
+            name, _QUESTIONS.get(number, ""), _count(rows), _fitted(rows), sorted(_groups(rows), key=_most_differing)
+        )
+        for (number, name), rows in sorted(places.items())
     ]
     findings = [
         (of_claim[0]["says"], [row["reason"] for row in of_claim])
@@ -87,9 +93,7 @@ def sum_up_claims(rows: Sequence[Row]) -> Section | None:
     ]
     return Section(
         f"{counted(len(judged), 'comparison')}: {words}.",
-        [str(verdict) for verdict in ORDER],
-        totals,
-        sorted(figures, key=lambda figure: _in_order(figure.name)),
+        figures,
         findings,
     )
 
@@ -112,10 +116,16 @@ def _in_words(counts: Sequence[int]) -> str:
     )
 
 
-def _in_order(name: str) -> tuple[bool, list[tuple[int, str]]]:
-    """Return the key that sorts figures by number, then sections."""
-    parts = [(int(digits or 0), letters) for digits, letters in re.findall(r"(\d+)|(\D+)", name)]
-    return not name.startswith("figure"), parts
+def _place(source: str) -> tuple[int, str]:
+    """Return the number and name of the figure a claim is listed under: the first that its source names.
+
+    What names none is of the text of the study, or of another source.
+    """
+    number = re.search(r"figures? (\d+)", source)
+    if number:
+        return int(number[1]), f"Figure {number[1]}"
+    is_study = source.startswith(("section", "the text"))
+    return (_LAST, "Text") if is_study else (_LAST + 1, source[0].upper() + source[1:])
 
 
 def _most_differing(group: Group) -> int:
@@ -141,7 +151,7 @@ def _groups(rows: Sequence[Row]) -> list[Group]:
         ordered = sorted(of_claim, key=lambda row: ORDER.index(row["verdict"]))
         first = of_claim[0]
         quantity = (first["quantity"] or "").replace("_", " ")
-        groups.append(Group(name, first["says"], quantity, words, [_texts(row) for row in ordered]))
+        groups.append(Group(name, first["says"], first["figure"], quantity, words, [_texts(row) for row in ordered]))
     return groups
 
 

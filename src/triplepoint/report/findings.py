@@ -1,14 +1,14 @@
-"""Findings: what the runs of a report show, each a sentence worked out from its tables with interval and figure."""
+"""Findings: what the runs of a report show, each a headline with its interval, further quantities and its figure."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pandas import DataFrame
 
-from triplepoint.effects import ABOUT, FAR, Effect, compare, far_slower, on_as_many_gpus, titles
-from triplepoint.effects.titles import Told, answer_best
+from triplepoint.effects import ABOUT, FAR, Effect, compare, far_slower, on_as_many_gpus
+from triplepoint.effects.titles import Statement, mean_of, rank, signed
 from triplepoint.figures import FigureSpec, labels
 from triplepoint.report.runs import page_name
 from triplepoint.status import Status
@@ -25,6 +25,8 @@ _OF_LAYOUTS = ("parallelism_sweep", "lora", "mi250_vs_nvidia", "inference_batch"
 """Figures that compare layouts, each of its own studies."""
 _LAYOUTS = "layouts"
 """The question which layout is best."""
+_COSTS = {"gpu_power_w": "power", "gpu_temp_max_c": "hottest GPU", "gpu_energy_per_token_j": "energy per token"}
+"""What the fastest layout costs against the next, and what it is called."""
 _TRACK = 0.6
 """Natural logarithm of a ratio at the ends of the bars: -45 and +82 %. Larger effects are cut off there."""
 _HOT_K = 0.1
@@ -33,23 +35,27 @@ list."""
 
 
 class Finding(NamedTuple):
-    """One sentence of the report.
+    """One finding of the report.
 
     Attributes:
-        sentence: What was found.
+        headline: What was found, with its interval.
         effect: How large it is.
         basis: What it is found in, and what its interval is over.
         question: What it answers: findings take turns by it.
+        others: Further quantities, short.
         figure: Identifier of the figure that shows it; empty where none does.
         runs: Pages of the runs it is of, with their names.
+        is_aside: Whether it is of another task than training all weights.
     """
 
-    sentence: str
+    headline: str
     effect: Effect
     basis: str
     question: str = ""
+    others: tuple[str, ...] = ()
     figure: str = ""
     runs: tuple[tuple[str, str], ...] = ()
+    is_aside: bool = False
 
     @property
     def is_clear(self) -> bool:
@@ -88,18 +94,20 @@ def _size(effect: Effect) -> float:
 
 
 def find(
-    points: Sequence[Row], figures: Mapping[str, FigureSpec], pages: str, changes: Mapping[str, Sequence[Told]]
+    points: Sequence[Row],
+    figures: Mapping[str, FigureSpec],
+    pages: str,
+    statements: Mapping[str, Sequence[Statement]],
 ) -> list[Finding]:
     """Return what was found: the first finding of each question, the next of each, and so on; unclear ones last.
 
-    Questions take turns: otherwise layouts, which differ most, would fill the list. What is trained comes before what
-    serves prompts: training is what the tool is about.
+    Questions take turns: otherwise layouts, which differ most, would fill the list.
 
     Args:
         points: Rows of table `points`.
         figures: Figures of the report by their identifiers in it.
         pages: Folder of the pages of runs, as links from the front page begin.
-        changes: What figures say of changes, by the same identifiers.
+        statements: What figures hand over, by the same identifiers.
     """
     if not any(point["status"] == Status.OK for point in points):
         return []
@@ -107,36 +115,33 @@ def find(
     done = frame[frame["status"] == Status.OK]
     found = [
         *_best_layouts(frame, figures, pages),
-        *_changes(changes, figures),
+        *_of_figures(statements, figures),
         *_clusters(done, pages),
         *_heat(done, pages),
     ]
-    found = [one._replace(sentence=one.sentence.replace(" %", "\u00a0%").replace(" K", "\u00a0K")) for one in found]
-    served = set().union(*done.loc[done["task"] == "inference", "studies"])
-    trained = set().union(*done.loc[done["task"] != "inference", "studies"])
-    of_serving = {
-        name for name, spec in figures.items() if set(spec.studies) & served and not set(spec.studies) & trained
-    }
-    return _in_turns(found, of_serving)[:MOST]
+    return _in_turns([one._replace(headline=_whole(one.headline)) for one in found])[:MOST]
 
 
-def _in_turns(found: list[Finding], last: Collection[str]) -> list[Finding]:
+def _whole(text: str) -> str:
+    """Return text in which no line ends between a number and its unit."""
+    return text.replace(" %", "\u00a0%").replace(" K", "\u00a0K")
+
+
+def _in_turns(found: list[Finding]) -> list[Finding]:
     """Return findings in turns of their questions, the largest certain ones of each first; what may be none is last.
 
-    Args:
-        found: Findings.
-        last: Figures whose findings end each turn.
+    Questions on other tasks than training all weights end each turn.
     """
 
-    def rank(one: Finding) -> tuple[bool, bool, float]:
+    def key(one: Finding) -> tuple[bool, bool, float]:
         # The steps of one launch do not show how launches differ: as good as no interval.
         return not one.is_clear, one.track is None or one.effect.basis == "steps", -one.size
 
     turns: dict[tuple[bool, str], int] = {}
     placed = []
-    for one in sorted(found, key=rank):
+    for one in sorted(found, key=key):
         turn = turns[one.is_clear, one.question] = turns.get((one.is_clear, one.question), -1) + 1
-        placed.append((not one.is_clear, turn, one.figure in last, one))
+        placed.append((not one.is_clear, turn, one.is_aside, one))
     return [one for *_, one in sorted(placed, key=lambda entry: entry[:3])]
 
 
@@ -170,19 +175,33 @@ def _best_layouts(frame: DataFrame, figures: Mapping[str, FigureSpec], pages: st
 
 def _best_layout(alike: DataFrame, figure: str, pages: str) -> Finding:
     """Return which of some layouts of one training is fastest, and by how much."""
-    groups = {str(name): rows for name, rows in alike.groupby("layout", sort=False)}
-    ordered = sorted(groups, key=lambda name: float(groups[name]["step_time_s"].mean()))
-    leads = [compare(groups[ordered[0]], groups[name], "step_time_s") for name in ordered[1:]]
-    # The first that is clearly behind, as the sentence has it; where all are tied the last.
-    behind = next((number for number, lead in enumerate(leads) if not lead.is_tie), len(leads) - 1)
-    lead, last = leads[behind], leads[-1]
-    sentence = f"{alike['subject'].iloc[0]}: {answer_best(alike)}"
-    if behind + 1 < len(leads):
-        slower = f"{1 + last.value:.1f} times as long" if last.value > 1 else f"{last.text} longer"
-        sentence += f"; the slowest, {ordered[-1]}, takes {slower}"
-    basis = f"{len(ordered)} layouts, {alike['origin'].iloc[0]}, {labels.setting_text(alike.iloc[0])}"
-    runs = tuple(_page(groups[name].iloc[0], pages) for name in (ordered[0], ordered[behind + 1]))
-    return Finding(f"{sentence}.", lead, f"{basis}; interval {ABOUT[lead.basis]}", _LAYOUTS, figure, runs)
+    ranking = rank(alike)
+    assert ranking.lead is not None
+    rows = {str(name): found.iloc[0] for name, found in alike.groupby("layout", sort=False)}
+    last, slowest = list(ranking.leads.items())[-1]
+    longer = f"{1 + slowest.value:.1f} times as long" if slowest.value > 1 else f"{slowest.text} longer"
+    others = [f"slowest {last}, {longer}"] if last != ranking.next else []
+    behind, best = (alike[alike["layout"] == name] for name in (ranking.next, ranking.best))
+    others += [
+        f"{name} {signed(compare(behind, best, column))}"
+        for column, name in _COSTS.items()
+        if behind[column].notna().all() and best[column].notna().all()
+    ]
+    basis = f"{len(rows)} layouts, {alike['origin'].iloc[0]}, {labels.setting_text(alike.iloc[0])}"
+    return Finding(
+        f"{str(alike['subject'].iloc[0]).removesuffix(', simulated')}: {ranking.sentence}",
+        ranking.lead,
+        f"{basis}; interval {ABOUT[ranking.lead.basis]}",
+        f"{_LAYOUTS}, {alike['task'].iloc[0]}",
+        tuple(others),
+        figure,
+        tuple(_page(rows[name], pages) for name in (ranking.best, ranking.next)),
+        _is_aside(alike),
+    )
+
+
+def _is_aside(members: DataFrame) -> bool:
+    return bool((members["task"] != "pretrain").all())
 
 
 def _outliers(
@@ -204,12 +223,12 @@ def _outliers(
     trainings = counted(len({(row["subject"], origin) for _, row in found}), "training")
     effect = Effect(most - 1, math.nan, math.nan, "none", len(found))
     return Finding(
-        f"{named} {take} {factors} times as long as the best layout, in {trainings}.",
+        f"{named} {take} {factors} times as long as the best layout, in {trainings}",
         effect,
         f"{origin}, {FAR:.0f} times as slow as any other, so left out of other findings; interval {ABOUT['none']}",
-        _LAYOUTS,
-        _figure_of(DataFrame([worst]), figures) or "",
-        (_page(worst, pages),),
+        f"{_LAYOUTS}, pretrain",
+        figure=_figure_of(DataFrame([worst]), figures) or "",
+        runs=(_page(worst, pages),),
     )
 
 
@@ -220,16 +239,17 @@ def _figure_of(members: DataFrame, figures: Mapping[str, FigureSpec]) -> str | N
     return next((drawn[name] for name in _OF_LAYOUTS if name in drawn), None if drawn else "")
 
 
-def _changes(changes: Mapping[str, Sequence[Told]], figures: Mapping[str, FigureSpec]) -> Iterator[Finding]:
-    """Yield what figures say of changes, with their brackets: each is ranked by its largest clear effect."""
-    for figure, told in changes.items():
-        for one in told:
-            effect = min(one.means, key=lambda mean: (mean.is_tie, math.isnan(mean.low), -_size(mean)))
-            about = "none" if math.isnan(effect.low) else effect.basis
-            basis = f"{titles.mean_of(effect.num, one.noun)}, {one.origin}; interval {ABOUT[about]}"
-            if "simulated" in one.origin and about == "settings":
+def _of_figures(statements: Mapping[str, Sequence[Statement]], figures: Mapping[str, FigureSpec]) -> Iterator[Finding]:
+    """Yield what figures say, with their brackets."""
+    for figure, said in statements.items():
+        for one in said:
+            over = f"{mean_of(one.effect.num, one.noun)}, " if one.noun else ""
+            about = ABOUT["none" if math.isnan(one.effect.low) else one.effect.basis]
+            basis = f"{over}{one.origin}; interval {about}"
+            if "simulated" in one.origin and one.effect.basis == "settings":
                 basis += ", without the error of the model"
-            yield Finding(f"{one.sentence}.", effect, basis, figures[figure].name, figure)
+            is_aside = not figures[figure].is_of_pretraining
+            yield Finding(one.sentence, one.effect, basis, one.about, one.others, figure, (), is_aside)
 
 
 def _clusters(frame: DataFrame, pages: str) -> Iterator[Finding]:
@@ -241,30 +261,27 @@ def _clusters(frame: DataFrame, pages: str) -> Iterator[Finding]:
             continue
         first, *_, last = sorted(best, key=lambda place: float(best[place][column].iloc[0]))
         effect = compare(best[first], best[last], column)
-        layouts = [f"{best[place]['layout'].iloc[0]} on {place}" for place in (last, first)]
-        sentence = f"{model}, {task}: {layouts[0]} takes {effect.text} more GPU energy per token than {layouts[1]}."
+        names = [place.removesuffix(", simulated") for place in (last, first)]
+        subject = f"{model}, {task}" if _is_aside(members) else str(model)
+        headline = f"{subject}: {names[0]} takes {effect.text} more GPU energy per token than {names[1]}"
         basis = f"each cluster at its best layout and setting, {origin}; interval {ABOUT[effect.basis]}"
-        yield Finding(
-            sentence, effect, basis, "clusters", "", tuple(_page(best[place].iloc[0], pages) for place in (first, last))
-        )
+        runs = tuple(_page(best[place].iloc[0], pages) for place in (last, first))
+        yield Finding(headline, effect, basis, f"clusters, {task}", (), "", runs, _is_aside(members))
 
 
 def _heat(frame: DataFrame, pages: str) -> Iterator[Finding]:
     """Yield the run that lost most time to heat, and that which lost most to the power limit; no figure draws these."""
     for origin, members in frame.groupby("origin", sort=False):
-        for column, cause in (("lost_to_heat_fraction", "Heat"), ("lost_to_power_limit_fraction", "The power limit")):
+        for column, cause in (("lost_to_heat_fraction", "heat"), ("lost_to_power_limit_fraction", "the power limit")):
             known = members[members[column].notna() & (members[column] > 0)]
             if len(known):
                 row = known.iloc[int(known[column].argmax())]
                 value, middle = float(row[column]), float(known[column].median())
                 effect = Effect(value, math.nan, math.nan, "none", len(known))
-                runs = counted(len(known), "run")
-                sentence = (
-                    f"{cause} costs most in {_name(row)} on {row['cluster']}, {value * 100:.1f} % of its step; "
-                    f"{middle * 100:.1f} % in the median of {runs} that it holds back."
-                )
-                basis = f"{origin}, of clocks below the highest; interval {ABOUT['none']}"
-                yield Finding(sentence, effect, basis, cause, "", (_page(row, pages),))
+                headline = f"{_name(row)} on {row['cluster']} loses {value * 100:.1f} % of its step to {cause}"
+                others = (f"median of {counted(len(known), 'run')} that lose to it {middle * 100:.1f} %",)
+                basis = f"{origin}, the most of all runs, of clocks below the highest; interval {ABOUT['none']}"
+                yield Finding(headline, effect, basis, cause, others, "", (_page(row, pages),))
 
 
 def _name(row: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from triplepoint.effects.titles import Told, read_changes
+from triplepoint.effects.titles import Statement, read_statements
 from triplepoint.errors import UserError
 from triplepoint.figures import ANSWER
 from triplepoint.report.colours import css_name, variables
@@ -38,13 +38,13 @@ class Picture(NamedTuple):
         svg: Element `<svg>` as text.
         title: The figure's answer; empty where its file has none.
         colours: CSS variables that `svg` uses, with their values.
-        changes: What it says of changes.
+        statements: What it hands over for findings.
     """
 
     svg: str
     title: str
     colours: dict[str, str]
-    changes: list[Told]
+    statements: list[Statement]
 
 
 def read_picture(path: Path, name: str, label: str) -> Picture:
@@ -70,17 +70,15 @@ def read_picture(path: Path, name: str, label: str) -> Picture:
         raise UserError(f"{path}: not an SVG file; delete it and draw the figure again")
     title, told = ((root.findtext(f".//{tag}") or "").strip() for tag in (_TITLE, _DESCRIPTION))
     try:
-        changes = read_changes(told)
+        statements = read_statements(told)
     except (ValueError, TypeError):
-        raise UserError(
-            f"{path}: its description is not of this version; delete it and draw the figure again"
-        ) from None
+        raise UserError(f"{path}: its description is of another version; delete it and draw the figure again") from None
     if title:
         _cut_answer(root)
     colours = {_BLACK}
     _clean(root, f"{name}-", colours)
     root.attrib |= _frame(root) | {"role": "img", "aria-label": label}
-    return Picture(ET.tostring(root, encoding="unicode"), title, variables(colours), changes)
+    return Picture(ET.tostring(root, encoding="unicode"), title, variables(colours), statements)
 
 
 def _cut_answer(root: ET.Element) -> None:

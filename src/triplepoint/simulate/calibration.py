@@ -1,4 +1,4 @@
-"""Calibrated constants and intervals, read from `config/calibration/`, where `triplepoint calibrate` writes them."""
+"""Calibrated constants and intervals of training: `config/calibration/fitted.yaml`, from `triplepoint calibrate`."""
 
 import itertools
 import math
@@ -25,86 +25,92 @@ from triplepoint.simulate.layouts import Laid, LayoutWidths, recomputes_more
 from triplepoint.simulate.stacks import find_stack
 
 LEAST_FACTOR = 0.8
-"""Smallest factor on the time of kernels: below it GEMMs of the tables would come near to the peak of the GPU. Fits of
-few rows of another kind ask for less now and then."""
+"""Smallest factor on kernel times: below it, GEMMs of the tables would come close to the peak of the GPU. Fits to few
+rows of an unusual kind sometimes ask for less."""
 
 _PARENTS: Mapping[Precision, Precision] = MappingProxyType({"nvfp4": "fp8", "fp8": "bf16"})
-"""The wider number format whose GEMMs are the nearest measured ones."""
+"""The next wider number format, whose GEMMs are the nearest measured ones."""
 
 Positive = Annotated[float, Field(gt=0)]
 
 
 class GpuFactor(Strict):
-    """The usual factor on the time of kernels on a GPU type: of hours of training over the short runs of tables."""
+    """The usual factor on kernel times of a GPU type: hours of training over the short runs of kernel tables."""
 
     gpu: str
     """GPU type."""
     architecture: Architecture
     """Its architecture."""
     factor: Positive
-    """Median over stacks. Unit: 1."""
+    """Median over software stacks. Unit: 1."""
     num_stacks: Annotated[int, Field(ge=1)]
-    """Stacks it is the median of, versions of one counted as one."""
+    """Number of stacks in the median; versions of one stack count once."""
     kernel_sigma: Annotated[float, Field(ge=0)]
-    """Relative standard deviation that kernel tables give the step of a usual row; the factor has taken it up."""
+    """Relative standard deviation of the step of a usual row due to kernel tables; the factor has absorbed it."""
 
 
 class StackConstant(Strict):
-    """What was fitted to a version of a software stack."""
+    """Constants fitted to a version of a software stack."""
 
     stack: str
-    """Framework and version, as the table spells it."""
+    """Framework and version, as spelled in the table."""
     ratio: Positive
-    """Time of its kernels over that usual on the GPU type. Unit: 1."""
+    """Kernel time over the usual one on the GPU type. Unit: 1."""
     experts_ratio: Positive
-    """The same of models with experts over others. Unit: 1."""
+    """Kernel time of models with experts over that of others. Unit: 1."""
     host_s: Positive | None = None
-    """Time the host takes to launch one operation, where that was fitted instead of the ratio. Unit: s."""
+    """Time of the host to launch one operation, if that was fitted instead of the ratio. Unit: s."""
     num_rows: Annotated[int, Field(ge=1)]
-    """Rows it was fitted to."""
+    """Number of fitted rows."""
     kinds: list[str]
-    """Kinds of those rows, see `Kind`."""
+    """Kinds of the fitted rows, see `Kind`."""
     spread: Annotated[float, Field(ge=0)]
-    """Standard deviation of log errors of its rows, each seen from other models. Unit: 1."""
+    """Standard deviation of the log errors of its rows, each predicted from other models. Unit: 1."""
 
 
 class KindSpread(Strict):
-    """How far rows of one kind on one stack scatter, all its versions together."""
+    """Scatter of rows of one kind on one stack, all versions together."""
 
     stack: str
-    """Name of the stack; empty for all of them together."""
+    """Name of the stack; empty for all stacks together."""
     kind: str
     """Kind of the rows, see `Kind`."""
     num_rows: Annotated[int, Field(ge=1)]
-    """Rows."""
+    """Number of rows."""
     spread: Annotated[float, Field(ge=0)]
-    """Standard deviation of their log errors, each seen from other models. Unit: 1."""
+    """Standard deviation of the log errors of the rows, each predicted from other models. Unit: 1."""
 
 
 class Widths(Strict):
-    """Standard deviations, in log, of what is not known of a job unlike those calibrated; they add in squares.
+    """Standard deviations of the log error of jobs unlike the calibrated ones; they add in squares.
 
     Each is the spread of mean errors of groups that were left out of the fit. Unit: 1.
     """
 
     row: Annotated[float, Field(ge=0)]
-    """Of a row of a stack that is known."""
+    """Of a row of a calibrated stack."""
     version: Annotated[float, Field(ge=0)]
-    """More where this version of a stack was not measured."""
+    """Additional width if this version of the stack was not measured."""
     stack: Annotated[float, Field(ge=0)]
-    """More where the stack was not."""
+    """Additional width if the stack was not measured."""
     gpu: Annotated[float, Field(ge=0)]
-    """More on a GPU type, and architecture, without any stack that was."""
+    """Additional width on a GPU architecture on which no stack was measured."""
     stack_on_gpu: Annotated[float, Field(ge=0)]
-    """More where the stack was measured on other GPU types only."""
+    """Additional width if the stack was measured on other GPU types only."""
     experts: Annotated[float, Field(ge=0)]
-    """More where the stack was measured without experts only, or with them only."""
+    """Additional width if the stack was measured without experts only, or with experts only."""
     precision: Annotated[float, Field(ge=0)]
-    """More where the stack was not measured at the precision."""
+    """Additional width if the stack was not measured at the precision."""
 
 
 class Kind(NamedTuple):
-    """What kind of a job a row is; written as three words."""
+    """Kind of a job or row, written as three words.
+
+    Attributes:
+        gpu: GPU type.
+        precision: Number format.
+        experts: Whether the model has experts.
+    """
 
     gpu: str
     precision: str
@@ -120,7 +126,7 @@ def kind_of(job: Job) -> Kind:
 
 
 class Place(Strict):
-    """A calibrated configuration, for the distance of others."""
+    """A calibrated configuration, from which the distance of jobs is computed."""
 
     stack: str
     """Framework and version."""
@@ -131,40 +137,40 @@ class Place(Strict):
     sequence_length: Positive
     """Tokens per sequence."""
     num_parameters: Positive
-    """Of the model."""
+    """Parameters of the model."""
 
 
 class Fitted(Strict):
-    """What `fitted.yaml` holds."""
+    """Content of `fitted.yaml`."""
 
     fitted_to: str
-    """Table and selection the constants were fitted to."""
+    """Table and selection of rows of the fit."""
     num_rows: Annotated[int, Field(ge=1)]
-    """Rows of it."""
+    """Number of these rows."""
     quantile: Positive
-    """90 % of errors, each predicted from other models, are smaller than this many of their scales. Unit: 1."""
+    """90 % of the errors, each predicted from other models, are within this many of their scales. Unit: 1."""
     widths: Widths
-    """What is not known of other jobs."""
+    """Uncertainty of jobs unlike the calibrated ones."""
     layouts: LayoutWidths
-    """What is not known of one layout against another."""
+    """Uncertainty of one layout relative to another."""
     experts_ratio: Positive
-    """Usual factor on the time of kernels of models with experts over others. Unit: 1."""
+    """Usual factor on kernel times of models with experts over others. Unit: 1."""
     gpus: list[GpuFactor]
-    """By GPU type."""
+    """Factors by GPU type."""
     stacks: list[StackConstant]
-    """By version of the stack."""
+    """Constants by version of the stack."""
     kinds: list[KindSpread] = []
-    """Scatter by kind of row, of stacks and of all of them together."""
+    """Scatter by kind of row, per stack and over all stacks."""
     places: list[Place]
-    """What was calibrated."""
+    """Calibrated configurations."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Constants of stacks, and how far predictions can be trusted.
+    """Calibrated constants of software stacks, and the uncertainty of predictions.
 
     Attributes:
-        fitted: What was fitted.
+        fitted: Content of `fitted.yaml`.
         config: Folder of the configuration.
     """
 
@@ -177,40 +183,40 @@ class Calibration:
         return cls(read(Fitted, config / "calibration" / "fitted.yaml"), config)
 
     @cached_property
-    def _known(self) -> Calibrated:
+    def _calibrated(self) -> Calibrated:
         return Calibrated.of([features_at(place) for place in self.fitted.places])
 
     @cached_property
     def _by_family(self) -> dict[str, list[StackConstant]]:
         families: dict[str, list[StackConstant]] = defaultdict(list)
-        for one in self.fitted.stacks:
-            families[find_stack(one.stack, self.config).family(one.stack)].append(one)
+        for constant in self.fitted.stacks:
+            families[find_stack(constant.stack, self.config).family(constant.stack)].append(constant)
         return families
 
     @property
     def quantile(self) -> float:
-        """Score that 90 % of new predictions stay below."""
+        """Half the width of a 90 % interval of the log error, over its scale. Unit: 1."""
         return self.fitted.quantile
 
     def constants(self, job: Job) -> Constants:
         """Return the constants of a job: the usual factor of its GPU type, times the ratio of its stack.
 
-        The stack's is that of its version, or of the middle one of its versions, 1 where there is none. The host's time
-        is that of the stack where its entry states one.
+        The ratio is that of the stack's version, or of the median of its versions, or 1. The launch time of the host is
+        the one that the stack's entry states, if any.
         """
-        known, stated = self._constant(job), job.software.host_time
+        fitted, stated = self._constant(job), job.software.host_time
         usual = usual_factor(self.fitted.gpus, job.gpu.name, job.gpu.architecture)
-        experts = (known or self.fitted).experts_ratio if job.model.moe else 1.0
-        factor = usual * experts * (known.ratio if known else 1.0)
+        experts = (fitted or self.fitted).experts_ratio if job.model.moe else 1.0
+        factor = usual * experts * (fitted.ratio if fitted else 1.0)
         constants = Constants(factor=max(factor, LEAST_FACTOR))
         if stated is not None:
             return replace(constants, host_s=stated.value, host_sigma=job.software.host_time_sigma)
-        return replace(constants, host_s=known.host_s) if known and known.host_s else constants
+        return replace(constants, host_s=fitted.host_s) if fitted and fitted.host_s else constants
 
     def scale(self, job: Job, uncertainty: Uncertainty) -> float:
-        """Return the standard deviation of the log error of this job; larger away from what was calibrated.
+        """Return the standard deviation of the log error of a job; it is larger far from calibrated configurations.
 
-        At a number format that its stack was not measured at, it is no less than at the next wider one.
+        At a number format at which its stack was not measured, it is at least that at the next wider one.
         """
         scale, parent = self._scale(job, uncertainty), _PARENTS.get(job.precision)
         if parent is None or (job.family, str(kind_of(job))) in self._by_kind:
@@ -218,20 +224,22 @@ class Calibration:
         return max(scale, self.scale(replace(job, precision=parent), uncertainty))
 
     def _scale(self, job: Job, uncertainty: Uncertainty) -> float:
-        own = self.spread(job) * intervals.widening(features_of(job), self._known)
-        new = [getattr(self.fitted.widths, name) for name in self.new_of(job)]
-        return math.hypot(own, *new, self._excess(job, uncertainty))
+        spread = self.spread(job) * intervals.widening(features_of(job), self._calibrated)
+        widths = [getattr(self.fitted.widths, name) for name in self.uncalibrated(job)]
+        return math.hypot(spread, *widths, self._excess(job, uncertainty))
 
-    def layout_width(self, one: Laid, other: Laid) -> float:
+    def layout_width(self, first: Laid, second: Laid) -> float:
         """Return half the 90 % interval of the log error of the difference of two layouts of a training."""
-        return self.fitted.layouts.quantile * self.fitted.layouts.scale(one, other, self.spread(one.job))
+        return self.fitted.layouts.quantile * self.fitted.layouts.scale(first, second, self.spread(first.job))
 
     def is_tied(self, first: Laid, other: Laid, slower: float) -> bool:
-        """Return whether a layout is as fast as the first with a chance of 10 % or more; not with more recomputation.
+        """Return whether a layout is as fast as the first with a probability of 10 % or more.
+
+        Never one that recomputes more.
 
         Args:
             first: The layout predicted fastest.
-            other: Another one of the same training.
+            other: Another layout of the same training.
             slower: Logarithm of its predicted time over the first's.
         """
         widths = self.fitted.layouts
@@ -239,82 +247,89 @@ class Calibration:
         return slower <= width and not recomputes_more(first.job, other.job)
 
     def layout_scale(self, job: Job) -> float:
-        """Return the standard deviation of the log error of one layout of a job, without what all of them share."""
-        return self.fitted.layouts.of_one(self.spread(job))
+        """Return the standard deviation of the log error of a job's layout, without the error common to all layouts."""
+        return self.fitted.layouts.scale_of_single(self.spread(job))
 
     def spread(self, job: Job) -> float:
-        """Return the scatter of rows like a job: of its kind on its stack; else of its kind, or its stack, or all.
+        """Return the scatter of rows like a job: of its kind on its stack; else the larger one of its kind and stack.
 
-        A GPU type without rows scatters as its relative.
+        A GPU type without rows has the scatter of the type whose kernels it has.
         """
         kind = kind_of(job)
-        if found := self._by_kind.get((job.family, str(kind))):
-            return found
-        known = self._constant(job)
-        usual = known.spread if known else self.fitted.widths.row
+        if spread := self._by_kind.get((job.family, str(kind))):
+            return spread
+        fitted = self._constant(job)
+        usual = fitted.spread if fitted else self.fitted.widths.row
         if all(gpu.gpu != job.gpu.name for gpu in self.fitted.gpus):
             kind = kind._replace(gpu=job.gpu.kernels_of)
         return max(usual, self._by_kind.get(("", str(kind)), 0.0))
 
     @cached_property
     def _by_kind(self) -> dict[tuple[str, str], float]:
-        return {(one.stack, one.kind): one.spread for one in self.fitted.kinds}
+        return {(kind.stack, kind.kind): kind.spread for kind in self.fitted.kinds}
 
-    def new_of(self, job: Job) -> list[str]:
-        """Return what of a job was not calibrated: names of `Widths`."""
-        gpus, kind, kin = self.fitted.gpus, kind_of(job), self._kin(job)
-        new = [] if any(gpu.architecture == job.gpu.architecture for gpu in gpus) else ["gpu"]
-        if not kin:
-            is_fitted = bool(new) or any(gpu.gpu == job.gpu.name for gpu in gpus)
-            return [*new, "stack", *([] if is_fitted else ["stack_on_gpu"])]
-        known = self._constant(job)
-        if known is None or known.stack != job.stack:
-            new.append("version")
-        kinds = [one.split() for stack in kin for one in stack.kinds]
-        names = ("stack_on_gpu", "precision", "experts")
-        return new + [name for place, name in enumerate(names) if all(one[place] != kind[place] for one in kinds)]
+    def uncalibrated(self, job: Job) -> list[str]:
+        """Return the names of `Widths` that apply to a job, since it is unlike the calibrated ones."""
+        gpus, kind, versions = self.fitted.gpus, kind_of(job), self._versions(job)
+        names = [] if any(gpu.architecture == job.gpu.architecture for gpu in gpus) else ["gpu"]
+        if not versions:
+            is_gpu_covered = bool(names) or any(gpu.gpu == job.gpu.name for gpu in gpus)
+            return [*names, "stack", *([] if is_gpu_covered else ["stack_on_gpu"])]
+        fitted = self._constant(job)
+        if fitted is None or fitted.stack != job.stack:
+            names.append("version")
+        measured = [words.split() for version in versions for words in version.kinds]
+        for position, name in enumerate(("stack_on_gpu", "precision", "experts")):
+            if all(words[position] != kind[position] for words in measured):
+                names.append(name)
+        return names
 
     def _excess(self, job: Job, uncertainty: Uncertainty) -> float:
-        """Return what is not known of the host's time, and of tables more than of those behind the usual factors."""
+        """Return the uncertainty due to launch time, and to tables beyond the part that the usual factor absorbed."""
         gpus = self.fitted.gpus
         usual = [gpu.kernel_sigma for gpu in gpus if gpu.gpu == job.gpu.name] or [gpu.kernel_sigma for gpu in gpus]
-        taken_up = statistics.median(usual) if usual else 0.0
-        tables = math.sqrt(max(uncertainty.tables_sigma**2 - taken_up**2, 0.0))
+        absorbed = statistics.median(usual) if usual else 0.0
+        tables = math.sqrt(max(uncertainty.tables_sigma**2 - absorbed**2, 0.0))
         return math.hypot(tables, uncertainty.host_sigma)
 
-    def _kin(self, job: Job) -> list[StackConstant]:
-        """Return what was fitted to versions of a job's stack, or of the one it is calibrated as."""
-        kin = self._by_family.get(job.family)
-        if kin is None and job.software.calibrated_as:
-            kin = self._by_family.get(find_stack(job.software.calibrated_as, self.config).name)
-        return kin or []
+    def _versions(self, job: Job) -> list[StackConstant]:
+        """Return the constants of all versions of a job's stack, or of the stack that it is calibrated as."""
+        versions = self._by_family.get(job.family)
+        if versions is None and job.software.calibrated_as:
+            versions = self._by_family.get(find_stack(job.software.calibrated_as, self.config).name)
+        return versions or []
 
     def _constant(self, job: Job) -> StackConstant | None:
-        """Return what was fitted to a job's stack: to its version, or to the middle one by rows; None if none was."""
-        asked = (job.stack, job.software.calibrated_as)
-        kin = sorted(self._kin(job), key=lambda one: one.ratio)
-        exact = [one for name in asked for one in kin if one.stack == name]
-        if exact or not kin:
+        """Return the constants of a job's stack: of its version, or of the median version by rows; None without any."""
+        names = (job.stack, job.software.calibrated_as)
+        versions = sorted(self._versions(job), key=lambda version: version.ratio)
+        exact = [version for name in names for version in versions if version.stack == name]
+        if exact or not versions:
             return exact[0] if exact else None
-        rows = list(itertools.accumulate(one.num_rows for one in kin))
-        return next(one for one, up_to in zip(kin, rows, strict=True) if 2 * up_to >= rows[-1])
+        num_rows = list(itertools.accumulate(version.num_rows for version in versions))
+        return next(version for version, up_to in zip(versions, num_rows, strict=True) if 2 * up_to >= num_rows[-1])
 
 
 def usual_factor(gpus: Sequence[GpuFactor], gpu: str, architecture: Architecture) -> float:
-    """Return the factor of a GPU type: its own, the mean of its architecture where it has none, else that of all.
+    """Return the factor of a GPU type: its own, else the mean of its architecture, else that of all.
 
-    Kernel tables are measured in short runs; under the heat and power of hours of training, clocks are lower.
+    Kernel tables are measured in short runs. In hours of training, heat and power lower the clocks.
+
+    Args:
+        gpus: Fitted factors.
+        gpu: Name of the GPU type.
+        architecture: Its architecture.
     """
     factors = (
-        [one.factor for one in gpus if one.gpu == gpu]
-        or [one.factor for one in gpus if one.architecture == architecture]
-        or [one.factor for one in gpus]
+        [known.factor for known in gpus if known.gpu == gpu]
+        or [known.factor for known in gpus if known.architecture == architecture]
+        or [known.factor for known in gpus]
     )
     return statistics.geometric_mean(factors) if factors else 1.0
 
 
 def features_of(job: Job) -> Features:
-    """Return where a job stands."""
+    """Return the position of a job."""
     return Features(
         job.stack,
         f"{job.gpu.name} {job.precision}",
@@ -325,6 +340,6 @@ def features_of(job: Job) -> Features:
 
 
 def features_at(place: Place) -> Features:
-    """Return where a calibrated configuration stands."""
+    """Return the position of a calibrated configuration."""
     numbers = place.num_gpus, place.sequence_length, place.num_parameters
     return Features(place.stack, place.gpu, *map(math.log2, numbers))

@@ -1,4 +1,4 @@
-"""Cost of passes on the machines of a job: kernels in a row, communication exposed or overlapped."""
+"""Cost of passes: kernels in sequence, communication exposed or overlapped, waits for the host."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,28 +14,31 @@ from triplepoint.simulate.work.experts import share_sent_once
 from triplepoint.simulate.work.fp8 import RECIPES
 
 HOST_OPERATIONS_OUTSIDE = 30
-"""Operations of a micro-batch that launch next to no work and are no part of `work`: batch broadcast, masks and
-positions, loss mask and mean. An estimate, after what pretrain_gpt.py of NVIDIA/Megatron-LM does there; not counted."""
+"""Host operations of a micro-batch that launch almost no GPU work and are not in `work`: batch broadcast, masks and
+positions, loss mask and mean. An estimate from pretrain_gpt.py of NVIDIA/Megatron-LM; not counted."""
 
 
 LAUNCH_BEND = 5
-"""How the time a pass takes to launch and the time it takes to run add up, as a p-norm: more than the longer of both,
-since in some pieces of a pass the host is behind and in others the GPU. A choice: on published steps of small models
-(vTrain, single node) 4, 5 and 6 are as good as each other."""
+"""Exponent of the p-norm that adds the launch time and the run time of a pass. The result exceeds the longer of both,
+since some pieces of a pass are launch-bound and others are not. A choice: on published steps of small models (vTrain,
+single node) 4, 5 and 6 are equally good."""
 
 GPU_SPREAD = 0.0133
-"""Standard deviation of the speed of GPUs of one type, in one cluster. Source: Sinha et al. 2022 (SC22), performance
-varies by 8 % over the GPUs of a cluster; the range of the hundreds it has is 6 standard deviations of a normal."""
+"""Relative standard deviation of the speed of GPUs of one type in one cluster. Source: Sinha et al. 2022 (SC22):
+performance varies by 8 % over the GPUs of a cluster; among hundreds of them the range of a normal is 6 standard
+deviations."""
 
 
 @dataclass(frozen=True)
 class Constants:
-    """Corrections of a software stack to kernel tables; at most one of both is fitted for a version of a stack.
+    """Calibration constants of a software stack.
+
+    For a version of a stack at most one of `factor` and `host_s` is fitted.
 
     Attributes:
-        factor: On the time of kernels.
-        host_s: Time the host takes to launch one operation. Unit: s.
-        host_sigma: Relative standard deviation of it. Unit: 1.
+        factor: Factor on kernel times from the tables.
+        host_s: Time of the host to launch one operation. Unit: s.
+        host_sigma: Relative standard deviation of `host_s`. Unit: 1.
     """
 
     factor: float = 1.0
@@ -46,13 +49,13 @@ class Constants:
 
 @dataclass
 class Cost:
-    """Time of some operations in a row. Unit: s.
+    """Time of a sequence of operations. Unit: s.
 
     Attributes:
-        compute_s: Computation, slower while communication overlaps it.
-        exposed_s: Communication that no computation overlaps.
+        compute_s: Computation, including its slowdown by overlapped communication and waits for the host.
+        exposed_s: Exposed communication.
         hidden_s: Communication overlapped with computation.
-        by_class: Computation by class of kernel, exposed communication by group.
+        by_class: Computation by class of kernel and exposed communication by process group.
     """
 
     compute_s: float = 0.0
@@ -65,7 +68,7 @@ class Cost:
         self.by_class[name] = self.by_class.get(name, 0.0) + time_s
 
     def include(self, other: "Cost", count: int = 1) -> None:
-        """Add what `count` runs of other operations cost."""
+        """Add the cost of `count` runs of other operations."""
         self.compute_s += other.compute_s * count
         self.exposed_s += other.exposed_s * count
         self.hidden_s += other.hidden_s * count
@@ -74,17 +77,21 @@ class Cost:
 
     @property
     def host_share(self) -> float:
-        """Share of computation in which the GPU waits for the host to launch. Unit: 1."""
+        """Share of computation in which the GPU waits for the host. Unit: 1."""
         return self.by_class.get("host", 0.0) / self.compute_s if self.compute_s else 0.0
 
     @property
     def total_s(self) -> float:
-        """From start to end."""
+        """Time from start to end."""
         return self.compute_s + self.exposed_s
 
 
 class Costs:
-    """Prices operations of one job."""
+    """Costs of the operations of one job.
+
+    Attributes:
+        slowdown: Additional time of computation that communication overlaps, over its time alone. Unit: 1.
+    """
 
     def __init__(
         self,
@@ -94,9 +101,14 @@ class Costs:
         constants: Constants,
         attention_slowdown: float = 1.0,
     ) -> None:
-        """Use these models, what computation loses to communication, and what the software stack does and adds.
+        """Compute costs by kernel and collective models.
 
-        `attention_slowdown` is the time of its kernels of attention over that of those in the kernel model.
+        Args:
+            job: The job.
+            models: Kernel model and collective model.
+            overlap: Slowdown of overlapped computation.
+            constants: Calibration constants of the software stack.
+            attention_slowdown: Time of the stack's attention kernels over that of those in the kernel model. Unit: 1.
         """
         self._job = job
         self._kernels, self._collectives = models
@@ -104,77 +116,93 @@ class Costs:
         self._fp8_slowdown = RECIPES[job.software.fp8_recipe].gemm_slowdown
         self._sends_once = job.software.dispatch == "once_per_node"
         self._constants = constants
-        self._slowest = slowest_of(job.num_gpus)
+        self._slowest_gpu = slowest_gpu_factor(job.num_gpus)
         self.slowdown = overlap.compute_slowdown.value
-        self._known: dict[tuple[tuple[Operation, ...], int], Cost] = {}
-        self._known_s: dict[tuple[str, str, float], float] = {}
+        self._costs: dict[tuple[tuple[Operation, ...], int], Cost] = {}
+        self._communication_s: dict[tuple[str, str, float], float] = {}
 
     def price(self, operations: tuple[Operation, ...], num_outside: int = 0) -> Cost:
-        """Return what operations cost that run one after the other, communication marked so overlapped with the rest.
+        """Return the cost of operations that run in sequence, with the communication marked so overlapped.
 
         Args:
-            operations: Of one pass.
-            num_outside: Operations more that the host has to launch.
+            operations: Operations of one pass.
+            num_outside: Further operations that the host launches.
         """
         key = (operations, num_outside)
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._wait_for_host(self._price(operations), operations, num_outside)
-        return known
+        cost = self._costs.get(key)
+        if cost is None:
+            cost = self._costs[key] = self._wait_for_host(self._price(operations), operations, num_outside)
+        return cost
 
     def communication_s(self, communication: Communication) -> float:
-        """Return the time of all runs of a collective or send."""
+        """Return the time of all runs of a collective or send. Unit: s."""
         key = (communication.kind, communication.group, communication.num_bytes)
-        time = self._known_s.get(key)
+        time = self._communication_s.get(key)
         if time is None:
             group = self._job.mesh.group(communication.group)
-            is_once = communication.kind == "all_to_all" and communication.group == "ep" and self._sends_once
-            ways = self._sent_once(communication.num_bytes, group) if is_once else [(communication.num_bytes, group)]
-            time = max(self._collectives.time_s(communication.kind, *way) if way[1].size > 1 else 0.0 for way in ways)
-            self._known_s[key] = time
+            exchanges = [(communication.num_bytes, group)]
+            if communication.kind == "all_to_all" and communication.group == "ep" and self._sends_once:
+                exchanges = self._exchanges_once_per_node(communication.num_bytes, group)
+            time = max(
+                self._collectives.time_s(communication.kind, num_bytes, ranks) if ranks.size > 1 else 0.0
+                for num_bytes, ranks in exchanges
+            )
+            self._communication_s[key] = time
         return time * communication.count
 
-    def _sent_once(self, num_bytes: float, group: Group) -> list[tuple[float, Group]]:
-        """Return what a rank sends, and among whom: one copy of a token to each node, from there one to each rank."""
-        node = self._job.fabric.gpus_per_node
-        num_nodes, num_ranks = -(-group.size * group.stride // node), min(group.size, max(1, node // group.stride))
-        ways = [(num_bytes * share_sent_once(self._job, group.size), Group(num_ranks, group.stride))]
+    def _exchanges_once_per_node(self, num_bytes: float, group: Group) -> list[tuple[float, Group]]:
+        """Return the two overlapped all-to-alls of tokens sent once per node: inside nodes and between them.
+
+        Args:
+            num_bytes: Bytes that a rank would send with one copy per expert. Unit: byte.
+            group: Expert parallel group.
+
+        Returns:
+            Bytes that a rank sends, and the group, of each. Unit: byte.
+        """
+        gpus_per_node = self._job.fabric.gpus_per_node
+        num_nodes = -(-group.size * group.stride // gpus_per_node)
+        ranks_per_node = min(group.size, max(1, gpus_per_node // group.stride))
+        exchanges = [(num_bytes * share_sent_once(self._job, group.size), Group(ranks_per_node, group.stride))]
         if num_nodes > 1:
-            ways.append((num_bytes * share_sent_once(self._job, num_nodes), group))
-        return ways
+            exchanges.append((num_bytes * share_sent_once(self._job, num_nodes), group))
+        return exchanges
 
     def sigmas(self, operations: Iterable[Operation]) -> tuple[float, float]:
-        """Return the uncertainty of kernels and collectives: relative standard deviations, means weighted by time."""
-        kernel, comm = [0.0, 0.0], [0.0, 0.0]
+        """Return the relative standard deviations of kernel and collective times, as means weighted by time."""
+        kernels, collectives = [0.0, 0.0], [0.0, 0.0]
         for operation in operations:
             if isinstance(operation, Kernel):
-                time, total, sigma = self.kernel_s(operation), kernel, self._kernels.sigma_of(operation)
+                time, sums, sigma = self.kernel_s(operation), kernels, self._kernels.sigma_of(operation)
             else:
-                time, total = self.communication_s(operation), comm
+                time, sums = self.communication_s(operation), collectives
                 sigma = self._collectives.sigma(operation.num_bytes, self._job.mesh.group(operation.group))
-            total[0] += time * sigma
-            total[1] += time
-        mean = [weighted / time if time else 0.0 for weighted, time in (kernel, comm)]
-        return mean[0], mean[1]
+            sums[0] += time * sigma
+            sums[1] += time
+        kernel_sigma, collective_sigma = (weighted / time if time else 0.0 for weighted, time in (kernels, collectives))
+        return kernel_sigma, collective_sigma
 
     def host_sigma(self, operations: Iterable[Operation]) -> float:
-        """Return the relative standard deviation of the time of a pass that is due to that of the host's time."""
+        """Return the relative standard deviation of the time of a pass due to that of the launch time."""
         operations = tuple(operations)
         launches = self._num_launches(operations)
         ratio = launches * self._constants.host_s / max(self._price(operations).total_s, 1e-12)
         return self._constants.host_sigma * ratio**LAUNCH_BEND / (1 + ratio**LAUNCH_BEND)
 
     def send_s(self, num_bytes: float, stage: int) -> float:
-        """Return the time of an activation over the boundary after a stage."""
-        stride, node = self._job.mesh.ranks_per_stage, self._job.fabric.gpus_per_node
-        # Stages that share a node meet over NVLink, but for the last one before the node's edge.
-        is_inside = (stage * stride) // node == ((stage + 2) * stride - 1) // node
-        group, wait = Group(2, stride if is_inside else max(stride, node)), self._job.software.send_wait
-        # Over a node's edge go the sends of one stage, or of as much of it as is on the node.
-        moved = self._collectives.time_s("send_recv", num_bytes, group, None if is_inside else min(stride, node))
-        return moved + (wait.value if wait and self._job.layout.pp > 1 else 0.0)
+        """Return the time to send an activation over the boundary after a stage. Unit: s."""
+        stride, gpus_per_node = self._job.mesh.ranks_per_stage, self._job.fabric.gpus_per_node
+        # Stages that share a node communicate over NVLink, except the last one before the node's edge.
+        is_inside = (stage * stride) // gpus_per_node == ((stage + 2) * stride - 1) // gpus_per_node
+        group = Group(2, stride if is_inside else max(stride, gpus_per_node))
+        # The sends of one stage, or of its part on the node, share the adapters of the node.
+        num_sharing = None if is_inside else min(stride, gpus_per_node)
+        transfer_s = self._collectives.time_s("send_recv", num_bytes, group, num_sharing)
+        wait = self._job.software.send_wait
+        return transfer_s + (wait.value if wait and self._job.layout.pp > 1 else 0.0)
 
     def _price(self, operations: tuple[Operation, ...]) -> Cost:
+        """Return the cost of operations without waits for the host."""
         cost = Cost()
         overlapped: dict[Group, float] = {}
         for operation in operations:
@@ -198,56 +226,62 @@ class Costs:
         return float(time / operation.count)
 
     def kernel_s(self, kernel: Kernel) -> float:
-        """Return the time of all runs of a kernel, with nothing overlapped."""
+        """Return the time of all runs of a kernel, with nothing overlapped. Unit: s."""
         time = self._kernels.time_s(kernel) * kernel.count
-        if kernel.kind in HOST_KINDS:  # The host's pace, which no factor on kernels of the GPU was fitted to.
+        if kernel.kind in HOST_KINDS:  # The factors below were fitted to kernels of the GPU.
             return time
-        time *= self._constants.factor * self._slowest
+        time *= self._constants.factor * self._slowest_gpu
         if kernel.cls == "attention":
             return time * self._attention_slowdown
         return time * self._fp8_slowdown if kernel.precision == "fp8" and kernel.cls == "gemm" else time
 
     def _num_launches(self, operations: Iterable[Operation]) -> int:
-        """Return how often the host launches something: both pieces of an overlapped reduce-scatter are one call."""
-        rest = ("reduce_scatter", "tp", False) if "tp" in self._job.overlap else None
+        """Return the number of host launches; both pieces of an overlapped reduce-scatter are one launch."""
+        exposed_piece = ("reduce_scatter", "tp", False) if "tp" in self._job.overlap else None
         return sum(
             operation.count
             for operation in operations
-            if isinstance(operation, Kernel) or (operation.kind, operation.group, operation.is_overlapped) != rest
+            if isinstance(operation, Kernel)
+            or (operation.kind, operation.group, operation.is_overlapped) != exposed_piece
         )
 
     def _wait_for_host(self, cost: Cost, operations: tuple[Operation, ...], num_outside: int) -> Cost:
-        """Let the GPU wait where the host takes longer to launch a piece of a pass than the GPU to run it."""
+        """Add the time in which the GPU waits for launches of the host."""
         launches = self._num_launches(operations) + num_outside if operations else 0
         ratio = launches * self._constants.host_s / cost.total_s if cost.total_s else 0.0
-        behind = cost.total_s * ((1 + ratio**LAUNCH_BEND) ** (1 / LAUNCH_BEND) - 1)
-        if behind > 0:
-            cost.compute_s += behind
-            cost.add("host", behind)
+        wait_s = cost.total_s * ((1 + ratio**LAUNCH_BEND) ** (1 / LAUNCH_BEND) - 1)
+        if wait_s > 0:
+            cost.compute_s += wait_s
+            cost.add("host", wait_s)
         return cost
 
     def _overlap(self, cost: Cost, overlapped: dict[Group, float]) -> Cost:
-        """Overlap communication with the computation, groups on different levels of the fabric at the same time."""
+        """Add overlapped communication to a cost; groups on different levels of the fabric run at the same time.
+
+        Args:
+            cost: Cost of everything else, changed.
+            overlapped: Time of the overlapped communication of each group. Unit: s.
+        """
         if not overlapped:
             return cost
         time = self._collectives.together_s(overlapped)
         cost.hidden_s = min(time, cost.compute_s)
-        slower = self.slowdown * cost.hidden_s
-        cost.compute_s += slower
-        cost.add("contention", slower)
-        rest = max(0.0, time - cost.compute_s)
-        cost.exposed_s += rest
-        cost.add("overlapped", rest)
+        contention_s = self.slowdown * cost.hidden_s
+        cost.compute_s += contention_s
+        cost.add("contention", contention_s)
+        exposed_s = max(0.0, time - cost.compute_s)
+        cost.exposed_s += exposed_s
+        cost.add("overlapped", exposed_s)
         return cost
 
 
-def slowest_of(num_gpus: int) -> float:
-    """Return how much longer the slowest of some GPUs computes than a middling one: all wait for it in every step."""
-    return 1 + GPU_SPREAD * largest_of(num_gpus)
+def slowest_gpu_factor(num_gpus: int) -> float:
+    """Return the expected compute time of the slowest GPU over the mean one; every step waits for it."""
+    return 1 + GPU_SPREAD * expected_maximum(num_gpus)
 
 
-def largest_of(number: int) -> float:
-    """Return where the largest of some normal values lies, in standard deviations above the mean.
+def expected_maximum(number: int) -> float:
+    """Return the expected largest of `number` normal values, in standard deviations above the mean.
 
     Source:
         Blom 1958, Statistical Estimates and Transformed Beta-Variables.

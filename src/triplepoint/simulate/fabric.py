@@ -1,4 +1,4 @@
-"""The fabric: levels of links from the inside out, and where a process group lies on them."""
+"""The fabric of a cluster: its levels of links, from the inside out."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,16 +17,17 @@ class Level:
 
     Attributes:
         name: nvlink, xgmi, pcie, rail, leaf, spine, ...
-        num_gpus: GPUs joined at this level and below: 8 in a node, all in the cluster at the last level.
-        bandwidth: Of one GPU into this level, one direction: its links, or its share of the adapters. Unit: byte/s.
-        latency: Of one hop over this level. Unit: s.
-        has_reduction: Whether the switches reduce (NVLS, SHARP).
-        link: Kind of link, a file in `config/collectives/links/`; empty if `name` is one.
-        single: Bandwidth one GPU reaches while its neighbours are silent: a whole adapter; None if that is its share.
+        num_gpus: GPUs that this level and those below join: 8 in a node, all of the cluster at the last level.
+        bandwidth: Bandwidth of one GPU into this level, one direction: that of its links, or its share of the adapters.
             Unit: byte/s.
+        latency: Latency of one hop over this level. Unit: s.
+        has_reduction: Whether the switches reduce (NVLS, SHARP).
+        link: Kind of link, a file in `config/collectives/links/`; empty if `name` is the kind.
+        single: Bandwidth of one GPU while the GPUs that share its adapters are silent: a whole adapter; None if no
+            adapter is shared. Unit: byte/s.
         is_network: Whether it joins nodes.
-        counters: Columns of the telemetry that count its bytes inside a node.
-        is_free: Whether crossing it takes no time: what if it cost nothing.
+        counters: Telemetry columns that count its bytes inside a node.
+        is_free: Whether it takes no time, for what-if studies.
     """
 
     name: str
@@ -48,21 +49,21 @@ class Level:
 
 @dataclass(frozen=True)
 class Fabric:
-    """The levels, from the inside out; `num_gpus` grows from one to the next."""
+    """Levels of links from the inside out; `num_gpus` grows from level to level."""
 
     levels: tuple[Level, ...]
 
     @property
     def gpus_per_node(self) -> int:
-        """GPUs joined by scale-up links: the last level that is no network."""
+        """GPUs joined by scale-up links: those of the last level that is not a network."""
         inside = [level.num_gpus for level in self.levels if not level.is_network]
         return max(inside, default=1)
 
     @cached_property
     def merged(self) -> "Fabric":
-        """The fabric with neighbouring levels that differ in name and size only made one.
+        """The fabric with adjacent levels merged that differ only in name and size.
 
-        A level can be spelled as two of the same bandwidth; what follows from it must not tell them apart.
+        One level can be described as two of the same bandwidth; results must not depend on that.
         """
         levels: list[Level] = []
         for level in self.levels:
@@ -72,19 +73,19 @@ class Fabric:
         return Fabric(tuple(levels))
 
     def without_reduction(self) -> "Fabric":
-        """Return the fabric with switches that do not reduce inside its nodes."""
+        """Return the fabric without reduction in the switches inside nodes."""
         return Fabric(
             tuple(level if level.is_network else replace(level, has_reduction=False) for level in self.levels)
         )
 
     def free(self, is_network: bool) -> "Fabric":
-        """Return the fabric with levels between nodes, or inside them, that take no time."""
+        """Return the fabric with levels that take no time, either between nodes or inside them."""
         return Fabric(
             tuple(replace(level, is_free=True) if level.is_network == is_network else level for level in self.levels)
         )
 
     def faster(self, is_network: bool, factor: float) -> "Fabric":
-        """Return the fabric with levels between nodes, or inside them, of `factor` times the bandwidth."""
+        """Return the fabric with `factor` times the bandwidth, either between nodes or inside them."""
 
         def scaled(level: Level) -> Level:
             single = None if level.single is None else level.single * factor
@@ -93,21 +94,24 @@ class Fabric:
         return Fabric(tuple(scaled(level) if level.is_network == is_network else level for level in self.levels))
 
     def with_domain(self, num_gpus: int) -> "Fabric":
-        """Return the fabric with scale-up links that join so many GPUs; what joins no more than them is gone."""
-        inside = [level for level in self.levels if not level.is_network]
-        beyond = [level for level in self.levels if level.is_network and level.num_gpus > num_gpus]
-        return Fabric((*inside[:-1], replace(inside[-1], num_gpus=num_gpus), *beyond))
+        """Return the fabric with scale-up links that join `num_gpus` GPUs.
+
+        Network levels that join no more GPUs are removed.
+        """
+        scale_up = [level for level in self.levels if not level.is_network]
+        network = [level for level in self.levels if level.is_network and level.num_gpus > num_gpus]
+        return Fabric((*scale_up[:-1], replace(scale_up[-1], num_gpus=num_gpus), *network))
 
 
 @dataclass(frozen=True)
 class Network:
-    """What joins the nodes.
+    """The network between nodes.
 
     Attributes:
-        bytes_per_s_per_node: All adapters of a node together, one direction. Unit: byte/s.
-        nics_per_node: Adapters they are, not whole where only their bandwidth is known; None for one per GPU.
+        bytes_per_s_per_node: Bandwidth of all adapters of a node together, one direction. Unit: byte/s.
+        nics_per_node: Adapters of a node, not whole if only their bandwidth is known; None for one per GPU.
         link: Kind of link: infiniband, roce, ethernet.
-        has_reduction: Whether its switches reduce (SHARP).
+        has_reduction: Whether the switches reduce (SHARP).
         gpus_per_leaf: GPUs under one leaf switch; None if nothing above is slower.
         oversubscription: Bandwidth into a leaf over that out of it.
     """
@@ -121,17 +125,22 @@ class Network:
 
 
 def fabric_of(cluster: ClusterConfig, gpu: GpuConfig, config: Path) -> Fabric:
-    """Return the fabric of a cluster, with the kinds of link in the folder of the configuration.
+    """Return the fabric of a cluster.
+
+    Args:
+        cluster: The cluster.
+        gpu: The GPU type.
+        config: Folder of the configuration, with the kinds of link.
 
     Raises:
-        PointError: If it has several nodes and its adapters are not given, or a link that does not belong there.
+        PointError: If the cluster has several nodes without adapters given, or a kind of link at the wrong place.
     """
     domain = cluster.gpus_per_node * cluster.nodes_per_domain
-    usual = gpu.usual_network
-    if cluster.nodes_per_domain > 1 and domain > usual.largest_domain:
+    largest_domain = gpu.usual_network.largest_domain
+    if cluster.nodes_per_domain > 1 and domain > largest_domain:
         raise PointError(
             f"cluster {cluster.name}: nodes_per_domain: {cluster.nodes_per_domain} joins {domain} GPUs, {gpu.name} has "
-            f"{usual.largest_domain} at most; leave it out"
+            f"{largest_domain} at most; leave it out"
         )
     inside = node_levels(gpu, domain, config, link=cluster.scale_up_link)
     if cluster.num_nodes <= cluster.nodes_per_domain:
@@ -158,6 +167,7 @@ def fabric_of(cluster: ClusterConfig, gpu: GpuConfig, config: Path) -> Fabric:
 
 
 def _gpus_per_leaf(cluster: ClusterConfig, num_nics: int) -> int | None:
+    """Return the GPUs under one leaf switch, or in one group of a dragonfly; None if nothing above is slower."""
     if cluster.topology == "dragonfly":
         nodes = max(1, _PORTS_PER_GROUP // num_nics)
         return cluster.gpus_per_leaf or nodes * cluster.gpus_per_node
@@ -168,22 +178,22 @@ def _gpus_per_leaf(cluster: ClusterConfig, num_nics: int) -> int | None:
 
 
 _PORTS_PER_GROUP = 512
-"""Adapters of a group of a balanced dragonfly: 32 switches of 64 ports, 16 of them to adapters, 31 to the other
-switches of the group, 16 to other groups. Source: Kim, Dally, Scott and Abts, ISCA 2008, section 3: a = 2p = 2h."""
+"""Adapters of one group of a balanced dragonfly: 32 switches of 64 ports each, 16 to adapters, 31 to the other switches
+of the group, 16 to other groups. Source: Kim, Dally, Scott and Abts, ISCA 2008, section 3: a = 2p = 2h."""
 _DETOUR = 2.0
-"""Links between groups that a packet crosses: a ring loads few pairs of groups, whose traffic goes by way of others,
-which halves what all links together carry. Source: the same, on Valiant's routing."""
+"""Links between groups that a packet crosses. A ring loads few pairs of groups, and its traffic is routed through other
+groups, which halves the bandwidth of all links together. Source: the same, on Valiant's routing."""
 PORTS_PER_LEAF = 32
-"""Adapters under one leaf switch: half of 64 ports. Source: NVIDIA DGX SuperPOD reference architecture, DGX H100, 32
-nodes under the eight leaf switches of a scalable unit, one for each rail."""
+"""Adapters under one leaf switch: half of 64 ports. Source: NVIDIA DGX SuperPOD reference architecture, DGX H100: 32
+nodes under the eight leaf switches of a scalable unit, one per rail."""
 
 
 def gpus_per_leaf(is_rail_optimised: bool | None, num_nics: int, gpus_per_node: int) -> int:
-    """Return the GPUs that reach each other without the spine.
+    """Return the number of GPUs that reach each other without the spine.
 
     Args:
-        is_rail_optimised: Whether adapters of one number, of many nodes, share a leaf, rather than all adapters of few
-            nodes; None: where each GPU has its own.
+        is_rail_optimised: Whether adapters of the same number on many nodes share a leaf, rather than all adapters of
+            few nodes; None: if each GPU has its own adapter.
         num_nics: Adapters of a node.
         gpus_per_node: GPUs of a node.
     """
@@ -201,8 +211,11 @@ def node_levels(
         gpu: The GPU type.
         gpus_per_node: GPUs of a node.
         config: Folder of the configuration.
-        has_reduction: Whether the switches reduce; None for what the link has.
+        has_reduction: Whether the switches reduce; None for the default of the link.
         link: Kind of link; None for that of the GPU type.
+
+    Raises:
+        PointError: If the link joins nodes.
     """
     kind = load_link(link or gpu.scale_up_link, config)
     if kind.is_network:
@@ -213,7 +226,14 @@ def node_levels(
 def scale_up_levels(
     link: Link, gpus_per_node: int, bandwidth: float, has_reduction: bool | None = None
 ) -> tuple[Level, ...]:
-    """Return the levels inside a node from the link and the bandwidth of one GPU, one direction, in byte/s."""
+    """Return the levels inside a node from its kind of link.
+
+    Args:
+        link: Kind of link.
+        gpus_per_node: GPUs of a node.
+        bandwidth: Bandwidth of one GPU, one direction. Unit: byte/s.
+        has_reduction: Whether the switches reduce; None for the default of the link.
+    """
     reduces = link.has_reduction if has_reduction is None else has_reduction
     package = link.package
     if package is not None and gpus_per_node <= package.num_gpus:
@@ -228,7 +248,13 @@ def scale_up_levels(
 
 
 def network_levels(network: Network, link: Link, gpus_per_node: int, num_gpus: int) -> tuple[Level, ...]:
-    """Return the levels between nodes: one, or leaf and spine where the spine is slower.
+    """Return the levels between nodes: one, or leaf and spine if the spine is slower.
+
+    Args:
+        network: The network.
+        link: Its kind of link.
+        gpus_per_node: GPUs of a node.
+        num_gpus: GPUs of the cluster.
 
     Raises:
         UserError: If the adapters have no bandwidth, or the spine is faster than the leaves.
@@ -239,15 +265,18 @@ def network_levels(network: Network, link: Link, gpus_per_node: int, num_gpus: i
             " times; expected a positive bandwidth and 1 or more"
         )
     share = network.bytes_per_s_per_node / gpus_per_node
-    # More adapters than GPUs: each GPU has several. Fewer: one GPU alone has a whole one.
-    adapters = network.nics_per_node or gpus_per_node
-    single = max(share, network.bytes_per_s_per_node / min(adapters, gpus_per_node))
-    whole = Level("rail", num_gpus, share, link.latency_s, network.has_reduction, link.name, single, True)
+    # With more adapters than GPUs each GPU has several. With fewer, one GPU alone can use a whole adapter.
+    num_nics = network.nics_per_node or gpus_per_node
+    single = max(share, network.bytes_per_s_per_node / min(num_nics, gpus_per_node))
+    rail = Level("rail", num_gpus, share, link.latency_s, network.has_reduction, link.name, single, is_network=True)
     if network.gpus_per_leaf is None or network.gpus_per_leaf >= num_gpus:
-        return (whole,)
-    leaf = replace(whole, name="leaf", num_gpus=network.gpus_per_leaf)
-    return (leaf, replace(whole, name="spine", bandwidth=share / network.oversubscription))
+        return (rail,)
+    leaf = replace(rail, name="leaf", num_gpus=network.gpus_per_leaf)
+    return (leaf, replace(rail, name="spine", bandwidth=share / network.oversubscription))
 
 
-def _same_links(one: Level, other: Level) -> bool:
-    return replace(one, name="", num_gpus=0, link=one.kind) == replace(other, name="", num_gpus=0, link=other.kind)
+def _same_links(first: Level, second: Level) -> bool:
+    """Return whether two levels differ in name and size only."""
+    return replace(first, name="", num_gpus=0, link=first.kind) == replace(
+        second, name="", num_gpus=0, link=second.kind
+    )

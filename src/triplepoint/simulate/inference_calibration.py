@@ -1,4 +1,4 @@
-"""How far predictions of inference can be trusted, read from `config/calibration/inference.yaml`."""
+"""Uncertainty of predictions of inference, from `config/calibration/inference.yaml`."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,26 +17,26 @@ from triplepoint.simulate.job import Job
 
 
 class FittedServing(Strict):
-    """What `inference.yaml` holds."""
+    """Content of `inference.yaml`."""
 
     fitted_to: str
-    """Table and selection the errors are of."""
+    """Table and selection of rows of the errors."""
     num_rows: Annotated[int, Field(ge=1)]
-    """Rows of it."""
+    """Number of these rows."""
     quantile: Positive
-    """90 % of errors are smaller than this many of their scales, each seen from rows of other models. Unit: 1."""
+    """90 % of the errors, each predicted from rows of other models, are within this many of their scales. Unit: 1."""
     places: list[Place]
-    """What was measured; `sequence_length` is prompt and output."""
+    """Measured configurations; `sequence_length` is prompt and output."""
 
 
 @dataclass(frozen=True)
-class KnownTo:
-    """90 % intervals of a batch: lower and upper end. Unit: s.
+class ServingIntervals:
+    """Lower and upper end of the 90 % intervals of a batch. Unit: s.
 
     Attributes:
-        first_token_s: Of the time to the first token.
-        per_token_s: Of the time per token after it.
-        whole_s: Of the batch from its start to its end.
+        first_token_s: Interval of the time to first token.
+        per_token_s: Interval of the time per output token.
+        whole_s: Interval of the time of the batch from start to end.
     """
 
     first_token_s: tuple[float, float]
@@ -46,11 +46,11 @@ class KnownTo:
 
 @dataclass(frozen=True)
 class ServingCalibration:
-    """How far predictions of inference can be trusted.
+    """Uncertainty of predictions of inference.
 
     Attributes:
-        fitted: What errors were like.
-        unknown_stack_spread: What is not known of software that was not measured, as in training. Unit: 1, in log.
+        fitted: Content of `inference.yaml`.
+        unknown_stack_spread: Additional width of unmeasured software, as in training. Unit: 1, in log.
     """
 
     fitted: FittedServing
@@ -59,35 +59,36 @@ class ServingCalibration:
     @classmethod
     def load(cls, config: Path) -> "ServingCalibration":
         """Return the calibration of a configuration folder. Raises `UserError` if it is missing or wrong."""
-        trained = Calibration.load(config).fitted.widths.stack
-        return cls(read(FittedServing, config / "calibration" / "inference.yaml"), trained)
+        unknown_stack_spread = Calibration.load(config).fitted.widths.stack
+        return cls(read(FittedServing, config / "calibration" / "inference.yaml"), unknown_stack_spread)
 
     @cached_property
-    def _known(self) -> Calibrated:
+    def _calibrated(self) -> Calibrated:
         return Calibrated.of([features_at(place) for place in self.fitted.places])
 
-    def known_to(self, job: Job, serving: Serving, step: InferenceStep) -> KnownTo:
-        """Return the intervals around what is predicted."""
-        first, each, whole = self.scales(job, serving, step)
-        times = ((step.prefill_s, first), (step.time_per_output_token_s, each), (step.whole_s, whole))
-        return KnownTo(*(intervals.interval(time_s, self.fitted.quantile, scale) for time_s, scale in times))
+    def intervals_of(self, job: Job, serving: Serving, step: InferenceStep) -> ServingIntervals:
+        """Return the intervals of the predicted times."""
+        prefill, decode, whole = self.scales(job, serving, step)
+        times = ((step.prefill_s, prefill), (step.time_per_output_token_s, decode), (step.whole_s, whole))
+        return ServingIntervals(*(intervals.interval(time_s, self.fitted.quantile, scale) for time_s, scale in times))
 
     def scales(self, job: Job, serving: Serving, step: InferenceStep) -> tuple[float, float, float]:
-        """Return the widths that errors of prefill, decode and both are measured in, in log.
+        """Return the scales of the log errors of prefill, decode and the whole batch.
 
-        Where tables are off they are so in both, so that errors of the whole are the mean of those of its parts.
+        Errors of kernel tables affect both, so the scale of the whole is the mean of those of its parts, by time.
         """
         features = features_at(place_of(job, serving))
-        known = any(place.stack == job.stack for place in self.fitted.places)
-        first, each = (
-            intervals.scale(uncertainty, features, self._known) + (0.0 if known else self.unknown_stack_spread)
+        is_measured = any(place.stack == job.stack for place in self.fitted.places)
+        prefill, decode = (
+            intervals.scale(uncertainty, features, self._calibrated)
+            + (0.0 if is_measured else self.unknown_stack_spread)
             for uncertainty in (step.prefill_uncertainty, step.decode_uncertainty)
         )
-        return first, each, (step.prefill_s * first + step.decode_s * each) / step.whole_s
+        return prefill, decode, (step.prefill_s * prefill + step.decode_s * decode) / step.whole_s
 
 
 def place_of(job: Job, serving: Serving) -> Place:
-    """Return where a batch stands."""
+    """Return the position of a batch among calibrated configurations."""
     return Place(
         stack=job.stack,
         gpu=f"{job.gpu.name} {job.precision}",

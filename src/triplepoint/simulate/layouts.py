@@ -1,4 +1,4 @@
-"""Difference between two layouts of one training: what both have in common cancels, the rest is by what differs."""
+"""Uncertainty of the difference between two layouts of one training: common errors cancel."""
 
 import math
 from collections.abc import Callable, Hashable, Mapping
@@ -16,17 +16,17 @@ _Width = Annotated[float, Field(ge=0)]
 
 
 class LayoutWidths(Strict):
-    """Standard deviations, in log, of the error of one layout against another of the same training.
+    """Standard deviations of the log error of one layout relative to another layout of the same training.
 
-    They add in squares. Those per doubling are of one factor of two between the degrees; their squares add too.
+    They add in squares. Those per doubling hold for a factor of two between the degrees; their squares add too.
     """
 
     repeat: _Width
-    """Of one layout run twice. Unit: 1."""
+    """Between two runs of one layout. Unit: 1."""
     stack: _Width
-    """Of any other one, over the spread of the stack's rows. Unit: 1."""
+    """Between any two layouts, over the spread of the stack's rows. Unit: 1."""
     gradients: _Width
-    """Of a difference in the part of the step that reduces gradients. Unit: 1."""
+    """Per difference in the share of the step that reduces gradients. Unit: 1."""
     tp: _Width
     """Per doubling of tensor parallelism. Unit: 1."""
     pp: _Width
@@ -40,29 +40,30 @@ class LayoutWidths(Strict):
     micro_batch_size: _Width
     """Per doubling of the micro-batch. Unit: 1."""
     software: _Width
-    """Where recomputation, sharding, overlap or ways of the software differ. Unit: 1."""
+    """Between layouts with different recomputation, sharding, overlap or software settings. Unit: 1."""
     quantile: Annotated[float, Field(gt=0)]
-    """90 % of differences of trainings left out are within this many standard deviations. Unit: 1."""
+    """90 % of the differences of held-out trainings are within this many standard deviations. Unit: 1."""
 
     tie_quantile: Annotated[float, Field(ge=0)]
-    """90 % of layouts that are predicted slower than the first gain less on it than this many standard deviations.
-    Unit: 1."""
+    """Of layouts that are predicted slower than the first, 90 % are measured to gain less than this many standard
+    deviations on it. Unit: 1."""
 
-    def scale(self, one: "Laid", other: "Laid", spread: float) -> float:
+    def scale(self, first: "Laid", second: "Laid", spread: float) -> float:
         """Return the standard deviation of the log error of the difference of two layouts.
 
         Args:
-            one: A layout.
-            other: Another one of the same training.
+            first: A layout.
+            second: Another layout of the same training.
             spread: Standard deviation of log errors of the stack's rows.
         """
-        parts = differences(one, other, spread).items()
-        return math.sqrt(sum(getattr(self, name) ** 2 * times for name, times in parts))
+        weights = differences(first, second, spread).items()
+        return math.sqrt(sum(getattr(self, name) ** 2 * weight for name, weight in weights))
 
-    def of_one(self, spread: float) -> float:
-        """Return the standard deviation of one layout's own error, as of a normal with the same 90 %.
+    def scale_of_single(self, spread: float) -> float:
+        """Return the standard deviation of the log error of one layout, without the error that all layouts share.
 
-        For values that stand alone: two of them are taken to be a doubling of tp, of pp and of the micro-batch apart.
+        It is that of a normal with the same 90 % interval. Two layouts are assumed to differ by a doubling of tp, of pp
+        and of the micro-batch.
 
         Args:
             spread: Standard deviation of log errors of the stack's rows.
@@ -73,11 +74,11 @@ class LayoutWidths(Strict):
 
 @dataclass(frozen=True)
 class Laid:
-    """A training as it is laid out.
+    """A training with its layout.
 
     Attributes:
         job: The job.
-        gradient_share: Part of its step that reducing gradients takes, 0 to 1, see `Step.gradient_share`.
+        gradient_share: Share of the step that gradient reduction takes, 0 to 1, see `Step.gradient_share`.
     """
 
     job: Job
@@ -85,16 +86,16 @@ class Laid:
 
 
 def same_training(job: Job) -> Hashable:
-    """Return what jobs have in common that are alternatives to each other: all but how they are laid out."""
+    """Return a key that jobs share if they differ only in their layout."""
     of_model = job.model.name, job.trainable, job.precision, job.sequence_length, job.global_batch_size
     return (*of_model, job.stack, job.gpu.name, job.num_gpus)
 
 
-def recomputes_more(one: Job, other: Job) -> bool:
-    """Return whether the other job is the same one but for more recomputation: it runs all of the first's kernels."""
-    if replace(other, recompute=one.recompute, recompute_layers=one.recompute_layers) != one:
+def recomputes_more(first: Job, second: Job) -> bool:
+    """Return whether the second job equals the first except for more recomputation, so that it runs all its kernels."""
+    if replace(second, recompute=first.recompute, recompute_layers=first.recompute_layers) != first:
         return False
-    less, more = ((job.recompute, job.recompute_layers) for job in (one, other))
+    less, more = ((job.recompute, job.recompute_layers) for job in (first, second))
     if less == more or more[0] == "none":
         return False
     if less[0] == "none":
@@ -114,23 +115,23 @@ _DEGREES: Mapping[str, Callable[[Job], int]] = MappingProxyType(
 )
 
 
-def differences(one: Laid, other: Laid, spread: float) -> dict[str, float]:
-    """Return how often the square of each of `LayoutWidths` counts for two layouts.
+def differences(first: Laid, second: Laid, spread: float) -> dict[str, float]:
+    """Return the weight of the square of each of `LayoutWidths` for two layouts.
 
     Args:
-        one: A layout.
-        other: Another one of the same training.
+        first: A layout.
+        second: Another layout of the same training.
         spread: Standard deviation of log errors of the stack's rows.
     """
-    found = {name: abs(math.log2(of(one.job) / of(other.job))) for name, of in _DEGREES.items()}
-    has_other_ways = _ways(one.job) != _ways(other.job)
-    if one.job.layout.tp == other.job.layout.tp:
-        has_other_ways |= one.job.layout.sequence_parallel != other.job.layout.sequence_parallel
-    found["software"] = float(has_other_ways)
-    found["gradients"] = (one.gradient_share - other.gradient_share) ** 2
-    return {"repeat": 1.0, "stack": spread**2, **found}
+    weights = {name: abs(math.log2(degree(first.job) / degree(second.job))) for name, degree in _DEGREES.items()}
+    is_other_software = _software_settings(first.job) != _software_settings(second.job)
+    if first.job.layout.tp == second.job.layout.tp:
+        is_other_software |= first.job.layout.sequence_parallel != second.job.layout.sequence_parallel
+    weights["software"] = float(is_other_software)
+    weights["gradients"] = (first.gradient_share - second.gradient_share) ** 2
+    return {"repeat": 1.0, "stack": spread**2, **weights}
 
 
-def _ways(job: Job) -> tuple[object, ...]:
-    sharded = job.layout.data_parallel_sharding, job.num_copies, job.keeps_gathered
-    return job.recompute, job.recompute_layers, job.overlap, job.software, sharded
+def _software_settings(job: Job) -> tuple[object, ...]:
+    sharding = job.layout.data_parallel_sharding, job.num_copies, job.keeps_gathered
+    return job.recompute, job.recompute_layers, job.overlap, job.software, sharding

@@ -1,4 +1,4 @@
-"""Limits of the simulator, asked through `config.rules.refusal` after the rules of all engines."""
+"""Limits of the simulator, checked by `config.rules.refusal` after the rules of all engines."""
 
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.point import Point
@@ -7,7 +7,7 @@ from triplepoint.simulate.timeline.schedule import MOST_PASSES
 
 
 def check_order(point: Point) -> str | None:
-    """The order of passes can be made: whole groups of micro-batches, and not too many passes."""
+    """The pipeline order can be simulated: whole groups of micro-batches, and not too many passes."""
     if point.task == "inference":
         return None
     layout, count = point.layout, point.num_microbatches
@@ -22,12 +22,12 @@ def check_order(point: Point) -> str | None:
 
 
 def check_offload(point: Point, gpu: GpuConfig) -> str | None:
-    """What is kept in the memory of the host is simulated, and the host known."""
+    """Offload is simulated for the task, and the host of the GPU type is known."""
     if not point.offload:
         return None
     if "params" in point.offload or point.task == "inference":
-        what = "params" if "params" in point.offload else point.offload[0]
-        return f"offload: {what} is not simulated in {point.task}; set offload: [] for a prediction"
+        refused = "params" if "params" in point.offload else point.offload[0]
+        return f"offload: {refused} is not simulated in {point.task}; set offload: [] for a prediction"
     if gpu.host_link is None or gpu.host_memory_bandwidth is None:
         missing = "pcie_bandwidth, host_memory_bandwidth"
         return f"offload: the host of GPU type {gpu.name} is not known ({missing}); set offload: []"
@@ -35,4 +35,4 @@ def check_offload(point: Point, gpu: GpuConfig) -> str | None:
 
 
 LIMITS: tuple[Rule, ...] = (check_order,)
-"""What the simulator cannot do."""
+"""Rules of what the simulator cannot run."""

@@ -1,4 +1,4 @@
-"""Operations of a rank, not yet priced: kernels with shapes, communication with sizes."""
+"""Operations of a rank: kernels with shapes, and communication with sizes; without times."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,18 +9,19 @@ CommKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel, run `count` times. FLOPs are two per multiply-accumulate.
+    """One kernel, run `count` times. A multiply-accumulate is two FLOPs.
 
     Attributes:
-        cls: gemm, attention, norm, elementwise, embedding, loss, optimizer, moe: as in the taxonomy of traces.
-        kind: forward, backward, grouped, softmax, ...
-        flops: Of one run. Unit: FLOP.
-        num_bytes: Read and written by one run. Unit: byte.
-        shape: Of a gemm (m, n, k); of a grouped or batched one (groups, m, n, k), m per group; of attention (batch,
-            heads, kv_heads, query length, key length, head size); empty for kernels bound by memory.
+        cls: Class as in the taxonomy of traces: gemm, attention, norm, elementwise, embedding, loss, optimizer, moe,
+            conv.
+        kind: Class in detail: forward, backward, grouped, softmax, ...
+        flops: FLOPs of one run. Unit: FLOP.
+        num_bytes: Bytes that one run reads and writes. Unit: byte.
+        shape: Of a GEMM (m, n, k); of a grouped or batched GEMM (groups, m, n, k), m per group; of attention (batch,
+            heads, kv_heads, query length, key length, head size); empty for memory-bound kernels.
         precision: Number format of its GEMMs.
-        is_causal: Whether attention skips the masked half; `flops` has it skipped already.
-        count: How many times it runs.
+        is_causal: Whether attention skips the masked half; `flops` already leaves it out.
+        count: Number of runs.
     """
 
     cls: str
@@ -35,16 +36,16 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Communication:
-    """One collective or send, run `count` times.
+    """One collective or point-to-point operation, run `count` times.
 
     Attributes:
-        kind: The collective, or `send_recv`.
-        group: Whose: tp, cp, dp, dp_cp (gradients with context parallelism), pp; of experts etp, ep, edp; see
+        kind: Kind of collective, or `send_recv`.
+        group: Process group: tp, cp, dp, dp_cp (gradients with context parallelism), pp; of experts etp, ep, edp; see
             `config.mesh.RankMesh.group`.
-        num_bytes: Size as nccl-tests counts it: the gathered or scattered buffer of a gather or reduce-scatter, of an
-            all-to-all what a rank sends. Unit: byte.
+        num_bytes: Size as nccl-tests counts it: the whole buffer of an all-gather or reduce-scatter, the bytes that a
+            rank sends in an all-to-all. Unit: byte.
         is_overlapped: Whether computation of the same pass may overlap it.
-        count: How many times it runs.
+        count: Number of runs.
     """
 
     kind: CommKind
@@ -59,13 +60,13 @@ Operation = Kernel | Communication
 
 @dataclass(frozen=True)
 class ChunkWork:
-    """Work of one model chunk of a stage for one micro-batch, in order.
+    """Work of one model chunk of a stage for one micro-batch.
 
     Attributes:
-        forward: Forward pass.
-        backward_input: Backward pass up to the gradient of the chunk's input, recomputation first.
-        backward_weight: The rest of the backward pass: gradients of weights; with zero bubble it can be put off.
-        send_bytes: Activation sent to the next chunk, the gradient of it comes back. Unit: byte.
+        forward: Operations of the forward pass, in order.
+        backward_input: Operations of the backward pass up to the gradient of the chunk's input, recomputation first.
+        backward_weight: Operations of the weight gradients; a zero-bubble schedule can delay them.
+        send_bytes: Activation sent to the next chunk; its gradient comes back. Unit: byte.
     """
 
     forward: tuple[Operation, ...]
@@ -75,7 +76,7 @@ class ChunkWork:
 
     @property
     def passes(self) -> tuple[tuple[Operation, ...], ...]:
-        """All of it for one micro-batch, in order."""
+        """Operations of all passes of one micro-batch, in order."""
         return self.forward, self.backward_input, self.backward_weight
 
 
@@ -84,10 +85,10 @@ class StageWork:
     """Work of the ranks of one pipeline stage in a step.
 
     Attributes:
-        chunks: Of every virtual stage on the rank, first to last; one without interleaving.
-        gradient_sync: Reduction of gradients (and gathering of parameters with sharding): once a step, or for
-            `optim_grads_params` what is not in the chunks.
-        optimizer: Clipping and update.
+        chunks: Work of every model chunk of the stage, first to last; one without interleaving.
+        gradient_sync: Gradient reduction (and parameter gathers with sharding) once a step; with `optim_grads_params`
+            what is not in the chunks.
+        optimizer: Gradient clipping and parameter update.
     """
 
     chunks: tuple[ChunkWork, ...]
@@ -98,6 +99,6 @@ class StageWork:
 AnyWork = TypeVar("AnyWork", StageWork, ChunkWork)
 
 
-def unlike(works: Iterable[AnyWork]) -> list[AnyWork]:
-    """Return stages or chunks that differ: equal ones are the same object, and to compare them takes longer."""
+def distinct(works: Iterable[AnyWork]) -> list[AnyWork]:
+    """Return the distinct stages or chunks; equal ones are the same object, which is faster to test than equality."""
     return list({id(work): work for work in works}.values())

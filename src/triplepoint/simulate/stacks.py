@@ -1,4 +1,4 @@
-"""Registry of software stacks, `config/calibration/stacks.yaml`: what each does that a table of runs leaves open."""
+"""Registry of software stacks: properties that a table of runs leaves open, from `config/calibration/stacks.yaml`."""
 
 import difflib
 import re
@@ -35,142 +35,146 @@ SIMULATED = "Megatron-Core r0.8"
 """Software of points on the engine `simulated`, on clusters that name none."""
 
 OF_ENGINE = {"megatron": "Megatron-Core", "deepspeed": "DeepSpeed", "native": "PyTorch"}
-"""Software that a launched point is predicted for, by its engine."""
+"""Software for which launched points are predicted, by engine."""
 
 OF_STACK = ("context_exchange", "lora_targets")
-"""Settings whose default a stack has, for predictions that name it."""
+"""Settings whose default the stack decides, in predictions that name one."""
 
 
 COMPILED_LOSS_BYTES = (26, 10)
-"""As `Stack.loss_bytes`, of a loss that is compiled."""
+"""Like `Stack.loss_bytes`, for a compiled loss."""
 
 
 MOMENT_BYTES: Mapping[Moments, float] = MappingProxyType({"fp32": 4.0, "bf16": 2.0, "8bit": 1 + 4 / 2048})
-"""Of one of Adam's moments, by number format; 8 bits have an fp32 scale for 2,048 numbers. Source: arXiv:2110.02861,
-section 2.1; of bf16 DeepSeek-V3, arXiv:2412.19437, section 3.3.3; pytorch/torchtitan docs/bf16_optimizer_states.md."""
+"""Bytes of one Adam moment of a parameter, by number format; with 8 bits, 2,048 numbers share an fp32 scale. Source:
+arXiv:2110.02861, section 2.1; bf16: DeepSeek-V3, arXiv:2412.19437, section 3.3.3; pytorch/torchtitan
+docs/bf16_optimizer_states.md."""
 
 
 class Stack(Strict):
-    """One software stack, all its versions."""
+    """One software stack, all versions."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     """Name of the stack."""
     match: tuple[str, ...]
-    """Words that must all stand in the framework's name, lower-case, or one of some, as in `a|b`; none for the stack of
-    everything else."""
+    """Lower-case words that the framework's name must all contain; `a|b` stands for either word. None for the stack of
+    all other names."""
     source: Annotated[str, Field(min_length=8)]
-    """Where this is published."""
+    """Publication of the properties."""
     overlap: tuple[Overlap, ...]
-    """Communication overlapped with computation where nothing else is said."""
+    """Communication overlapped with computation, if a run does not state it."""
     expert_tensor_parallel: Annotated[int, Field(gt=0)] | None = None
-    """Tensor parallel ranks inside an expert where a table says nothing; None for those of other layers. Unit: 1."""
+    """Tensor parallel ranks inside an expert, if a table does not state them; None for those of other layers.
+    Unit: 1."""
     attention: Attention | None = None
-    """Kernels of attention, where they are not the usual ones of the GPU type. `unfused`: scores are written, masked,
-    dropped out and read; otherwise they stay on the chip."""
+    """Attention kernels, if not the default of the GPU type. `unfused`: scores are written, masked, dropped out and
+    read; fused kernels keep them on the chip."""
     expert_parallel: Annotated[int, Field(gt=0)] | None = None
-    """Expert parallel ranks where a table says 1 or nothing, at most; None if 1 is meant. Unit: 1."""
+    """Largest number of expert parallel ranks if a table states 1 or nothing; None if 1 is meant. Unit: 1."""
     has_dropout: bool = False
-    """Whether attention and residual branches drop out: masks are stored."""
+    """Whether attention and residual branches have dropout, whose masks are stored."""
     launch: Launch = "eager"
     """How the host starts kernels."""
     has_fused_norms: bool = True
-    """Whether a norm, and the rotation of queries and keys, are one kernel each where nothing is compiled."""
+    """Whether a norm, and the rotation of queries and keys, is one kernel each without compilation."""
     has_fused_activation: bool = True
-    """Whether bias, activation and gate are one kernel where nothing is compiled."""
+    """Whether bias, activation and gate are one kernel without compilation."""
     overlaps_input_gradient: bool = True
-    """Whether the reduction of a column-parallel layer's input gradient is overlapped with its weight gradient."""
+    """Whether the reduction of a column-parallel layer's input gradient overlaps its weight gradient."""
     tp_overlap_hidden: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of tensor parallel gathers and reduce-scatters that GEMMs hide where they are overlapped; 1 but for the
-    last of four pieces of a reduce-scatter, as user buffers of Transformer Engine do. Unit: 1."""
+    """Share of overlapped tensor parallel gathers and reduce-scatters that GEMMs hide; 1 hides all except the last of
+    four pieces of a reduce-scatter, as user buffers of Transformer Engine do. Unit: 1."""
     scatters_activations: bool = False
     """Whether pipeline sends carry 1/tp of the activation also without sequence parallelism."""
     reduces_fp32: bool = True
-    """Whether gradients of bf16 training are accumulated and reduced in fp32; those of fp16 never are."""
+    """Whether gradients of bf16 training are accumulated and reduced in fp32; those of fp16 training never are."""
     reduces_16bit: tuple[Reduced, ...] = ()
-    """Training whose gradients are in 16 bits nonetheless: of models with experts, or where parameters are sharded."""
+    """Kinds of training whose gradients are in 16 bits nonetheless: models with experts, or sharded parameters."""
     loss_bytes: tuple[int, int] = (38, 14)
-    """Read and written per logit by the cross entropy, forward and backward. Unit: byte.
+    """Bytes that the cross entropy reads and writes per logit, forward and backward. Unit: byte.
 
-    Of Megatron-LM, kernel by kernel: to fp32 (2+4 bytes), maximum (4), subtract (4+4), exponential (4+4), sum (4),
-    divide (4+4); backward: scale (4+4), to 16 bits (4+2). Compiled into fewer kernels: 26 and 10; as one kernel on
-    16-bit logits: 2 and 4. Source: NVIDIA/Megatron-LM megatron/core/tensor_parallel/cross_entropy.py and
-    fusions/fused_cross_entropy.py; Dao-AILab/flash-attention csrc/xentropy."""
+    Megatron-LM, kernel by kernel: to fp32 (2+4 bytes), maximum (4), subtract (4+4), exponential (4+4), sum (4), divide
+    (4+4); backward: scale (4+4), to 16 bits (4+2). Compiled into fewer kernels: 26 and 10. As one kernel on 16-bit
+    logits: 2 and 4. Source: NVIDIA/Megatron-LM megatron/core/tensor_parallel/cross_entropy.py and
+    fusions/fused_cross_entropy.py; Dao-AILab/flash-attention csrc/xentropy.
+    """
     recompute_modules: tuple[RecomputeModule, ...] = ("core_attn",)
-    """What selective recomputation repeats."""
+    """Modules that selective recomputation repeats."""
     fp8_recipe: Fp8Recipe = "delayed"
-    """What scales of fp8 numbers are of."""
+    """Granularity of fp8 scales."""
     logit_bytes: Annotated[int, Field(gt=0)] | None = None
-    """Held per logit at most by the cross entropy; None for those of Megatron-LM: fp32 probabilities and the logits or
-    their gradient, or the logits alone where one kernel works in place. Unit: byte."""
+    """Largest memory of the cross entropy per logit. None for Megatron-LM: fp32 probabilities and the logits or their
+    gradient, or only the logits if one kernel works in place. Unit: byte."""
     has_fp8_parameters: bool = False
-    """Whether fp8 training keeps parameters of GEMMs in fp8 alone, besides the optimizer's, and gathers them so."""
+    """Whether fp8 training keeps parameters of GEMMs only in fp8, in addition to the optimizer's, and gathers them
+    so."""
     has_placeholder_gradients: bool = False
-    """Whether layers hand out an unused 16-bit gradient of each shape of weight, since the true one is added up inside
-    the GEMM (TransformerEngine, module/base.py, get_dummy_wgrad)."""
+    """Whether layers allocate an unused 16-bit gradient per shape of weight, because the GEMM accumulates the real
+    gradient (TransformerEngine, module/base.py, get_dummy_wgrad)."""
     expert_imbalance: _Factor = 1.04
-    """Load of the fullest expert parallel rank over the mean, dropless routing. Source: arXiv:2408.15664 table 2,
+    """Load of the fullest expert parallel rank over the mean, with dropless routing. Source: arXiv:2408.15664 table 2,
     MaxVio of bias-balanced routing."""
     dispatch: Dispatch = "all_to_all"
-    """How tokens get to experts on other ranks; sent once per node, they are copied for each expert on arrival."""
+    """How tokens reach experts on other ranks; tokens sent once per node are copied for each expert on arrival."""
     dispatch_precision: DispatchPrecision = "bf16"
-    """Number format of tokens on their way to experts."""
+    """Number format of tokens sent to experts."""
     token_nodes: Annotated[int, Field(gt=0)] | None = None
-    """Nodes that the experts of one token are on, at most; None for no limit. Unit: 1."""
+    """Largest number of nodes that the experts of one token are on; None for no limit. Unit: 1."""
     routes_in_turn: bool = False
-    """Whether the router is a stand-in that gives a token the experts after those of the last token."""
+    """Whether the router is a stand-in that gives a token the experts after those of the token before it."""
     weighs_results: bool = True
-    """Whether results of experts are multiplied with the router's weights, and so kept for its gradient; otherwise the
+    """Whether results of experts are multiplied by the router's weights, and so kept for its gradient. Otherwise the
     activation inside the experts is, whose input is kept anyway."""
     saves_fp8: tuple[SavedFp8, ...] = ()
-    """What fp8 training keeps for the backward pass in fewer bits than 16: inputs of the activation inside experts, in
-    8; outputs of attention, in 12 bits, once for its own gradient and for the projection after it."""
+    """Activations that fp8 training keeps in fewer than 16 bits: inputs of the activation inside experts in 8 bits;
+    outputs of attention in 12 bits, one copy for its own gradient and for the next projection."""
     has_two_directions: bool = False
-    """Whether micro-batches enter the pipeline from both ends (DualPipe): a rank holds two stages, the one as far from
-    the start as the other is from the end, and half as much of the optimizer of each."""
+    """Whether micro-batches enter the pipeline from both ends (DualPipe). A rank then holds two stages, equally far
+    from the two ends, and half of the optimizer state of each."""
     gathers_once: tuple[Gathered, ...] = ()
-    """Training whose sharded parameters are gathered once a step and their gradients reduced once, not in every
-    micro-batch: of models with experts, or with pipelines."""
+    """Kinds of training whose sharded parameters are gathered, and their gradients reduced, once a step instead of in
+    every micro-batch: models with experts, or pipelines."""
     has_16bit_remainders: bool = False
-    """Whether the optimizer of models without experts keeps, of its fp32 parameters, only the 16 bits that the bf16
-    ones lack."""
+    """Whether the optimizer of models without experts keeps only the 16 bits of its fp32 parameters that the bf16
+    parameters lack."""
     gathers_to_recompute: bool = False
     """Whether sharded parameters are gathered for a recomputed forward pass and again for the backward pass after it,
-    since recomputation wraps the units that are sharded."""
+    since recomputation wraps the sharded units."""
     shards_fragmentation: Annotated[float, Field(ge=0)] = 0.0
-    """Memory that gathering sharded parameters leaves of no use, over what is handed out. Unit: 1."""
+    """Memory that gathering sharded parameters fragments, over the allocated memory. Unit: 1."""
     context_exchange: ContextExchange = "ring"
-    """How context parallel ranks meet keys and values where nothing else is said."""
+    """How context parallel ranks exchange keys and values, if a run does not state it."""
     lora_targets: LoraTargets = TARGETS
-    """Linear layers that have adapters where nothing else is said."""
+    """Linear layers with adapters, if a run does not state them."""
     reduces_in_switches: bool = True
-    """Whether switches inside a node reduce (NVLink SHARP), where they can."""
+    """Whether switches inside a node reduce (NVLink SHARP) if they can."""
     calibrated_as: str | None = None
-    """Framework and version whose calibrated constant it takes, where it was not calibrated itself: that whose layers
-    it runs."""
+    """Framework and version whose calibration constant it uses if it was not calibrated itself: the one whose layers it
+    runs."""
     host_time: Annotated[Quantity, unit_is("s")] | None = None
-    """Time the host takes to launch one operation, where that is known of the stack; otherwise what its version was
-    calibrated with, or the usual one."""
+    """Time of the host to launch one operation, if known for the stack; otherwise the calibrated one of its version, or
+    the usual one."""
     has_usual_host: bool = False
-    """Whether that time is the usual one of its launch, in place of what was calibrated."""
+    """Whether that time is the usual one of its way to launch, instead of the calibrated one."""
     host_time_sigma: Annotated[float, Field(ge=0)] = 0.0
-    """Relative standard deviation of it. Unit: 1."""
+    """Relative standard deviation of `host_time`. Unit: 1."""
     send_wait: Annotated[Quantity, unit_is("s")] | None = None
-    """Time a send between pipeline stages and its receive last over what moving the data takes, since one of the two
-    ranks comes to it later than the other: passes vary. None where not known."""
+    """Additional time of a send between pipeline stages and its receive, beyond the transfer, because one of the two
+    ranks arrives later: passes vary. None if not known."""
     optimizer_moments: Moments = "fp32"
-    """Number format of Adam's two moments, where the state is not all in 16 bits."""
+    """Number format of Adam's two moments, if the state is not all in 16 bits."""
     step_pause: Annotated[Quantity, unit_is("s")] | None = None
-    """Time of every step in which GPUs wait for the host, after the update: data, logs, synchronisation. None: none is
+    """Time after the update of every step in which GPUs wait for the host: data, logs, synchronisation. None if not
     known."""
     step_jitter: Annotated[Quantity, unit_is("1")] | None = None
-    """Relative standard deviation of the time of a step from step to step. None: not known; simulated steps are all
-    alike."""
+    """Relative standard deviation of the step time between steps. None if not known: simulated steps are then all
+    equal."""
     has_16bit_state: bool = False
     """Whether sharded parameters, their gradients and Adam's moments are all in 16 bits."""
 
     @property
     def moment_bytes(self) -> float:
-        """Bytes of one of Adam's moments of a parameter."""
+        """Bytes of one Adam moment of a parameter."""
         return MOMENT_BYTES[self.optimizer_moments]
 
     @property
@@ -180,58 +184,66 @@ class Stack(Strict):
 
     @property
     def fuses_activation(self) -> bool:
-        """Whether the activation is one kernel with bias and gate."""
+        """Whether bias, activation and gate are one kernel."""
         return self.has_fused_activation or self.launch == "compiled"
 
     @property
     def bytes_of_loss(self) -> tuple[int, int]:
-        """Bytes of the cross entropy per logit: those of fewer kernels where it is compiled. Unit: byte."""
+        """Bytes that the cross entropy reads and writes per logit, forward and backward; fewer if compiled.
+
+        Unit: byte.
+        """
         return min(self.loss_bytes, COMPILED_LOSS_BYTES) if self.launch == "compiled" else self.loss_bytes
 
     def family(self, framework: str) -> str:
-        """Return what versions of a framework are of: the name of this entry, or its own where it has no entry."""
+        """Return the name that versions of a framework share: that of this entry, else that of the framework."""
         return self.name if self.match else framework
 
     def gradient_bytes(self, precision: Precision, kinds: Collection[Reduced] = ()) -> int:
-        """Return bytes of one accumulated gradient, in training of some kinds."""
+        """Return the bytes of one accumulated gradient.
+
+        Args:
+            precision: Number format of the training.
+            kinds: Kinds of training that apply.
+        """
         is_wide = self.reduces_fp32 and precision != "fp16" and not set(kinds) & set(self.reduces_16bit)
         return 4 if precision == "fp32" or is_wide else 2
 
 
 class AttentionKernel(Strict):
-    """Kernels of attention on GPUs whose tables lack them."""
+    """Attention kernels on GPU types whose tables lack them."""
 
     name: Attention
-    """The kernels."""
+    """The missing kernels."""
     of: Attention
     """Kernels of the same kind that a GPU's table has."""
     slowdown: _Factor
-    """Their time over that of the latter. Unit: 1."""
+    """Time of the missing kernels over that of `of`. Unit: 1."""
     source: Annotated[str, Field(min_length=8)]
-    """Where this is published."""
+    """Publication of the slowdown."""
 
 
 class Launching(Strict):
-    """A way to start kernels."""
+    """One way to start kernels."""
 
     name: Launch
-    """The way."""
+    """Name of the way."""
     host_time: Annotated[Quantity, unit_is("s")]
-    """Time of the host for one operation, of stacks that say none of their own and runs that change the way."""
+    """Time of the host to launch one operation, for stacks without a time of their own and runs that change the way."""
     host_time_sigma: Annotated[float, Field(ge=0)]
-    """Relative standard deviation of it between stacks: a choice. Unit: 1."""
+    """Relative standard deviation of `host_time` between stacks: a choice. Unit: 1."""
 
 
 class Stacks(Strict):
-    """All stacks, most special first."""
+    """Content of `stacks.yaml`; more specific stacks come first."""
 
     launching: tuple[Launching, ...]
-    """Each way once."""
+    """Ways to start kernels, each once."""
     attention_kernels: tuple[AttentionKernel, ...]
-    """First hit wins."""
+    """Replacements of attention kernels; the first match applies."""
 
     stacks: tuple[Stack, ...]
-    """First hit wins."""
+    """The stacks; the first match applies."""
 
 
 def read_stacks(config: Path) -> tuple[Stack, ...]:
@@ -240,24 +252,24 @@ def read_stacks(config: Path) -> tuple[Stack, ...]:
 
 
 def stack_of(point: Point, framework: str, config: Path) -> Stack:
-    """Return the stack as a run has it: what the run says of its software in place of what is usual.
+    """Return the stack of a run: the registry's entry, with the software settings that the run states.
 
     Args:
         point: The run.
-        framework: Framework and its version.
+        framework: Framework and version.
         config: Folder of the configuration.
     """
-    return _changed(find_stack(framework, config), _stated(point), config)
+    return _with_settings(find_stack(framework, config), _stated_settings(point), config)
 
 
-def _stated(point: Point) -> tuple[tuple[str, object], ...]:
+def _stated_settings(point: Point) -> tuple[tuple[str, object], ...]:
     values = ((name, getattr(point, name)) for name in Software.model_fields)
     return tuple((name, value) for name, value in values if value not in (None, ()))
 
 
 @lru_cache(maxsize=1024)
-def _changed(stack: Stack, stated: tuple[tuple[str, object], ...], config: Path) -> Stack:
-    """Return a stack with other settings, the same object when asked again; the host's time follows the launch."""
+def _with_settings(stack: Stack, stated: tuple[tuple[str, object], ...], config: Path) -> Stack:
+    """Return a stack with stated settings, always the same object; the launch time follows the way to launch."""
     changed = stack.model_copy(update=dict(stated)) if stated else stack
     if changed.launch == stack.launch and (stack.host_time or not stack.has_usual_host):
         return changed
@@ -266,15 +278,15 @@ def _changed(stack: Stack, stated: tuple[tuple[str, object], ...], config: Path)
 
 
 def attention_kernel(name: str | None, known: Collection[str], config: Path) -> tuple[str | None, float]:
-    """Return the kernels of a GPU's table that stand for some, and the time of these over theirs.
+    """Return the attention kernels of a GPU's table that stand for others, and the time of the others over theirs.
 
     Args:
-        name: Kernels of attention; None and `unfused` for the usual ones of the GPU type.
-        known: Those its table has, the usual ones first.
+        name: Attention kernels; None or `unfused` for the default of the GPU type.
+        known: Kernels in the GPU's table, the default first.
         config: Folder of the configuration.
 
     Raises:
-        PointError: If the GPU type has neither them nor any they were compared with.
+        PointError: If the table has neither the kernels nor any that they were compared with.
     """
     if name in (None, "unfused"):
         return None, 1.0
@@ -293,27 +305,27 @@ def _read_all(config: Path) -> Stacks:
 
 @lru_cache(maxsize=1024)
 def find_stack(framework: str, config: Path) -> Stack:
-    """Return the stack a framework's name belongs to; `other`, plain PyTorch, for a name that is not known."""
-    return next(stack for stack in read_stacks(config) if all(_has(framework, word) for word in stack.match))
+    """Return the stack that a framework's name belongs to; `other`, plain PyTorch, for an unknown name."""
+    return next(stack for stack in read_stacks(config) if all(_has_word(framework, word) for word in stack.match))
 
 
-def _joined(name: str) -> str:
-    """Return a name without what people put between its words, or leave out: `torch titan`, `Megatron LM`."""
+def _without_separators(name: str) -> str:
+    """Return a lower-case name without separators, which people use or leave out: `torch titan`, `Megatron LM`."""
     return re.sub(r"[\s_-]", "", name.lower())
 
 
 @lru_cache(maxsize=256)
 def _pattern(word: str) -> re.Pattern[str]:
-    """Return what finds a word, or one of some, that no other letters follow but those of `_ENDINGS`."""
-    parts = "|".join(r"[\s_-]*".join(map(re.escape, _joined(part))) for part in word.split("|"))
+    """Return a pattern of a word, or of alternatives `a|b`, that ends there or goes on with one of `_ENDINGS`."""
+    parts = "|".join(r"[\s_-]*".join(map(re.escape, _without_separators(part))) for part in word.split("|"))
     return re.compile(rf"(?:{parts})(?![a-z])|(?:{parts})(?={_ENDINGS})")
 
 
 _ENDINGS = "lm|core|deepspeed|bridge|face|ai|automodel|framework|megatron|fw|foundry"
-"""What is written together with the word before it: `MegatronCore`, `HuggingFace`, `ColossalAI`."""
+"""Words that people write together with the word before: `MegatronCore`, `HuggingFace`, `ColossalAI`."""
 
 
-def _has(name: str, word: str) -> bool:
+def _has_word(name: str, word: str) -> bool:
     return _pattern(word).search(name.lower()) is not None
 
 
@@ -325,12 +337,17 @@ _RUNS_ON: tuple[tuple[str, str], ...] = (
     (r"hugging-face", r"deepspeed"),
     (r"megatron-.*|flagscale|megascale", _MEGATRON),
 )
-"""Stacks, as patterns, and others whose words their names may have besides, since they are built on them."""
+"""Patterns of stacks, and of the stacks that they are built on, whose words their names may also contain."""
 
 
+@lru_cache(maxsize=256)
 def check_one(framework: str, config: Path) -> str:
-    """Return a line where a framework's name has the words of several stacks that are not built on each other."""
-    names = [one.name for one in read_stacks(config) if one.match and all(_has(framework, word) for word in one.match)]
+    """Return an error line if a framework's name fits several stacks that are not built on each other, else ""."""
+    names = [
+        stack.name
+        for stack in read_stacks(config)
+        if stack.match and all(_has_word(framework, word) for word in stack.match)
+    ]
     below = next((others for name, others in _RUNS_ON if names and re.fullmatch(name, names[0])), "")
     others = [name for name in names[1:] if name != names[0] and not re.fullmatch(below, name)]
     if not others:
@@ -339,43 +356,49 @@ def check_one(framework: str, config: Path) -> str:
 
 
 _PLAIN = re.compile(r"\b(?:py)?torch\b|\bfsdp\d?\b|\bddp\b")
-"""Names of what `other` stands for: plain PyTorch."""
+"""Names of plain PyTorch, the stack `other`."""
 
 
 def unknown_stack(framework: str, config: Path) -> str:
-    """Return a line where a framework's name is that of no stack, with the nearest known one; nothing where it is."""
+    """Return a line if a framework's name belongs to no stack, with the nearest known one, else ""."""
     if find_stack(framework, config).match or _PLAIN.search(framework.lower()):
         return ""
-    return f"framework {shown(framework)} is taken as plain PyTorch, it is none that is known{_near(framework, config)}"
+    suggestion = _suggestion(framework, config)
+    return f"framework {shown(framework)} is taken as plain PyTorch, it is none that is known{suggestion}"
 
 
-def _near(framework: str, config: Path) -> str:
-    """Return the nearest known stacks as a question, nothing where none is near."""
+def _suggestion(framework: str, config: Path) -> str:
+    """Return the nearest known stacks as a question, "" if none is near."""
     names = {name.lower(): name for name in OF_ENGINE.values()}
-    for one in sorted(read_stacks(config), key=lambda stack: len(stack.match)):
-        whole = " ".join(word.split("|")[0] for word in one.match)
-        for word in (word for name in one.match for word in name.split("|")):
-            names.setdefault(word, word if len(one.match) == 1 else whole)
-    words = [_joined(framework), *re.split(r"[^a-z]+", framework.lower())]
-    near = {names[name]: None for word in words for name in difflib.get_close_matches(word, names, 2, _LEAST_ALIKE)}
+    for stack in sorted(read_stacks(config), key=lambda stack: len(stack.match)):
+        full_name = " ".join(word.split("|")[0] for word in stack.match)
+        for word in (word for alternatives in stack.match for word in alternatives.split("|")):
+            names.setdefault(word, word if len(stack.match) == 1 else full_name)
+    words = [_without_separators(framework), *re.split(r"[^a-z]+", framework.lower())]
+    near = {
+        names[name]: None for word in words for name in difflib.get_close_matches(word, names, 2, _LEAST_SIMILARITY)
+    }
     return f" (did you mean {' or '.join(list(near)[:2])}?)" if near else ""
 
 
-_LEAST_ALIKE = 0.7
+_LEAST_SIMILARITY = 0.7
 
 
 def check_stack(framework: str, where: str | Path, config: Path) -> None:
-    """Raise `UserError`, naming the known stacks, where a framework's name is that of none or of several.
+    """Refuse a framework's name that belongs to no stack or to several.
 
     Args:
         framework: Framework and version.
-        where: What names it, for the error.
+        where: Source of the name, for the error.
         config: Folder of the configuration.
+
+    Raises:
+        UserError: If it belongs to none or to several, with the known stacks.
     """
     if line := check_one(framework, config):
         raise UserError(f"{where}: stack: {line}")
     if find_stack(framework, config).match or framework in OF_ENGINE.values():
         return
-    names = ", ".join([*OF_ENGINE.values(), *(" ".join(one.match) for one in read_stacks(config) if one.match)])
-    known = _near(framework, config) or f": {names}"
+    names = ", ".join([*OF_ENGINE.values(), *(" ".join(stack.match) for stack in read_stacks(config) if stack.match)])
+    known = _suggestion(framework, config) or f": {names}"
     raise UserError(f"{where}: stack: no known software in {framework!r}; expected a name with the words of one{known}")

@@ -19,13 +19,13 @@ from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.kernels.parameters import read_kernels
 from triplepoint.simulate.kernels.times import KernelModel
-from triplepoint.simulate.operations import ChunkWork, Communication, Operation, StageWork, unlike
+from triplepoint.simulate.operations import ChunkWork, Communication, Operation, StageWork, distinct
 from triplepoint.simulate.power.work import Workload
 from triplepoint.simulate.stacks import attention_kernel
 from triplepoint.simulate.timeline.durations import Durations, Pass, sort_replicas, with_replicas
 from triplepoint.simulate.timeline.expand import TimeOf
 from triplepoint.simulate.timeline.schedule import Int64, Order, make_order
-from triplepoint.simulate.timeline.tasks import Timeline, run
+from triplepoint.simulate.timeline.tasks import Timeline, run, run_together
 from triplepoint.simulate.work.layer_parts import Operations
 from triplepoint.simulate.work.offload import hide_copies
 from triplepoint.simulate.work.training import stage_work
@@ -171,6 +171,19 @@ class Prepared:
         return self._known[stage]
 
 
+def run_all(steps: Sequence[Prepared]) -> list[Step]:
+    """Return one step of each job, without slow ranks; jobs with the same order of passes are run together."""
+    found: dict[int, Step] = {}
+    by_order: dict[tuple[Order, bool], list[int]] = {}
+    for place, one in enumerate(steps):
+        by_order.setdefault((one.order, one.durations.is_send_blocking), []).append(place)
+    for (order, _), places in by_order.items():
+        timelines = run_together([steps[place].durations for place in places], order)
+        for place, timeline in zip(places, timelines, strict=True):
+            found[place] = Step(steps[place], timeline, np.zeros(steps[place].job.layout.dp, dtype=np.int64))
+    return [found[place] for place in range(len(steps))]
+
+
 def prepare_step(job: Job, constants: Constants, config: Path) -> Prepared:
     """Return what steps of a job have in common; arguments and errors are those of `simulate_step`."""
     costs = costs_of(job.in_any_split, constants, config)
@@ -242,7 +255,7 @@ def durations_of(job: Job, stages: Sequence[StageWork], costs: Costs) -> Duratio
         # What is reduced during the backward pass has all of it to hide behind, unless it is cut in two.
         backward, weight = _passes(stages, ("backward_input", "backward_weight"), costs), _passes(stages, (), costs)
     sync = [_split(stage.gradient_sync) for stage in stages]
-    by_stage = {id(stage): costs.price(stage.optimizer) for stage in unlike(stages)}
+    by_stage = {id(stage): costs.price(stage.optimizer) for stage in distinct(stages)}
     optimizer = [by_stage[id(stage)] for stage in stages]
     return Durations(
         forward=forward,
@@ -267,7 +280,7 @@ def stage_cost(stage: StageWork, costs: Costs, num_microbatches: int) -> Cost:
     """Return what a stage does in a step, the update included, by class of kernel and group of collectives."""
     cost = Cost()
     number = Counter(map(id, stage.chunks))
-    for chunk in unlike(stage.chunks):
+    for chunk in distinct(stage.chunks):
         for operations in (chunk.forward, chunk.backward_input + chunk.backward_weight):
             cost.include(costs.price(operations), num_microbatches * number[id(chunk)])
     cost.include(costs.price(stage.optimizer))
@@ -276,14 +289,14 @@ def stage_cost(stage: StageWork, costs: Costs, num_microbatches: int) -> Cost:
 
 def _operations(stage: StageWork) -> list[Operation]:
     """Return what a stage runs: of each kind of chunk one micro-batch, and what follows."""
-    parts = [part for chunk in unlike(stage.chunks) for part in chunk.passes]
+    parts = [part for chunk in distinct(stage.chunks) for part in chunk.passes]
     return [operation for part in (*parts, stage.gradient_sync, stage.optimizer) for operation in part]
 
 
 def _passes(stages: Sequence[StageWork], parts: Sequence[str], costs: Costs) -> Pass:
     """Return computation and exposed communication of one kind of pass; shape (num_stages, num_chunks, 1)."""
     outside = HOST_OPERATIONS_OUTSIDE if "forward" in parts else 0
-    differ = unlike([chunk for stage in stages for chunk in stage.chunks])
+    differ = distinct([chunk for stage in stages for chunk in stage.chunks])
     by_chunk = {id(chunk): costs.price(_joined(chunk, parts), outside) for chunk in differ}
     costs_of_chunks = [[by_chunk[id(chunk)] for chunk in stage.chunks] for stage in stages]
     return Pass(

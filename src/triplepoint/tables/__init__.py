@@ -1,6 +1,6 @@
-"""Schemas of every table: columns with types, units and bounds.
+"""Table schemas: columns with types, units and bounds.
 
-Tables of results are in `results`, which needs the settings of a study: the sampler is to do without pydantic.
+Result tables are in `results`, which needs the settings of a study and so pydantic; the sampler must not import it.
 """
 
 from triplepoint.tables.schema import Column, Table

@@ -1,9 +1,10 @@
-"""Result tables of what a run is made of: nodes, links, steps, phases and kernels."""
+"""Result tables below the run: nodes, links, steps, phases and kernels."""
 
 from triplepoint.tables.schema import Column, Table, amount, count, text
 from triplepoint.tables.traces import GEOMETRY, GROUP, RANK, RUN, STEP
 
-SHARED = " (of a package, on its first GPU, where GPUs share a sensor)"
+SHARED = " (if GPUs share a sensor, that of the package, on its first GPU)"
+"""Note in descriptions of power columns."""
 _STAGE = count("stage", "Pipeline stage of the rank, from 0; null where the layout is not known.", True)
 _PHASE = text("phase", "forward, backward, optimizer or other.")
 _CATEGORY = text("category", "compute, comm, memory or idle.")
@@ -17,31 +18,31 @@ NODES = Table(
         text("host", "Host name."),
         count("num_ranks", "Ranks of the run on the node."),
         amount("node_power_w", "W", "Mean power at the plug from the first measured step to the last."),
-        amount("node_power_peak_w", "W", "Highest sample of the same time."),
-        text("node_power_absent", "Why there is none; null where there is.", True),
-        amount("gpu_power_w", "W", "Mean power of the node's GPUs together over measured steps."),
+        amount("node_power_peak_w", "W", "Highest sample of power at the plug in that time."),
+        text("node_power_absent", "Why there is no power at the plug; null where there is.", True),
+        amount("gpu_power_w", "W", "Mean power of all GPUs of the node over measured steps."),
         amount("host_power_w", "W", "Mean CPU package and DRAM power (RAPL) over measured steps."),
-        Column("inlet_temp_c", "float", "degC", "Mean temperature of the air entering over measured steps.", True),
+        Column("inlet_temp_c", "float", "degC", "Mean inlet temperature over measured steps.", True),
     ),
     null="Not measured.",
 )
 
 TRAFFIC = Table(
     "traffic",
-    "one row per (run, node, rank, link) of runs on GPUs that finished, also where nothing was counted",
+    "one row per (run, node, rank, link) of runs on GPUs that finished, also without link counters",
     (
         RUN,
         count("node", "Node index within the run."),
         count("rank", "Rank of the GPU; null for all adapters of the node together.", True),
-        text("link", "nvlink, xgmi or pcie of a GPU; infiniband of a node, RoCE included."),
-        count("num_links", "Adapters that are one row; null where the cluster does not say, and for GPUs.", True),
+        text("link", "Link: nvlink, xgmi or pcie of a GPU; infiniband of a node, RoCE included."),
+        count("num_links", "Adapters summed in the row; null if the cluster does not state them, and for GPUs.", True),
         amount("tx_bytes_per_s", "byte/s", "Sent, mean over measured steps."),
         amount("rx_bytes_per_s", "byte/s", "Received, mean over measured steps."),
-        amount("capacity_bytes_per_s", "byte/s", "What the links carry in one direction, all of the row together."),
-        amount("tx_share", "1", "Sent over capacity; headers that counters count can take it above 1."),
-        amount("rx_share", "1", "Received over capacity; as above."),
-        text("capacity_source", "Where the capacity is from, or why it is not known."),
-        text("absent", "Why nothing was counted; null where it was.", True),
+        amount("capacity_bytes_per_s", "byte/s", "Capacity of all links of the row in one direction."),
+        amount("tx_share", "1", "Sent over capacity; counted packet headers can take it above 1."),
+        amount("rx_share", "1", "Received over capacity; counted packet headers can take it above 1."),
+        text("capacity_source", "Source of the capacity, or why it is not known."),
+        text("absent", "Why there is no counter; null where there is one.", True),
     ),
     null="Not counted, or the capacity is not known; `absent` and `capacity_source` say why.",
 )
@@ -59,11 +60,15 @@ BREAKDOWN = Table(
         GROUP,
         amount("busy_s", "s", "Time running; kinds that run at once are both busy.", False),
         amount(
-            "exposed_s", "s", "Part of it that counts: no earlier category ran, nor an earlier begun of its own.", False
+            "exposed_s",
+            "s",
+            "Busy time without an earlier category (compute, comm, memory) or an earlier started kernel of the same "
+            "category running.",
+            False,
         ),
-        amount("overlapped_s", "s", "The rest.", False),
+        amount("overlapped_s", "s", "Busy time that is not exposed.", False),
     ),
-    null="Of a group: no collective, or its group is not known.",
+    null="Column `group`: not a collective, or its group is not known.",
 )
 
 STEP_SAMPLES = Table(
@@ -102,7 +107,7 @@ STEP_ENERGY = Table(
         amount("step_time_s", "s", "From the first start to the last end among the ranks of the node.", False),
         amount("gpu_power_w", "W", f"Mean power in the step{SHARED}.", False),
         amount("gpu_energy_j", "J", f"Energy of the step{SHARED}.", False),
-        text("source", "What they are from."),
+        text("source", "Sensor that power and energy are from."),
     ),
 )
 
@@ -115,11 +120,11 @@ PHASES = Table(
         _PHASE,
         _CATEGORY,
         amount("busy_s", "s", "Time running.", False),
-        amount("exposed_s", "s", "Part of it with no earlier category running.", False),
-        amount("overlapped_s", "s", "The rest.", False),
-        amount("gpu_energy_j", "J", "Energy of a measured step spent in the exposed time; null without a counter."),
-        amount("gpu_power_w", "W", "Power in that time, over measured steps; null as above."),
-        amount("gpu_power_sigma_w", "W", "Its standard error: half the step's mean where nothing is known of it."),
+        amount("exposed_s", "s", "Busy time with no earlier category (compute, comm, memory) running.", False),
+        amount("overlapped_s", "s", "Busy time that is not exposed.", False),
+        amount("gpu_energy_j", "J", "Energy of a measured step in the exposed time; null without an energy counter."),
+        amount("gpu_power_w", "W", "Power in the exposed time over measured steps; null without an energy counter."),
+        amount("gpu_power_sigma_w", "W", "Standard error of that power; half the step's mean if it is not known."),
     ),
     null="Without an energy counter of the GPU.",
 )
@@ -135,10 +140,10 @@ KERNEL_TOTALS = Table(
         count("num_ranks", "Traced ranks."),
         amount("count_per_rank", "1", "Occurrences per rank and step.", False),
         amount("sum_s", "s", "Mean over ranks of the summed duration of one step.", False),
-        amount("sum_min_s", "s", "Lowest rank.", False),
-        amount("sum_max_s", "s", "Highest rank.", False),
+        amount("sum_min_s", "s", "Summed duration on the rank with the lowest.", False),
+        amount("sum_max_s", "s", "Summed duration on the rank with the highest.", False),
         *GEOMETRY,
         text("geometry_absent", "Why there is no launch geometry; null where there is.", True),
     ),
-    null="Of launch geometry: the trace has none. Of a group: no collective, or its group is not known.",
+    null="Launch geometry: the trace has none. Column `group`: not a collective, or its group is not known.",
 )

@@ -1,4 +1,4 @@
-"""Result tables of a whole plan: what the aggregate stage joins and the figures draw."""
+"""Result tables of a study: the output of the aggregate stage and the input of the figures."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -27,20 +27,20 @@ from triplepoint.tables.traces import RANK, RUN, TIMELINE
 
 TELEMETRY_CHECKS = Table(
     "telemetry_checks",
-    "one row per (subject, check, what): its median and spread, or why there is none",
+    "one row per (subject, check, what): median and spread, or why there is no value",
     (
         text("subject", "A run, or a file of `results/sensors/`."),
         text("origin", "measured or simulated."),
-        text("check", "What was looked at: a key of `triplepoint.aggregate.checks.CHECKS`."),
-        text("what", "Of which sensor or training loop; null for runs.", True),
+        text("check", "Check: a key of `triplepoint.aggregate.checks.CHECKS`."),
+        text("what", "Sensor or training loop; null for runs.", True),
         text("unit", "Unit of the values, 1 for ratios."),
         signed("value", "Median; null where there is none."),
-        signed("low", "10th percentile; of the overhead, lower end of the 95 % interval."),
-        signed("high", "90th percentile; of the overhead, upper end of the 95 % interval."),
+        signed("low", "10th percentile; for the overhead, lower end of the 95 % interval."),
+        signed("high", "90th percentile; for the overhead, upper end of the 95 % interval."),
         signed("p99", "99th percentile of the magnitude."),
         signed("worst", "Largest magnitude."),
-        count("num", "Values behind it: windows, samples, nodes or pairs."),
-        amount("of_total", "1", "What `num` is counted out of, where that is said."),
+        count("num", "Number of values: windows, samples, nodes or pairs."),
+        amount("of_total", "1", "Total that `num` is a part of, where there is one."),
         text("absent", "Why there is no value; null where there is.", True),
     ),
     null="There is no value; `absent` says why. A share has no spread.",
@@ -48,9 +48,9 @@ TELEMETRY_CHECKS = Table(
 
 
 def _settings() -> Iterator[Column]:
-    """Yield a column for each setting of a point that has one.
+    """Yield the column of each setting of a point that has one.
 
-    Settings of a task are null without it, all of them where nobody knows what a recorded job was set to.
+    Settings of a task are null for other tasks, and unknown settings of a recorded job are null.
     """
     for section, prefix in ((Layout, ""), (Measured, ""), (ModelChoices, ""), (Lora, "lora_"), (Inference, "")):
         for name, setting in declared(section, prefix):
@@ -94,48 +94,53 @@ _POINT = (
     text("model", "Model name."),
     text("cluster", "Cluster name."),
     text("gpu", "GPU type; null on cpu, and of a recorded run whose type is not known.", True),
-    text("device_type", "What ranks compute on: cpu, cuda or rocm."),
+    text("device_type", "Device of the ranks: cpu, cuda or rocm."),
     count("num_gpus", "World size; on cpu, processes."),
     count("num_microbatches", "Micro-batches per rank and step; null where the batch is not known.", True),
     *_settings(),
     count("repeat", "Repeat of the same measurement, from 1."),
-    text("variant", "What sets it apart from points alike in all of this; null where there are none.", True),
+    text("variant", "Difference from points with equal values in all these columns; null if there are none.", True),
 )
 
 SETTINGS_OF_POINT = tuple(
     column.name for column in _POINT if column.name not in ("run", "studies", "status", "reason", "origin")
 )
-"""Columns of table `points` that say what was run."""
+"""Columns of table `points` that describe the configuration."""
 
 
 def _percentiles(of: str) -> dict[str, str]:
+    """Return the descriptions of 10th and 90th percentile columns."""
     return {f"p{percent}": f"{percent}th percentile {of}." for percent in (10, 90)}
 
 
 _SAMPLES, _STEPS = _percentiles("over samples"), _percentiles("over measured steps")
-_MODEL = {"lo": "Lower end of the model's 90 % interval; null unless simulated.", "hi": "Upper end of it."}
+_MODEL = {
+    "lo": "Lower end of the model's 90 % interval; null unless simulated.",
+    "hi": "Upper end of the model's 90 % interval; null unless simulated.",
+}
 _MODELLED = _STEPS | _MODEL
 _BY_STEP_TIME = {
     "p10": "At the 90th percentile of the step time.",
-    "p90": "At its 10th percentile.",
+    "p90": "At the 10th percentile of the step time.",
     "lo": "At the upper end of the model's 90 % interval of the step time.",
-    "hi": "At its lower end.",
+    "hi": "At the lower end of the model's 90 % interval of the step time.",
 }
-_OF_ENERGY = {
+_ENERGY = {
     "p10": "At the 10th percentiles of power and of step time.",
-    "p90": "At the 90th percentiles of both.",
-    "lo": "At the lower ends of the model's intervals of power and step time: with the upper end more than 90 %.",
-    "hi": "At the upper ends of both.",
+    "p90": "At the 90th percentiles of power and of step time.",
+    "lo": "At the lower ends of the model's intervals of power and step time; lo to hi covers more than 90 %.",
+    "hi": "At the upper ends of the model's intervals of power and step time.",
 }
 
-_ENDS_OF_GPU = {"step_time_s": _STEPS, "gpu_temp_c": _SAMPLES, "sm_clock_mhz": _SAMPLES}
-"""What the ends of columns of `gpus` are, by the column they are of."""
-_ENDS_OF_RUN = _ENDS_OF_GPU | {
+_GPU_STATISTICS = {"step_time_s": _STEPS, "gpu_temp_c": _SAMPLES, "sm_clock_mhz": _SAMPLES}
+"""Percentiles and interval ends of columns of `gpus`: their descriptions by column and statistic."""
+_RUN_STATISTICS = _GPU_STATISTICS | {
     "needed_memory_bytes": {
-        "lo": "Lower end of the model's 90 % interval, also of what was launched.",
-        "hi": "Upper end of it.",
+        "lo": "Lower end of the model's 90 % interval, for launched runs too.",
+        "hi": "Upper end of the model's 90 % interval, for launched runs too.",
     },
-    "step_time_s": _MODELLED | {"hi": "Upper end of it: what the model is known to, no spread of steps or repeats."},
+    "step_time_s": _MODELLED
+    | {"hi": "Upper end of that interval: uncertainty of the model, not the spread of steps or repeats."},
     "time_to_first_token_s": _MODELLED,
     "time_per_output_token_s": _MODELLED,
     "tokens_per_s": _BY_STEP_TIME,
@@ -146,106 +151,119 @@ _ENDS_OF_RUN = _ENDS_OF_GPU | {
     "gpu_temp_c": _SAMPLES | _MODEL,
     "gpu_temp_max_c": _MODEL,
     "sm_clock_mhz": _SAMPLES | _MODEL,
-    "gpu_energy_per_token_j": _OF_ENERGY,
+    "gpu_energy_per_token_j": _ENERGY,
     "job_host_power_w": _STEPS,
     "cpu_utilisation": _SAMPLES,
     "gpu_utilisation": _SAMPLES,
 }
-"""The same of `points`."""
+"""Percentiles and interval ends of columns of `points`, likewise."""
 
 
-def _with_ends(columns: Iterable[Column], ends: Mapping[str, Mapping[str, str]]) -> Iterator[Column]:
-    """Yield columns, each followed by its ends."""
+def _with_statistics(columns: Iterable[Column], statistics: Mapping[str, Mapping[str, str]]) -> Iterator[Column]:
+    """Yield columns, each followed by the columns of its percentiles and interval ends."""
     for column in columns:
         yield column
-        for end, about in ends.get(column.name, {}).items():
-            yield replace(column, name=column_of(column.name, end), about=about)
+        for statistic, about in statistics.get(column.name, {}).items():
+            yield replace(column, name=column_of(column.name, statistic), about=about)
 
 
 _HEAT = (
     amount("gpu_temp_c", "degC", "Mean temperature over measured steps; null where not measured."),
-    amount("gpu_temp_max_c", "degC", "Highest sample."),
+    amount("gpu_temp_max_c", "degC", "Highest sample of the temperature."),
     amount("sm_clock_mhz", "MHz", "Mean clock of the compute units over measured steps; null where not measured."),
 )
 
-_BUSY = "weighted by utilisation where measured; of kernels whose time goes with it where simulated"
+_BUSY = "measured: weighted by utilisation; simulated: of kernels whose time depends on the clock"
 _CAUSES = (
     ratio(
         "power_cap_share",
-        "Share of measured time clocks were throttled by the power limit; null if not counted.",
+        "Share of measured time in which the power limit throttled the clocks; null if not counted.",
     ),
-    ratio("sync_boost_share", "The same, to match other GPUs."),
-    ratio("sw_thermal_share", "The same, by the driver's thermal limit."),
-    ratio("hw_thermal_share", "The same, by the hardware for heat."),
-    ratio("power_brake_share", "The same, by an external power brake."),
+    ratio("sync_boost_share", "Share of measured time in which clocks were throttled to match other GPUs."),
+    ratio("sw_thermal_share", "Share of measured time in which the driver's thermal limit throttled the clocks."),
+    ratio("hw_thermal_share", "Share of measured time in which the hardware throttled the clocks for heat."),
+    ratio("power_brake_share", "Share of measured time in which an external power brake throttled the clocks."),
 )
-"""Throttling of a GPU, or its mean over the GPUs of a run; causes can hold clocks at the same time."""
+"""Throttling of a GPU, or its mean over the GPUs of a run. Several causes can throttle at the same time."""
 
-_PEAK = "highest sample of its sensor where measured, what a window of 25 ms can show at most where simulated"
-_PEAK_OF_GPU = (
-    "highest sample; null where GPUs share a sensor, and where simulated, which has one of the run, in points"
-)
+_PEAK = "measured: highest sample of the sensor; simulated: the most that a window of 25 ms can show"
+_PEAK_OF_GPU = "highest sample; null where GPUs share a sensor, and where simulated (`points` has that of the run)"
 
-_OF_RUN = (
+_RUN_COLUMNS = (
     *_POINT,
-    count("num_measured_steps", "Measured steps behind the figures.", True),
-    count("num_interrupted_steps", "Measured steps left out, since a rank stood still; null where none was.", True),
+    count("num_measured_steps", "Measured steps that the numbers are from.", True),
+    count("num_interrupted_steps", "Measured steps omitted because a rank stood still; null for none.", True),
     text(
         "step_notes",
-        "What stood still, steps far longer than others, or that no step was seen; null for none.",
+        "Ranks that stood still, steps far longer than others, or that no step was seen; null for none.",
         True,
     ),
     amount("step_time_s", "s", "Median over measured steps of the slowest rank's step."),
     amount(
         "step_time_layout_sigma",
         "1",
-        "Standard deviation of the log error of a simulated step time, without what all layouts of one training share; "
-        "null unless simulated training.",
+        "Standard deviation of the log error of a simulated step time, without the part that all layouts of one "
+        "training share; null unless simulated training.",
     ),
-    amount("time_to_first_token_s", "s", "Until the last sequence of a batch has it, median; null in training."),
-    amount("time_per_output_token_s", "s", "Per token after the first, median; null in training."),
-    amount("tokens_per_s", "token/s", "Tokens of the global batch, in inference those made, over the step time."),
-    amount("tokens_per_s_per_gpu", "token/s", "The same per rank."),
+    amount(
+        "time_to_first_token_s",
+        "s",
+        "Time until the last sequence of a batch has its first token, median; null in training.",
+    ),
+    amount("time_per_output_token_s", "s", "Time per token after the first, median; null in training."),
+    amount("tokens_per_s", "token/s", "Tokens of the global batch (in inference, generated) over the step time."),
+    amount("tokens_per_s_per_gpu", "token/s", "`tokens_per_s` per rank."),
     amount("flops_per_token", "FLOP/token", "Model FLOPs; formulas by task in `triplepoint/flops.py`."),
     ratio("mfu", "Model FLOP/s utilisation against the dense peak of the GPU; null on cpu."),
     Column("loss_first", "float", "nat", "Loss of the first step.", True),
     Column("loss_last", "float", "nat", "Loss of the last step.", True),
-    amount("peak_memory_bytes", "byte", "Highest over ranks: allocated on a GPU, resident on cpu."),
-    amount("reserved_memory_bytes", "byte", "Highest over ranks, held by torch of a GPU; null on cpu."),
-    amount(
-        "needed_memory_bytes", "byte", "What the model says the fullest rank needs, driver and fragmentation included."
-    ),
+    amount("peak_memory_bytes", "byte", "Peak memory of the fullest rank: allocated on a GPU, resident on cpu."),
+    amount("reserved_memory_bytes", "byte", "Peak memory that torch reserved on the fullest GPU; null on cpu."),
+    amount("needed_memory_bytes", "byte", "Modelled need of the fullest rank, driver and fragmentation included."),
     amount("memory_capacity_bytes", "byte", "Memory of one GPU; null on cpu."),
-    text("needed_memory_absent", "Why the model says no need; null where it does.", True),
-    text("memory_undecided", "What a simulated run needs where that may be more than there is; else null.", True),
-    amount("predicted_step_time_s", "s", "What the simulator says of a launched run's step; null if simulated."),
+    text("needed_memory_absent", "Why there is no modelled need; null where there is.", True),
+    text("memory_undecided", "Need of a simulated run whose interval includes the capacity; else null.", True),
+    amount("predicted_step_time_s", "s", "Predicted step time of a launched run; null if simulated."),
     amount("predicted_step_time_lo_s", "s", "Lower end of the prediction's 90 % interval."),
-    amount("predicted_step_time_hi_s", "s", "Upper end of it."),
+    amount("predicted_step_time_hi_s", "s", "Upper end of the prediction's 90 % interval."),
     Column("step_time_error", "float", "1", "Predicted over measured step time, less 1.", True),
     amount("predicted_memory_bytes", "byte", "Predicted peak of the allocator on the fullest rank."),
     Column("memory_error", "float", "1", "Predicted over measured peak of the fullest rank, less 1.", True),
-    amount("predicted_gpu_power_w", "W", "Predicted mean power of a GPU; null where its type has no model of power."),
+    amount("predicted_gpu_power_w", "W", "Predicted mean power of a GPU; null where its type has no power model."),
     amount("predicted_gpu_power_lo_w", "W", "Lower end of the prediction's 90 % interval."),
-    amount("predicted_gpu_power_hi_w", "W", "Upper end of it."),
+    amount("predicted_gpu_power_hi_w", "W", "Upper end of the prediction's 90 % interval."),
     Column("gpu_power_error", "float", "1", "Predicted over measured mean power of a GPU, less 1.", True),
-    amount("predicted_gpu_temp_max_c", "degC", "Predicted highest temperature of the hottest GPU; null as its power."),
+    amount(
+        "predicted_gpu_temp_max_c",
+        "degC",
+        "Predicted highest temperature of the hottest GPU; null where its type has no power model.",
+    ),
     amount("predicted_gpu_temp_max_lo_c", "degC", "Lower end of the prediction's 90 % interval."),
-    amount("predicted_gpu_temp_max_hi_c", "degC", "Upper end of it."),
+    amount("predicted_gpu_temp_max_hi_c", "degC", "Upper end of the prediction's 90 % interval."),
     Column("gpu_temp_error_c", "float", "degC", "Predicted less measured highest temperature, in K.", True),
     text("prediction_absent", "Why a launched run has no prediction; null where it has or is one.", True),
     amount("job_gpu_power_w", "W", "Mean power summed over GPUs, measured steps; null where not measured."),
-    amount("gpu_power_w", "W", "The same of one GPU: the sum over their number."),
-    text("gpu_power_source", "What GPU power and energy are from; null where not measured.", True),
-    amount("gpu_power_peak_w", "W", f"Highest power of any GPU: {_PEAK}; null where not known of single GPUs."),
+    amount("gpu_power_w", "W", "Mean power of one GPU: `job_gpu_power_w` over the number of GPUs."),
+    text("gpu_power_source", "Sensor of GPU power and energy; null where not measured.", True),
+    amount(
+        "gpu_power_peak_w", "W", f"Highest power of any GPU. {_PEAK[:1].upper()}{_PEAK[1:]}. Null for shared sensors."
+    ),
     amount("gpu_power_limit_w", "W", "Power limit of a package over its GPUs, from `config/gpus/`; null on cpu."),
-    amount("gpu_throttle_temp_c", "degC", "Temperature its clocks fall from, from there; null where not published."),
+    amount(
+        "gpu_throttle_temp_c",
+        "degC",
+        "Temperature from which the hardware slows down, from `config/gpus/`; null where not published.",
+    ),
     amount("package_power_peak_w", "W", "Highest sample of a package whose GPUs share a sensor; null elsewhere."),
     *_HEAT,
-    amount("sm_clock_busy_mhz", "MHz", f"Mean clock while kernels run, over GPUs: {_BUSY}."),
-    ratio("lost_to_power_limit_fraction", "Share of the step that clocks held by it cost; null unless simulated."),
-    ratio("lost_to_heat_fraction", "The same where heat held them."),
-    ratio("lost_to_brake_fraction", "The same where a power brake did."),
-    ratio("throttle_fraction", "Share of measured time clocks were throttled by any cause, mean over GPUs."),
+    amount("sm_clock_busy_mhz", "MHz", f"Mean clock while kernels run, over GPUs ({_BUSY})."),
+    ratio(
+        "lost_to_power_limit_fraction",
+        "Share of the step time lost to throttling by the power limit; null unless simulated.",
+    ),
+    ratio("lost_to_heat_fraction", "Share of the step time lost to throttling by heat; null unless simulated."),
+    ratio("lost_to_brake_fraction", "Share of the step time lost to a power brake; null unless simulated."),
+    ratio("throttle_fraction", "Share of measured time in which any cause throttled the clocks, mean over GPUs."),
     *_CAUSES,
     amount("gpu_energy_per_token_j", "J/token", "Energy of all GPUs per token; null where not measured."),
     amount("job_gpu_samples_per_s_mj", "sample/(s*MJ)", "Efficiency of the reference study, on GPU energy."),
@@ -261,9 +279,9 @@ _OF_RUN = (
         "Power of all nodes at the plug, 1st to 99th percentile over measured steps, over its mean; null of fewer than "
         "100 samples.",
     ),
-    amount("job_power_line_hz", "Hz", "Frequency of its strongest line, of those that the samples show."),
+    amount("job_power_line_hz", "Hz", "Frequency of the strongest line in the spectrum of that power."),
     amount("job_power_line_fraction", "1", "Amplitude of that line, half its range, over mean power."),
-    amount("job_power_seen_hz", "Hz", "Highest frequency that its samples show: half their rate."),
+    amount("job_power_seen_hz", "Hz", "Highest frequency in that spectrum: half the sampling rate."),
     amount("host_energy_per_token_j", "J/token", "Energy of all hosts per token; null where not measured."),
     text("power_absent", "Why power (GPU power; host power on cpu) was not measured; null where it was.", True),
     ratio("cpu_utilisation", "Mean host CPU utilisation over measured steps."),
@@ -272,27 +290,27 @@ _OF_RUN = (
     amount("exposed_comm_s", "s", "Communication of a profiled step while no computation ran on that rank."),
     amount("exposed_memory_s", "s", "Copies of a profiled step while nothing else ran on that rank."),
     amount("idle_s", "s", "Time of a profiled step with nothing running on that rank."),
-    ratio("compute_share", "Computation over the four parts of a profiled step; null where not traced."),
-    ratio("exposed_comm_share", "The same of exposed communication."),
-    ratio("exposed_memory_share", "The same of exposed copies."),
-    ratio("idle_share", "The same of idle time."),
+    ratio("compute_share", "Computation over the sum of the four parts of a profiled step; null where not traced."),
+    ratio("exposed_comm_share", "Exposed communication over that sum."),
+    ratio("exposed_memory_share", "Exposed copies over that sum."),
+    ratio("idle_share", "Idle time over that sum."),
     amount("kernel_sum_s", "s", "Summed kernel durations per profiled step, mean over traced ranks."),
-    amount("kernel_sum_min_s", "s", "Lowest rank."),
-    amount("kernel_sum_max_s", "s", "Highest rank."),
+    amount("kernel_sum_min_s", "s", "Summed kernel durations on the rank with the lowest sum."),
+    amount("kernel_sum_max_s", "s", "Summed kernel durations on the rank with the highest sum."),
     text("host", "Hosts, comma separated; null if nothing ran.", True),
     text("git_commit", "Commit of the project that measured; null if unknown.", True),
     text("torch_version", "Version of torch; null if nothing ran.", True),
-    text("stack", "Software a simulated run stands for, framework and version; null if not simulated.", True),
+    text("stack", "Framework and version that a simulated run stands for; null if not simulated.", True),
 )
 POINTS = Table(
     "points",
     "one row per run, invalid points included",
-    tuple(_with_ends(_OF_RUN, _ENDS_OF_RUN)),
-    null="Of a setting: it has no part in this point. Of a number: the run did not finish, does no such thing, or "
-    "nothing measured it. Of an end (p10, p90, lo, hi): the number has none.",
+    tuple(_with_statistics(_RUN_COLUMNS, _RUN_STATISTICS)),
+    null="Settings: not used in this point. Numbers: the run did not finish, has no such quantity, or nothing measured "
+    "it. Percentiles and interval ends (p10, p90, lo, hi): the number has none.",
 )
 
-_OF_GPU = (
+_GPU_COLUMNS = (
     RUN,
     RANK,
     count("node", "Node index within the run."),
@@ -303,29 +321,33 @@ _OF_GPU = (
     text(
         "airflow", "Airflow of the node, a file in `config/heat/airflow/`; null where the chassis is not known.", True
     ),
-    count("airflow_row", "Row of the GPU in it, 0 where the air enters; null as above.", True),
-    count("airflow_lane", "Place in that row, from 0; null as above.", True),
-    text("airflow_place", "front, middle or rear; null as above, and where no GPU stands behind another.", True),
+    count("airflow_row", "Row of the GPU in the airflow, 0 at the inlet; null where the chassis is not known.", True),
+    count("airflow_lane", "Index in that row, from 0; null where the chassis is not known.", True),
+    text(
+        "airflow_place",
+        "front, middle or rear; null where the chassis is not known or no GPU is behind another.",
+        True,
+    ),
     text("uuid", "Identity of the device; null where it has none.", True),
     amount("step_time_s", "s", "Median over measured steps; null where a recording has none of this rank."),
-    amount("peak_memory_bytes", "byte", "Highest memory: allocated on a GPU, resident on cpu."),
-    amount("reserved_memory_bytes", "byte", "Highest memory torch held of the GPU; null on cpu."),
+    amount("peak_memory_bytes", "byte", "Peak memory: allocated on a GPU, resident on cpu."),
+    amount("reserved_memory_bytes", "byte", "Peak memory that torch reserved on the GPU; null on cpu."),
     amount("predicted_memory_bytes", "byte", "Predicted peak of the allocator; null on cpu and where simulated."),
     Column("memory_error", "float", "1", "Predicted over measured peak, less 1.", True),
     amount("gpu_power_w", "W", f"Mean power over measured steps{SHARED}; null where not measured."),
-    text("gpu_power_source", "What power and energy are from; null where not measured.", True),
+    text("gpu_power_source", "Sensor of power and energy; null where not measured.", True),
     amount("gpu_power_peak_w", "W", f"Highest power: {_PEAK_OF_GPU}."),
     amount(
         "package_power_peak_w", "W", "Highest sample of the package, on its first GPU; null unless GPUs share a sensor."
     ),
     *_HEAT,
-    amount("sm_clock_busy_mhz", "MHz", f"Mean clock while kernels run: {_BUSY}."),
+    amount("sm_clock_busy_mhz", "MHz", f"Mean clock while kernels run ({_BUSY})."),
     *_CAUSES,
 )
 GPUS = Table(
     "gpus",
     "one row per (run, rank) of runs that finished",
-    tuple(_with_ends(_OF_GPU, _ENDS_OF_GPU)),
+    tuple(_with_statistics(_GPU_COLUMNS, _GPU_STATISTICS)),
     null="Not measured.",
 )
 
@@ -336,4 +358,4 @@ _TABLES = (
     TELEMETRY_CHECKS, PUBLISHED, CLAIMS, RUN_TIMELINE,
 )  # fmt: skip
 RESULT_TABLES = {table.name: table for table in _TABLES}
-"""Tables in `results/tables/`, by file name."""
+"""Tables in `results/tables/`, by name of the file without suffix."""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from triplepoint.errors import UserError
-from triplepoint.files import guarded, whole
+from triplepoint.files import atomic_file, guarded
 
-if TYPE_CHECKING:  # loaded where used: the sampler, which only needs schemas, is to stay small
+if TYPE_CHECKING:  # imported in the functions that use it, to keep the sampler's memory small
     import pyarrow.parquet as pq
 
 _TYPES = {
@@ -26,40 +26,50 @@ _TYPES = {
 }
 
 _VERSION = str(import_module(__name__.partition(".")[0]).__version__)
-"""Of Triplepoint. Looked up, since the stub of the package imports the library, and so this module."""
+"""Version of Triplepoint. A plain import would be circular for the type checker: the stub of the package imports this.
+"""
 _WRITTEN_BY = b"triplepoint"
-"""Key of a file's metadata: the version of Triplepoint that wrote it."""
+"""Metadata key of a file with the version of Triplepoint that wrote it."""
 
 _MOST_NAMED = 5
-"""Columns that a message names."""
+"""Most columns that an error names."""
 
 _UNITS = ("s", "w", "j", "c", "mhz", "ghz", "percent", "bytes")
-"""Ends of names of columns that are units."""
+"""Suffixes of column names that are units."""
 
 
 class Kind(StrEnum):
-    """How the values of a sampled column behave over time."""
+    """Behaviour of a sampled column over time."""
 
     KEY = "key"
-    """Says which sample or device a row is of."""
+    """Identifies the sample or device of a row."""
     COUNTER = "counter"
     """Grows from 0 at the first sample of a recording."""
     LIFETIME = "lifetime"
-    """Grows from 0 when the driver was loaded: only differences belong to a recording."""
+    """Grows from 0 since the driver was loaded, so only differences describe a recording."""
     GAUGE = "gauge"
-    """A physical quantity at the time of the sample, or averaged by the driver until then."""
+    """A physical quantity at the time of the sample, or the driver's average up to it."""
     RATIO = "ratio"
     """Share, 0 to 1, of the time since the previous sample, or of the driver's own window."""
     STATE = "state"
-    """A code or a set of bits: it has no mean and no difference."""
+    """A code or a set of bits, without mean or difference."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: `type` is a key of `_TYPES`, `unit` is '1' for counts and ratios, '' for text.
+    """One column of a table.
 
-    A nullable column that `came_later` is null in a file from before: a measured run is not made again for it. `kind`
-    is declared for columns of telemetry.
+    Attributes:
+        name: Name, which ends in the unit if there is one.
+        type: A key of `_TYPES`.
+        unit: Unit; `1` for counts and ratios, empty for text.
+        about: Description for users.
+        nullable: Whether values may be null.
+        minimum: Lowest allowed value; None for no limit.
+        maximum: Highest allowed value; None for no limit.
+        came_later: Whether the column may be missing in older files and is null there, so that measured runs stay
+            readable.
+        kind: Behaviour over time, for columns of telemetry.
     """
 
     name: str
@@ -75,7 +85,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One table: what a row is, its columns in order, and what null means in those that do not say it themselves."""
+    """The schema of one table.
+
+    Attributes:
+        name: Name of the table.
+        row: Meaning of a row, such as `one row per (rank, step)`.
+        columns: Columns in order.
+        null: Meaning of null in the columns whose description does not state it.
+    """
 
     name: str
     row: str
@@ -83,28 +100,37 @@ class Table:
     null: str = ""
 
     def schema(self) -> pa.Schema:
-        """Return the Arrow schema, with unit and meaning of each column in its metadata."""
+        """Return the Arrow schema, with unit and description of each column in its metadata."""
         return self._schema
 
     @cached_property
     def _schema(self) -> pa.Schema:
         return pa.schema(
             [
-                pa.field(c.name, _TYPES[c.type], c.nullable, metadata={"unit": c.unit, "about": c.about})
-                for c in self.columns
+                pa.field(
+                    column.name,
+                    _TYPES[column.type],
+                    column.nullable,
+                    metadata={"unit": column.unit, "about": column.about},
+                )
+                for column in self.columns
             ],
             metadata={"table": self.name, "row": self.row},
         )
 
     def from_rows(self, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-        """Return rows as a checked Arrow table; a column a row lacks is null."""
+        """Return rows as a checked Arrow table; columns missing in a row are null."""
         return self.check(pa.Table.from_pylist([dict(row) for row in rows], self.schema()), "rows")
 
     def check(self, table: pa.Table, where: str | Path) -> pa.Table:
-        """Return `table` in this table's column order and types.
+        """Return an Arrow table with the column order and types of this schema.
+
+        Args:
+            table: The table to check.
+            where: File or other origin of the table, for the error.
 
         Raises:
-            UserError: If a column is missing or unknown, of another type, out of bounds, or holds a null it must not.
+            UserError: If a column is missing, unknown, of another type or out of bounds, or has forbidden nulls.
         """
         for column in self.columns:
             if column.came_later and column.name not in table.column_names:
@@ -122,64 +148,65 @@ class Table:
         return cast
 
     def write(self, path: Path, table: pa.Table) -> None:
-        """Check `table` and write it to `path` (Parquet, zstd) in one piece."""
+        """Check a table and write it atomically to a Parquet file."""
         checked = self.check(table, path)
-        with whole(path) as scratch, self._file(scratch) as file:
+        with atomic_file(path) as scratch, self._file(scratch) as file:
             file.write_table(checked)
 
     @contextlib.contextmanager
     def writer(self, path: Path, compression: str = "zstd") -> Iterator[Callable[[pa.Table], None]]:
-        """Yield a function that checks and appends rows; the file is there in one piece once the block succeeds."""
-        with whole(path) as scratch, self._file(scratch, compression) as file:
+        """Yield a function that checks and appends rows; the file appears atomically when the block succeeds."""
+        with atomic_file(path) as scratch, self._file(scratch, compression) as file:
             yield lambda rows: file.write_table(self.check(rows, path))
 
     def _file(self, path: Path, compression: str = "zstd") -> "pq.ParquetWriter":
+        """Return an open Parquet writer for this table."""
         import pyarrow.parquet as pq
 
-        # Text repeats itself, times do not: looking for repetitions costs more than writing them.
+        # Dictionaries for text only: numbers rarely repeat, and building their dictionaries is slower than writing.
         texts = [column.name for column in self.columns if column.type in ("str", "names")]
         schema = self.schema().with_metadata({**(self.schema().metadata or {}), _WRITTEN_BY: _VERSION})
         return pq.ParquetWriter(path, schema, compression=compression, use_dictionary=texts)
 
     def read(self, path: Path) -> pa.Table:
-        """Return the checked table in `path`.
+        """Return the checked table of a Parquet file.
 
         Raises:
-            UserError: If the file is missing, damaged, or not this table.
+            UserError: If the file is missing, damaged, or of another table.
         """
-        # Not `read_table`: it imports `pyarrow.dataset`, which takes 0.4 s of CPU.
+        # `pyarrow.parquet.read_table` would import `pyarrow.dataset`, which takes 0.4 s of CPU.
         with self._opened(path) as file:
             table = file.read()
         return self.check(table, path)
 
     def read_parts(self, path: Path) -> Iterator[pa.Table]:
-        """Yield the checked row groups of `path`, one at a time in memory. Raises UserError as `read` does."""
+        """Yield the checked row groups of a file, one at a time in memory. Raises `UserError` as `read`."""
         with self._opened(path) as file:
             for index in range(file.num_row_groups):
                 yield self.check(file.read_row_group(index), path)
 
     def read_rows(self, path: Path, column: str, values: Iterable[str]) -> pa.Table:
-        """Return the checked rows of `path` that have one of some values in a column; no others are kept in memory.
+        """Return the checked rows of a file with one of the given values in a column; only they are kept in memory.
 
         Raises:
-            UserError: As `read` does.
+            UserError: As `read`.
         """
         import pyarrow.compute as pc
 
-        meant = pa.array(values, pa.string())
+        wanted = pa.array(values, pa.string())
         with self._opened(path) as file:
             parts = (pa.Table.from_batches([batch]) for batch in file.iter_batches(use_threads=False))
-            kept = [part.filter(pc.is_in(part[column], value_set=meant)) for part in parts]
-        return self.check(pa.concat_tables([file.schema_arrow.empty_table(), *kept]), path)
+            filtered = [part.filter(pc.is_in(part[column], value_set=wanted)) for part in parts]
+        return self.check(pa.concat_tables([file.schema_arrow.empty_table(), *filtered]), path)
 
     def read_values(self, path: Path, column: str) -> set[Any]:
-        """Return the different values of one column of `path`, the only one that is read. Raises as `read` does."""
+        """Return the distinct values of one column of a file; only this column is read. Raises as `read`."""
         with self._opened(path) as file:
             return set(file.read([column])[column].unique().to_pylist())
 
     @contextlib.contextmanager
     def _opened(self, path: Path) -> "Iterator[pq.ParquetFile]":
-        """Open a file of this table; an error in reading it becomes one line."""
+        """Open a file of this table; errors in reading it become a `UserError`."""
         import pyarrow.parquet as pq
 
         try:
@@ -187,64 +214,66 @@ class Table:
                 self._check_version(file.schema_arrow, path)
                 yield file
         except FileNotFoundError:
-            raise self._missing(path) from None
+            raise UserError(f"{path}: no such file; the stage that writes table {self.name} has not run") from None
         except (pa.ArrowInvalid, OSError) as error:
-            raise self._damaged(path, error) from None
+            raise UserError(f"{path}: not a whole Parquet file ({error}); delete it and run again") from None
 
     def write_csv(self, path: Path, parts: Iterable[pa.Table]) -> None:
-        """Write the rows of `parts` to `path` as CSV in one piece; lists of names are joined with semicolons.
+        """Write the rows of several tables atomically to a CSV file; lists of names are joined by semicolons.
 
-        Text that a spreadsheet would take for a formula is guarded, see `files.guarded`.
+        Text that a spreadsheet would execute as a formula is guarded, see `files.guarded`.
         """
         from pyarrow.csv import CSVWriter
 
         with (
-            whole(path) as scratch,
+            atomic_file(path) as scratch,
             CSVWriter(scratch, self._flat(self.schema().empty_table()).schema) as file,
         ):
             for part in parts:
                 file.write_table(self._flat(self.check(part, path)))
 
     def _flat(self, table: pa.Table) -> pa.Table:
+        """Return a table with lists joined to text and text guarded against formulas."""
         import pyarrow.compute as pc
 
         for index, column in enumerate(self.columns):
             if column.type == "names":
                 table = table.set_column(index, column.name, pc.binary_join(table[column.name], ";"))
             if column.type in ("names", "str"):
-                found = table[column.name].combine_chunks().dictionary_encode()
-                safe = pa.array([text if text is None else guarded(text) for text in found.dictionary.to_pylist()])
-                table = table.set_column(index, column.name, safe.cast(pa.string()).take(found.indices))
+                encoded = table[column.name].combine_chunks().dictionary_encode()
+                texts = pa.array([text if text is None else guarded(text) for text in encoded.dictionary.to_pylist()])
+                table = table.set_column(index, column.name, texts.cast(pa.string()).take(encoded.indices))
         return table
 
-    def _check_version(self, found: pa.Schema, path: Path) -> None:
-        """Refuse a file of another version of this table: other columns, or a column in another unit."""
+    def _check_version(self, schema: pa.Schema, path: Path) -> None:
+        """Raise `UserError` if a file has another version of this table: other columns, or another unit of one."""
         known = {column.name: column for column in self.columns}
-        lacking = [name for name, one in known.items() if name not in found.names and not one.came_later]
-        strange = [name for name in found.names if name not in known]
-        moved = [
+        missing = [name for name, column in known.items() if name not in schema.names and not column.came_later]
+        unknown = [name for name in schema.names if name not in known]
+        other_unit = [
             name
-            for name in found.names
-            if name in known and _unit_of(found.field(name)) not in (None, known[name].unit)
+            for name in schema.names
+            if name in known and _unit_of(schema.field(name)) not in (None, known[name].unit)
         ]
-        parts = [("without", lacking), ("with unknown", strange), ("in another unit", moved)]
-        if not any(names for _, names in parts):
+        differences = [("without", missing), ("with unknown", unknown), ("in another unit", other_unit)]
+        if not any(names for _, names in differences):
             return
-        said = ", ".join(f"{words} {_listed(names)}" for words, names in parts if names)
-        by = (found.metadata or {}).get(_WRITTEN_BY, b"before files said of which").decode()
+        text = ", ".join(f"{words} {_listed(names)}" for words, names in differences if names)
+        writer = (schema.metadata or {}).get(_WRITTEN_BY, b"before files said of which").decode()
         raise UserError(
-            f"{path}: table {self.name} of another version (written: {by}, this is {_VERSION}): {said}; "
-            f"{_make_again(path)}"
+            f"{path}: table {self.name} of another version (written: {writer}, this is {_VERSION}): {text}; "
+            f"make it again with {_maker(path)}"
         )
 
     def _missing(self, path: Path) -> UserError:
-        return UserError(f"{path}: no such file; the stage that writes table {self.name} has not run")
+        return UserError(f"{path}: no such file; make table {self.name} with {_maker(path)}")
 
     def _damaged(self, path: Path, error: Exception) -> UserError:
         return UserError(f"{path}: not a whole Parquet file ({error}); delete it and run again")
 
 
 def _unit_of(field: pa.Field) -> str | None:
+    """Return the unit in the metadata of a field; None if it has none."""
     unit = (field.metadata or {}).get(b"unit")
     return None if unit is None else unit.decode()
 
@@ -255,22 +284,23 @@ def _listed(names: list[str]) -> str:
     )
 
 
-def _make_again(path: Path) -> str:
-    """Return what remakes a table, by where it stands: that of a study or of a run, which is made from what is raw."""
+def _maker(path: Path) -> str:
+    """Return the command that makes a table, which depends on its folder."""
     folder = path.parent
     results = f"--results {folder.parent.parent}"
     if folder.parent.name == "tables":
-        return f"make it again with 'triplepoint aggregate {folder.name} {results}'"
+        return f"'triplepoint aggregate {folder.name} {results}'"
     if folder.parent.name == "runs" and path.name == "telemetry.parquet":
-        return f"make it again with 'triplepoint telemetry {folder.name} {results}'"
+        return f"'triplepoint telemetry {folder.name} {results}'"
     if folder.parent.name == "runs":
-        return f"make it again with 'triplepoint trace --run {folder.name} --parse {results}'"
-    return "make it again with the command that wrote it, or with 'snakemake all'"
+        return f"'triplepoint trace --run {folder.name} --parse {results}'"
+    return "the command that wrote it, or with 'snakemake all'"
 
 
 def _check_column(column: Column, values: pa.ChunkedArray, where: str) -> None:
+    """Raise `UserError` if values of a column are null or out of bounds."""
     if values.null_count and not column.nullable:
-        raise UserError(f"{where}: column {column.name} has {values.null_count} nulls, none are allowed")
+        raise UserError(f"{where}: column {column.name} has {values.null_count} nulls, expected none")
     if column.minimum is None and column.maximum is None:
         return
     import pyarrow.compute as pc
@@ -284,7 +314,7 @@ def _check_column(column: Column, values: pa.ChunkedArray, where: str) -> None:
 
 
 def count(name: str, about: str, nullable: bool = False, kind: Kind | None = None) -> Column:
-    """Return a column of whole numbers from 0."""
+    """Return a column of non-negative integers."""
     return Column(name, "int", "1", about, nullable, minimum=0, kind=kind)
 
 
@@ -294,17 +324,17 @@ def text(name: str, about: str, nullable: bool = False) -> Column:
 
 
 def amount(name: str, unit: str, about: str, nullable: bool = True, kind: Kind | None = None) -> Column:
-    """Return a column of non-negative numbers in a unit, null where not measured unless said otherwise."""
+    """Return a column of non-negative numbers in a unit, null where not measured."""
     return Column(name, "float", unit, about, nullable, minimum=0.0, kind=kind)
 
 
 def signed(name: str, about: str) -> Column:
-    """Return a column of numbers of either sign, in a unit that another column or `about` gives; null where unknown."""
+    """Return a column of numbers of either sign, whose unit another column or `about` gives; null where unknown."""
     return Column(name, "float", "", about, nullable=True)
 
 
 def ratio(name: str, about: str) -> Column:
-    """Return a column of shares from 0 to 1, null where not measured."""
+    """Return a column of ratios from 0 to 1, null where not measured."""
     return Column(name, "float", "1", about, nullable=True, minimum=0.0, maximum=1.0, kind=Kind.RATIO)
 
 
@@ -314,10 +344,10 @@ def duration(name: str, about: str, nullable: bool = False, kind: Kind | None = 
 
 
 def column_of(quantity: str, statistic: str) -> str:
-    """Return the column of a statistic of a quantity: `gpu_power_w` and `p10` give `gpu_power_p10_w`."""
+    """Return the column for a statistic of a quantity: `gpu_power_w` and `p10` give `gpu_power_p10_w`."""
     name, _, unit = quantity.rpartition("_")
     if not statistic:
         return quantity
-    # Token/s has no unit at its end: the name says it all.
+    # `tokens_per_s` has its unit in the whole name, not in a suffix.
     has_unit = unit in _UNITS and not name.endswith("_per")
     return f"{name}_{statistic}_{unit}" if has_unit else f"{quantity}_{statistic}"

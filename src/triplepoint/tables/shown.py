@@ -1,4 +1,4 @@
-"""How quantities of tables are shown to people: heading, unit and scale of a column."""
+"""Display of table columns: heading, unit and scale."""
 
 import math
 import re
@@ -8,13 +8,13 @@ from triplepoint.tables.schema import Column
 from triplepoint.units import GIB
 
 _SUFFIX = {"s": "_s", "byte": "_bytes", "W": "_w", "J/token": "_j", "degC": "_c", "MHz": "_mhz"}
-"""End of a column's name that its unit repeats."""
+"""Suffix of a column's name that its unit makes redundant, by unit."""
 _UNITS = {"1": "", "byte": "GiB", "degC": "°C"}
 _FRACTIONS = re.compile(r"mfu|.*_(fraction|utilisation|error|share)$")
 
 
 def describe(column: Column) -> dict[str, Any]:
-    """Return name, heading, unit and meaning of a column."""
+    """Return name, heading, display unit and description of a column."""
     label = column.name.removesuffix(_SUFFIX.get(column.unit, "")).replace("_", " ")
     for short, full in (("gpu", "GPU"), ("mfu", "MFU"), ("sm clock", "SM clock"), ("temp", "temperature")):
         label = label.replace(short, full)
@@ -23,7 +23,7 @@ def describe(column: Column) -> dict[str, Any]:
 
 
 def shown_value(name: str, value: float | None) -> float | None:
-    """Return a value in the unit shown, to five digits; None where there is none."""
+    """Return a value in its display unit, to five digits; None if it is missing or not finite."""
     if value is None or not math.isfinite(value):
         return None
     scale = 1 / GIB if name.endswith("_bytes") else 100 if _FRACTIONS.fullmatch(name) else 1
@@ -31,5 +31,5 @@ def shown_value(name: str, value: float | None) -> float | None:
 
 
 def is_fraction(name: str) -> bool:
-    """Return whether a column is a share that is shown in per cent, so that its changes are differences."""
+    """Return whether a column is a fraction shown in percent, whose changes are differences and not ratios."""
     return bool(_FRACTIONS.fullmatch(name))

@@ -1,4 +1,4 @@
-"""Tables of studies: where each stands, and the rows of several studies joined, every run once."""
+"""Tables of studies: their folders, and joined rows of several studies with each run once."""
 
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -11,16 +11,16 @@ from triplepoint.tables.results import RESULT_TABLES
 from triplepoint.tables.variants import find_variants
 
 PLAN = "plan.json"
-"""File beside the tables of a study: the plan they are of."""
+"""File next to the tables of a study: the plan they belong to."""
 
 OVER_ALL = ("claims",)
-"""Tables of all studies together, which no study has of its own."""
+"""Tables that exist once for all studies together."""
 
 PARQUET_ONLY = ("breakdown", "job_power", "step_samples", "timeline")
-"""Tables without a CSV: that of the timeline of the published grid takes 356 MB."""
+"""Tables without a CSV: the CSV of table `timeline` of the published grid would have 356 MB."""
 
 _KEYS = ("run", "subject")
-"""Columns that say what a row is of, the first there is."""
+"""Columns that identify the subject of a row; a table has one of them."""
 
 
 def tables_folder(results: Path, study: str) -> Path:
@@ -34,15 +34,16 @@ def planned_studies(results: Path) -> tuple[str, ...]:
 
 
 def read_joined(results: Path, studies: Sequence[str], table: str, runs: Collection[str] | None = None) -> pa.Table:
-    """Return the rows of a table over some studies, a run that several have once, where it stands first.
+    """Return the rows of a table over several studies; a run of more than one study appears once, at its first study.
 
-    Of table `points`, `studies` names those of them that have the run, and `variant` sets the runs of all apart.
+    In table `points`, `studies` then names all given studies that have the run, and `variant` distinguishes runs of
+    different studies.
 
     Args:
         results: Folder of runs and tables.
-        studies: Names of studies, in the order of rows. A table of all studies together is read as it is.
+        studies: Names of studies, in the order of rows; ignored for the tables in `OVER_ALL`.
         table: A key of `RESULT_TABLES`.
-        runs: Run ids whose rows are read, of a table of runs; None for all rows.
+        runs: Run ids whose rows to read, for a table with column `run`; None for all rows.
 
     Raises:
         UserError: If a table is missing or damaged.
@@ -62,7 +63,7 @@ def read_joined(results: Path, studies: Sequence[str], table: str, runs: Collect
 
 
 def runs_of(results: Path, studies: Iterable[str], table: str) -> set[str]:
-    """Return the ids of the runs in a table of some studies. Raises `UserError` as `read_joined` does."""
+    """Return the ids of the runs in a table of several studies. Raises `UserError` as `read_joined`."""
     schema = RESULT_TABLES[table]
     return set().union(
         *(schema.read_values(tables_folder(results, study) / f"{table}.parquet", "run") for study in studies)
@@ -70,37 +71,37 @@ def runs_of(results: Path, studies: Iterable[str], table: str) -> set[str]:
 
 
 def _once_each(parts: Sequence[pa.Table], key: str) -> pa.Table:
-    """Return tables below each other, without rows of what a table before has already."""
+    """Concatenate tables without the rows whose key an earlier table has already."""
     import pyarrow.compute as pc
 
-    kept, seen = [parts[0]], parts[0][key].unique()
+    new_parts, seen = [parts[0]], parts[0][key].unique()
     for part in parts[1:]:
         new = part.filter(pc.invert(pc.is_in(part[key], value_set=seen)))
-        kept.append(new)
+        new_parts.append(new)
         seen = pa.concat_arrays([seen, new[key].unique()])
-    return pa.concat_tables(kept)
+    return pa.concat_tables(new_parts)
 
 
 def _with_studies(points: pa.Table, parts: Iterable[pa.Table]) -> pa.Table:
-    """Return table `points` with all studies that each run is in."""
-    names: dict[str, list[str]] = {}
+    """Return table `points` with all studies of each run in column `studies`."""
+    studies_of: dict[str, list[str]] = {}
     for part in parts:
         for run, studies in zip(part["run"].to_pylist(), part["studies"].to_pylist(), strict=True):
-            known = names.setdefault(run, [])
+            known = studies_of.setdefault(run, [])
             known.extend(study for study in studies if study not in known)
-    return _replaced(points, "studies", [names[run] for run in points["run"].to_pylist()])
+    return _replaced(points, "studies", [studies_of[run] for run in points["run"].to_pylist()])
 
 
 def _with_variants(points: pa.Table, results: Path, studies: Iterable[str]) -> pa.Table:
-    """Return table `points` with what sets runs of different studies apart that have the same columns."""
+    """Return table `points` with column `variant` computed over the plans of all studies."""
     entries: dict[str, PlanEntry] = {}
     for study in studies:
         try:
             plan = read_plan(tables_folder(results, study) / PLAN)
         except UserError as error:
-            again = f"'snakemake all --config studies=[{study}]'"
+            command = f"'snakemake all --config studies=[{study}]'"
             raise UserError(
-                f"{error}; if another version of Triplepoint wrote it, make it again with {again}"
+                f"{error}; if another version of Triplepoint wrote it, make it again with {command}"
             ) from None
         for entry in plan.entries:
             entries.setdefault(entry.run, entry)
@@ -109,22 +110,23 @@ def _with_variants(points: pa.Table, results: Path, studies: Iterable[str]) -> p
 
 
 def _replaced(table: pa.Table, name: str, values: Sequence[object]) -> pa.Table:
+    """Return a table with other values in a column."""
     index = table.schema.get_field_index(name)
     field = table.schema.field(index)
     return table.set_column(index, field, pa.array(values, field.type))
 
 
 def require_tables(results: Path, studies: Iterable[str], wanted_by: str, command: str) -> None:
-    """Refuse where a study has no tables yet.
+    """Check that all studies have tables.
 
     Args:
         results: Folder of runs and tables.
         studies: Names of studies.
-        wanted_by: What needs them, named in the error.
-        command: What makes them, named in the error.
+        wanted_by: Subject of the error: what needs the tables.
+        command: Command that makes the tables, for the error.
 
     Raises:
-        UserError: One line with the study that has no finished run and with the command.
+        UserError: If a study has none.
     """
     for study in studies:
         if not (tables_folder(results, study) / "points.parquet").is_file():

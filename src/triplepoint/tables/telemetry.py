@@ -1,4 +1,4 @@
-"""Telemetry tables: what a node's sampler records, and the run's telemetry after alignment."""
+"""Telemetry tables: the samples of a node's sampler, and the aligned telemetry of a run."""
 
 from triplepoint.tables.schema import Column, Kind, Table, amount, count, duration, ratio, text
 
@@ -19,7 +19,7 @@ _HOST = (
     ratio("cpu_utilisation", "Share of all cores busy since the previous sample."),
     _gauge("cpu_freq_mhz", "MHz", "Mean current clock of the cores."),
     _temperature("cpu_temp_c", "Hottest CPU sensor."),
-    _temperature("inlet_temp_c", "Air entering the node, or its board where only that is measured."),
+    _temperature("inlet_temp_c", "Inlet air of the node, or its board where only that is measured."),
     _gauge("node_power_w", "W", "Power of the whole node at the plug, where it has a meter."),
     _gauge("memory_used_bytes", "byte", "Host memory in use."),
     _counter("cpu_energy_j", "J", "CPU package energy since the first sample (RAPL)."),
@@ -39,16 +39,12 @@ _GPU_FAST = (
     _temperature("gpu_memory_temp_c", "GPU memory temperature."),
     _gauge("sm_clock_mhz", "MHz", "Clock of the compute units."),
     _gauge("memory_clock_mhz", "MHz", "Clock of the GPU memory."),
-    count(
-        "gpu_throttle_reasons", "Bits of the driver for what throttles the clocks at this instant.", True, Kind.STATE
-    ),
-    _counter("gpu_power_cap_s", "s", "Time the clocks were throttled by the power limit, since the first sample."),
-    _counter("gpu_sync_boost_s", "s", "Time they were throttled to match other GPUs, since the first sample."),
-    _counter(
-        "gpu_sw_thermal_s", "s", "Time they were throttled by the driver's thermal limit, since the first sample."
-    ),
-    _counter("gpu_hw_thermal_s", "s", "Time the hardware throttled them for heat, since the first sample."),
-    _counter("gpu_power_brake_s", "s", "Time an external power brake throttled them, since the first sample."),
+    count("gpu_throttle_reasons", "Throttle reasons of the driver at this instant, a bit mask.", True, Kind.STATE),
+    _counter("gpu_power_cap_s", "s", "Time the power limit throttled the clocks, since the first sample."),
+    _counter("gpu_sync_boost_s", "s", "Time the clocks were throttled to match other GPUs, since the first sample."),
+    _counter("gpu_sw_thermal_s", "s", "Time the driver's thermal limit throttled the clocks, since the first sample."),
+    _counter("gpu_hw_thermal_s", "s", "Time the hardware throttled the clocks for heat, since the first sample."),
+    _counter("gpu_power_brake_s", "s", "Time an external power brake throttled the clocks, since the first sample."),
 )
 
 _GPU_SLOW = (
@@ -56,13 +52,13 @@ _GPU_SLOW = (
         "gpu_temp_margin_c",
         "float",
         "degC",
-        "Distance to the temperature where clocks go down.",
+        "Distance to the temperature at which the hardware slows down.",
         True,
         -150.0,
         200.0,
         kind=Kind.GAUGE,
     ),  # fmt: skip
-    _gauge("gpu_power_limit_w", "W", "Power limit in force."),
+    _gauge("gpu_power_limit_w", "W", "Enforced power limit."),
     ratio("gpu_utilisation", "Share of the driver's window with a kernel running."),
     ratio("gpu_memory_utilisation", "Share of the driver's window with memory being read or written."),
     _gauge("gpu_memory_used_bytes", "byte", "Device memory in use."),
@@ -78,7 +74,7 @@ _GPU_SLOW = (
     count("gpu_ecc_corrected", "Memory errors corrected since the driver was loaded.", True, Kind.LIFETIME),
     count("gpu_ecc_uncorrected", "Memory errors not corrected since the driver was loaded.", True, Kind.LIFETIME),
     count("pcie_replays", "PCIe packets sent again since the driver was loaded.", True, Kind.LIFETIME),
-    count("gpu_xid", "Last critical error (XID) the driver reported; null while there was none.", True, Kind.STATE),
+    count("gpu_xid", "Last critical error (XID) that the driver reported; null while none.", True, Kind.STATE),
 )
 
 _FABRIC = (
@@ -91,7 +87,7 @@ _FABRIC = (
         "infiniband_tx_bytes", "byte", "Sent by all InfiniBand or RoCE ports, RDMA included, since the first sample."
     ),
     _counter(
-        "infiniband_wait_ticks", "1", "Ticks in which a port had data and could not send, since the first sample."
+        "infiniband_wait_ticks", "1", "Ticks in which a port had data but could not send, since the first sample."
     ),
     _counter("rdma_congestion_marks", "1", "Congestion notifications sent (RoCE), since the first sample."),
     _counter("rdma_out_of_sequence", "1", "RDMA packets out of sequence, since the first sample."),
@@ -100,7 +96,7 @@ _FABRIC = (
 
 _SAMPLE = (
     duration("t_ns", "Time of the sample on the node's monotonic clock.", kind=Kind.KEY),
-    duration("read_latency_ns", "Time the reads of this sample took.", kind=Kind.GAUGE),
+    duration("read_latency_ns", "Duration of the reads of this sample.", kind=Kind.GAUGE),
     text("device", "`host`, or `gpu0`, `gpu1`, ... in the driver's order."),
     *_HOST,
     *_GPU_FAST,
@@ -109,23 +105,23 @@ _SAMPLE = (
 )
 
 CUMULATIVE = frozenset(column.name for column in _SAMPLE if column.kind is Kind.COUNTER)
-"""Columns that only ever grow within a recording."""
+"""Columns that only grow within a recording."""
 
 _NOT_READ = (
-    "Not read in this sample: the device has no such sensor (the manifest says why), the read failed, or the sensor is "
-    "read less often."
+    "Not read in this sample: the device has no such sensor (the manifest says why), the read failed, or the sensor "
+    "has a longer period."
 )
 
 SAMPLES = Table("samples", "one row per (t_ns, device) of one node, as recorded", _SAMPLE, _NOT_READ)
 
 METRICS = tuple(column.name for column in _SAMPLE[3:])
-"""Columns of `SAMPLES` that sensors fill."""
+"""Columns of `SAMPLES` with values of sensors."""
 
 GPU_METRICS = tuple(column.name for column in (*_GPU_FAST, *_GPU_SLOW))
-"""Columns that belong to GPUs."""
+"""Columns of GPU sensors."""
 
 FABRIC_METRICS = tuple(column.name for column in _FABRIC)
-"""Columns that belong to network adapters."""
+"""Columns of network adapter sensors."""
 
 TELEMETRY = Table(
     "telemetry",
@@ -133,7 +129,7 @@ TELEMETRY = Table(
     (
         count("node", "Node index within the run.", kind=Kind.KEY),
         *_SAMPLE,
-        Column("step", "int", "1", "Step the sample falls in; null between steps.", True, 0, kind=Kind.KEY),
+        Column("step", "int", "1", "Step that contains the sample; null between steps.", True, 0, kind=Kind.KEY),
         text("kind", "Kind of that step: warmup, measured or profiled.", True),
         Column("is_gap", "bool", "1", "Whether more than two periods passed since the device's previous sample."),
     ),

@@ -1,4 +1,4 @@
-"""Tables of one run: its steps, and what its traces say."""
+"""Tables of one run: its steps, and the results of its traces."""
 
 from triplepoint.tables.schema import Column, Table, amount, count, duration, ratio, text
 
@@ -16,13 +16,13 @@ STEPS = Table(
         duration("t_start_ns", "Start on the node's monotonic clock."),
         duration("t_end_ns", "End on the node's monotonic clock, device work finished."),
         Column("loss", "float", "nat", "Mean loss of the global batch; null on ranks without the last stage.", True),
-        count("num_tokens", "Tokens of the global batch; in inference, tokens made; null where not known.", True),
-        count("peak_memory_bytes", "Highest memory of the rank so far: allocated on a GPU, resident on cpu.", True),
+        count("num_tokens", "Tokens of the global batch; in inference, generated; null where not known.", True),
+        count("peak_memory_bytes", "Peak memory of the rank so far: allocated on a GPU, resident on cpu.", True),
         Column(
             "reserved_memory_bytes",
             "int",
             "1",
-            "Highest memory torch held of the GPU so far; null on cpu.",
+            "Peak memory that torch reserved on the GPU so far; null on cpu.",
             True,
             0,
             came_later=True,
@@ -31,26 +31,26 @@ STEPS = Table(
             "t_first_token_ns",
             "int",
             "ns",
-            "When the last sequence had its first token; null but in inference on ranks of the last stage.",
+            "Time of the first token of the last sequence; null except in inference on ranks of the last stage.",
             True,
             0,
             came_later=True,
         ),
     ),
-    null="Not known of this rank.",
+    null="Not known for this rank.",
 )
 
 
 GROUP = text("group", "Process group of a collective (tp, pp, dp, ep); null otherwise or where not known.", True)
 
 GEOMETRY = (
-    amount("num_blocks", "1", "Thread blocks of a launch: like the next six, mean weighted by duration."),
-    amount("threads_per_block", "1", "Threads of a block."),
-    amount("registers_per_thread", "1", "Registers."),
-    amount("shared_memory_bytes", "byte", "Shared memory of a block."),
+    amount("num_blocks", "1", "Thread blocks of a launch; this and the next six are means weighted by duration."),
+    amount("threads_per_block", "1", "Threads per block."),
+    amount("registers_per_thread", "1", "Registers per thread."),
+    amount("shared_memory_bytes", "byte", "Shared memory per block."),
     amount("blocks_per_sm", "1", "Blocks of the launch over multiprocessors of the GPU."),
     amount("warps_per_sm", "1", "Warps of the launch over multiprocessors of the GPU."),
-    ratio("occupancy", "Resident warps over the most a multiprocessor holds, as the profiler estimates it."),
+    ratio("occupancy", "Resident warps over the maximum of a multiprocessor, as estimated by the profiler."),
 )
 """Launch geometry of kernels; null where the trace has none."""
 
@@ -59,21 +59,21 @@ KERNELS = Table(
     "one row per (rank, step, class, kind, group, name)",
     (
         RANK,
-        Column("step", "int", "1", "Step the occurrences start in; null for those between steps.", True, 0),
+        Column("step", "int", "1", "Step in which the occurrences start; null for those between steps.", True, 0),
         text("class", "Coarse kernel class: gemm, attention, comm, ..."),
         text("kind", "Finer kind within the class: all_reduce, forward, ..."),
         GROUP,
         text("name", "Name in the trace."),
         count("count", "Occurrences."),
         duration("sum_ns", "Summed duration; concurrent kernels count twice."),
-        duration("min_ns", "Shortest."),
-        duration("max_ns", "Longest."),
+        duration("min_ns", "Shortest duration."),
+        duration("max_ns", "Longest duration."),
         *GEOMETRY,
     ),
-    null="Of launch geometry: the trace has none.",
+    null="Launch geometry: the trace has none.",
 )
 
-_ACCOUNT = (
+_ACCOUNT_KEYS = (
     RANK,
     STEP,
     text("phase", "forward, backward, optimizer or other."),
@@ -81,16 +81,20 @@ _ACCOUNT = (
 )
 
 _TIMES = (
-    duration("busy_ns", "Time it was running (union of its intervals); for idle, nothing was."),
-    duration("exposed_ns", "Part that counts: no earlier category ran, nor an earlier begun of its own."),
-    duration("overlapped_ns", "The rest: busy - exposed."),
+    duration("busy_ns", "Time running (union of the intervals); for idle, time in which nothing ran."),
+    duration(
+        "exposed_ns",
+        "Busy time without an earlier category (compute, comm, memory) or an earlier started kernel of the same "
+        "category running.",
+    ),
+    duration("overlapped_ns", "Busy time that is not exposed."),
 )
 
 INTERVALS = Table(
     "intervals",
     "one row per (rank, step, phase, category, kind, group); exposed_ns of all rows add up to the steps",
     (
-        *_ACCOUNT,
+        *_ACCOUNT_KEYS,
         text("kind", "Class of computation, kind of communication, direction of a copy, or the reason to idle."),
         GROUP,
         *_TIMES,
@@ -101,7 +105,7 @@ INTERVALS = Table(
 CATEGORIES = Table(
     "categories",
     "one row per (rank, step, phase, category); exposed_ns of all rows add up to the steps",
-    (*_ACCOUNT, *_TIMES),
+    (*_ACCOUNT_KEYS, *_TIMES),
 )
 
 COLLECTIVES = Table(
@@ -109,35 +113,41 @@ COLLECTIVES = Table(
     "one row per collective or point-to-point transfer of a rank",
     (
         RANK,
-        Column("step", "int", "1", "Step it starts in; null between steps.", True, 0),
+        Column("step", "int", "1", "Step in which it starts; null between steps.", True, 0),
         text("kind", "all_reduce, all_gather, send_recv, ..."),
         GROUP,
         text("group_name", "Name of the process group in the trace; null where it has none.", True),
-        Column("peer", "int", "1", "The other rank of a point-to-point transfer; null where not told.", True, 0),
-        count("sequence", "How many of this kind, of a transfer with this peer, the rank had in this group before."),
+        Column("peer", "int", "1", "The other rank of a point-to-point transfer; null where not recorded.", True, 0),
+        count("sequence", "Number, from 0, among the rank's operations of this kind, group and (if any) peer."),
         count("num_ranks", "Size of the process group.", True),
         text("ranks", "Global ranks of the process group, comma separated.", True),
         duration("t_start_ns", "Start since 1970, on the common clock of the ranks."),
-        duration("duration_ns", "Duration on this rank, waiting for others included."),
-        duration("exposed_ns", "Part of it with neither computation nor an earlier begun communication running."),
-        amount("size_bytes", "byte", "Size as nccl-tests counts it: of a gather the gathered buffer."),
-        amount("algorithm_bandwidth_bytes_per_s", "byte/s", "Size over the time from the last start to the end."),
-        amount("bus_bandwidth_bytes_per_s", "byte/s", "The same times what each link carries for a byte of the size."),
-        count("num_seen", "Ranks whose trace has this collective; null where they cannot be told.", True),
-        duration("arrival_lag_ns", "Start after the first rank's.", True),
-        duration("waited_ns", "Time from its start until the last rank started.", True),
+        duration("duration_ns", "Duration on this rank, including the wait for others."),
+        duration("exposed_ns", "Part with neither computation nor an earlier started communication running."),
+        amount("size_bytes", "byte", "Size as in nccl-tests; for a gather, that of the gathered buffer."),
+        amount(
+            "algorithm_bandwidth_bytes_per_s", "byte/s", "Size over the time from the last rank's start to the end."
+        ),
+        amount(
+            "bus_bandwidth_bytes_per_s",
+            "byte/s",
+            "Algorithm bandwidth times the bytes that each link carries per byte of the size.",
+        ),
+        count("num_seen", "Ranks whose trace has this collective; null if they cannot be matched.", True),
+        duration("arrival_lag_ns", "Start relative to the first rank's.", True),
+        duration("waited_ns", "Time from this rank's start until the last rank's.", True),
         count("last_rank", "Rank that started last.", True),
     ),
-    null="The trace does not tell, or the other ranks were not traced.",
+    null="The trace does not record it, or the other ranks were not traced.",
 )
 
 SEGMENTS = Table(
     "segments",
-    "one row per stretch of a rank's time that counts as one label, by time; between the ranks' and the joint analysis",
+    "one row per segment of a rank's time with one label, by time; intermediate result of the trace analysis",
     (
         duration("t_start_ns", "Start since 1970, on the rank's clock."),
         duration("duration_ns", "Duration."),
-        count("label", "Number of the label in the rank's summary."),
+        count("label", "Index of the label in the rank's summary."),
     ),
 )
 
@@ -146,7 +156,7 @@ TIMELINE = Table(
     "one row per drawn span of the first profiled step",
     (
         RANK,
-        text("lane", "phase (what the rank was told to do), compute, comm or memory."),
+        text("lane", "phase (scheduled work of the rank), compute, comm or memory."),
         text("label", "forward, backward, optimizer; class of computation, kind of communication or copy."),
         text("group", "Process group of communication; null otherwise or where not known.", True),
         Column("stage", "int", "1", "Pipeline stage of a phase.", True, 0),
@@ -154,7 +164,7 @@ TIMELINE = Table(
         duration("t_start_ns", "Start since the step began on the earliest rank."),
         duration("duration_ns", "Duration."),
     ),
-    null="The span is no phase.",
+    null="The span is not a phase.",
 )
 
 
@@ -164,28 +174,36 @@ RANKS = Table(
     (
         RANK,
         count(
-            "clock_reference", "Rank its clock is measured against; null where no collective ties it to another.", True
+            "clock_reference", "Reference rank of the clock offset; null if no collective joins it to another.", True
         ),
-        Column("clock_offset_ns", "int", "ns", "Taken off its times, mid-trace; 0 unless beyond its uncertainty."),
-        Column("clock_drift_ppm", "float", "ppm", "What the offset grows by; 0 unless beyond its uncertainty."),
-        Column("clock_measured_ns", "int", "ns", "Offset as measured, applied or not; null as above.", True),
+        Column("clock_offset_ns", "int", "ns", "Offset subtracted from its times, mid-trace; 0 if within uncertainty."),
+        Column("clock_drift_ppm", "float", "ppm", "Growth of the offset; 0 if within its uncertainty."),
+        Column("clock_measured_ns", "int", "ns", "Measured offset, applied or not; null without a reference.", True),
         duration(
-            "clock_spread_ns", "Robust standard deviation of the offset in single collectives; null as above.", True
+            "clock_spread_ns",
+            "Robust standard deviation of the offset in single collectives; null without a reference.",
+            True,
         ),
-        count("num_matched", "Collectives behind the offset."),
+        count("num_matched", "Collectives that the offset is from."),
         count("num_collectives", "Collectives with a known order of arrival."),
-        ratio("share_last", "Share of them it came to last; null without any."),
-        duration("lateness_ns", "Median time after the first rank in those it came to last; null without any.", True),
-        duration("waited_ns", "Time it waited for the last rank, all collectives together."),
+        ratio("share_last", "Share of those collectives in which it arrived last; null without any."),
+        duration(
+            "lateness_ns",
+            "Median time after the first rank in the collectives in which it arrived last; null without any.",
+            True,
+        ),
+        duration("waited_ns", "Time it waited for the last rank, sum over all collectives."),
         duration(
             "bubble_ns",
-            "Time it only waited inside communication of the pipeline: no computation, no data, though a kernel ran.",
+            "Time it only waited inside pipeline communication: a kernel ran, without computation or data transfer.",
         ),
-        duration("straggler_ns", "The same inside other communication."),
+        duration("straggler_ns", "Time it only waited inside other communication."),
         duration("compute_ns", "Computation per step, median over steps; null without steps.", True),
         Column("compute_excess", "float", "1", "Computation over its peers' median, less 1; null under 3 peers.", True),
         Column("z_score", "float", "1", "Modified z-score of the excess; null under 3 peers.", True),
-        Column("is_straggler", "bool", "1", "Whether z_score > 3.5, excess >= 2 %, and last more often than by turns."),
+        Column(
+            "is_straggler", "bool", "1", "Whether z_score > 3.5, excess >= 2 %, and last more often than by chance."
+        ),
     ),
     null="As the column says.",
 )
@@ -200,7 +218,7 @@ CRITICAL_PATH = Table(
         text("kind", "As in the rank's breakdown; `before` for the time before the rank's own start of the step."),
         text("group", "Process group of a collective (tp, pp, dp, ep); null otherwise or where not known.", True),
         duration("duration_ns", "Time of the step's critical path."),
-        count("num_jumps", "Times the step's path goes from one rank to another; the same in all rows of a step."),
+        count("num_jumps", "Changes of rank along the step's path; the same in all rows of a step."),
     ),
     null="As the column says.",
 )

@@ -1,6 +1,6 @@
-"""Tables of what really happened in a simulated run, from the simulator's own timeline: nothing is inferred.
+"""Tables of the ground truth of a simulated run, taken from the simulator's own timeline.
 
-Each table is of the step as it is simulated, warm and without jitter, as the profiled steps of the run are.
+Each table describes the simulated step, warm and without jitter, like the profiled steps of the run.
 """
 
 from triplepoint.tables.schema import Column, Table, amount, count, duration, text
@@ -10,9 +10,9 @@ _PHASE = text("phase", "forward, backward, optimizer or other.")
 _CATEGORY = text("category", "compute, comm or idle.")
 _KIND = text(
     "kind",
-    "Of comm: collective (in a pass), gradient_sync, send_recv. Of idle: bubble (for another stage), straggler (for "
-    "the slowest rank of a collective), host (for a launch), step_end (for the last stage's update), pause (after it, "
-    "for the host). Null of compute.",
+    "For comm: collective (in a pass), gradient_sync, send_recv. For idle, the reason to wait: bubble (another stage), "
+    "straggler (the slowest rank of a collective), host (a kernel launch), step_end (the update of the last stage), "
+    "pause (the host, after the update). Null for compute.",
     True,
 )
 
@@ -24,7 +24,7 @@ TRUE_TIMES = Table(
         _PHASE,
         _CATEGORY,
         _KIND,
-        duration("time_ns", "Time in a step: computation before communication before waiting."),
+        duration("time_ns", "Time in a step; of concurrent work, computation counts before communication and waiting."),
         amount("gpu_energy_j", "J", "Energy in that time; null where the power of the GPU type is not known."),
     ),
     null="As the column says.",
@@ -37,22 +37,22 @@ TRUE_TRAFFIC = Table(
         count("node", "Node."),
         Column("rank", "int", "1", "Rank of the GPU; null for the adapters of the node.", True, 0),
         text("link", "nvlink, xgmi or pcie of a GPU; infiniband of a node."),
-        amount("tx_bytes", "byte", "Sent.", nullable=False),
-        amount("rx_bytes", "byte", "Received.", nullable=False),
+        amount("tx_bytes", "byte", "Bytes sent.", nullable=False),
+        amount("rx_bytes", "byte", "Bytes received.", nullable=False),
     ),
     null="As the column says.",
 )
 
 TRUE_CRITICAL_PATH = Table(
     "true_critical_path",
-    "one row per stretch of a step's critical path, by time; they touch and add up to the step",
+    "one row per segment of a step's critical path, by time; segments are contiguous and add up to the step",
     (
-        count("stage", "Pipeline stage it is on."),
-        text("ranks", "Ranks it is on, comma separated: equal ones all; those that wait for these are not."),
+        count("stage", "Pipeline stage of the segment."),
+        text("ranks", "Ranks on the path, comma separated: all equally late ones, without those that wait for them."),
         _PHASE,
         _CATEGORY,
         _KIND,
-        duration("t_start_ns", "Start since the step's."),
+        duration("t_start_ns", "Start since the start of the step."),
         duration("duration_ns", "Duration."),
     ),
     null="As the column says.",

@@ -1,4 +1,4 @@
-"""Table `why`: what slow GPUs of a job cost, and why they are slow."""
+"""Table `why`: cost and cause of the slow GPUs of a job."""
 
 from triplepoint.tables.schema import Column, Table, amount, count, ratio, text
 
@@ -6,16 +6,18 @@ WHY = Table(
     "why",
     "one row per (rank, cause) of a job, most costly first",
     (
-        count("rank", "Global rank; of a recorded tensor parallel group the one that its sensors show to be slow."),
+        count("rank", "Global rank; in a recorded tensor parallel group, the rank whose sensors show it to be slow."),
         text("gpu", "The GPU in words."),
-        text("cause", "power limit, heat, contact, network, launch, data, layers (their division) or computation."),
-        amount("lost_s", "s", "What it costs of a step.", False),
-        ratio("lost_share", "The same over the step's time."),
-        amount("lost_gpu_hours_per_day", "h", "GPU hours that the whole job loses by it in a day.", False),
-        amount("lost_energy_per_day_j", "J", "Energy that all its GPUs draw in that time; null without their power."),
-        text("evidence", "What was measured, of it and of its peers."),
-        text("advice", "What to do."),
-        Column("is_bound", "bool", "1", "Whether it may cost less: only its clock is known, not how long it computes."),
+        text("cause", "power limit, heat, contact, network, launch, data, layers (uneven split) or computation."),
+        amount("lost_s", "s", "Time that the cause costs per step.", False),
+        ratio("lost_share", "`lost_s` over the step time."),
+        amount("lost_gpu_hours_per_day", "h", "GPU hours that the whole job loses to the cause per day.", False),
+        amount("lost_energy_per_day_j", "J", "Energy of all GPUs of the job in that time; null without their power."),
+        text("evidence", "Measured values of the GPU and of its peers."),
+        text("advice", "Recommended action."),
+        Column(
+            "is_bound", "bool", "1", "Whether the cost is an upper bound: the clock is known, the compute time not."
+        ),
     ),
     null="Not measured.",
 )

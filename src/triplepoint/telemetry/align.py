@@ -1,4 +1,4 @@
-"""The telemetry stage: recordings of all nodes on one clock, with steps and gaps marked."""
+"""The telemetry stage: joins the recordings of all nodes on one clock and marks steps and gaps."""
 
 from pathlib import Path
 
@@ -13,39 +13,40 @@ from triplepoint.units import NS_PER_S
 
 
 def align_run(raw: Path, out: Path) -> None:
-    """Write `telemetry.parquet` from a run's recordings and steps.
+    """Write `telemetry.parquet` of a run from its recordings and steps.
 
     Args:
-        raw: Folder of the run's raw artefacts.
-        out: File to write, `tables.TELEMETRY`; without rows of nodes that left no telemetry, as the manifest says.
+        raw: Folder `raw/` of the run.
+        out: File to write, `tables.TELEMETRY`. It has no rows of nodes without telemetry in the manifest.
 
     Raises:
-        UserError: If a recording has gone that was there when the run ended.
+        UserError: If a recording that the manifest lists is missing or damaged.
     """
     manifest = read_manifest(raw / "manifest.json")
     parts = []
     for node in manifest.nodes:
         recording = raw / "telemetry" / f"node{node.node}.arrow"
         try:
-            found = read_recording(recording)
+            content = read_recording(recording)
         except UserError as error:
             if node.telemetry is None:
                 continue
             raise UserError(
                 f"{error}; it was whole when the run ended: triplepoint launch {manifest.run} --force"
             ) from None
-        parts.append(_align_node(found, recording, node, manifest, raw))
+        parts.append(_align_node(content, recording, node, manifest, raw))
     table = pa.concat_tables(parts) if parts else TELEMETRY.schema().empty_table()
     TELEMETRY.write(out, table)
 
 
-def _align_node(found: Recording, recording: Path, node: Node, manifest: Manifest, raw: Path) -> pa.Table:
-    samples = found.samples
+def _align_node(content: Recording, path: Path, node: Node, manifest: Manifest, raw: Path) -> pa.Table:
+    """Return the samples of a node as table `telemetry`, on the first node's clock."""
+    samples = content.samples
     t_ns = samples["t_ns"].to_numpy()
     step, kind = _steps_at(t_ns, node, raw / "steps.parquet")
     gaps = np.zeros(len(t_ns), bool)
     devices = samples["device"].to_numpy(zero_copy_only=False)
-    for lane, period_s in ((~found.is_fast, found.period_s), (found.is_fast, found.fast_period_s)):
+    for lane, period_s in ((~content.is_fast, content.period_s), (content.is_fast, content.fast_period_s)):
         if period_s is not None:
             gaps[lane] = mark_gaps(t_ns[lane], devices[lane], period_s)
     columns = {name: samples[name] for name in SAMPLES.schema().names}
@@ -56,14 +57,17 @@ def _align_node(found: Recording, recording: Path, node: Node, manifest: Manifes
         "kind": kind,
         "is_gap": pa.array(gaps),
     }
-    return TELEMETRY.check(pa.table(columns), recording)
+    return TELEMETRY.check(pa.table(columns), path)
 
 
 def _steps_at(t_ns: np.ndarray, node: Node, steps_file: Path) -> tuple[pa.Array, pa.Array]:
-    """Return step number and kind at each time, null between steps; a step runs from its first rank to its last."""
+    """Return step number and kind at each time, null between steps.
+
+    A step lasts from its first start to its last end among the ranks of the node.
+    """
     if not steps_file.is_file():
-        nothing = pa.nulls(len(t_ns))
-        return nothing.cast(pa.int64()), nothing.cast(pa.string())
+        nulls = pa.nulls(len(t_ns))
+        return nulls.cast(pa.int64()), nulls.cast(pa.string())
     steps = STEPS.read(steps_file).to_pydict()
     ranks = {device.rank for device in node.devices}
     windows: dict[int, tuple[int, int, str]] = {}
@@ -76,13 +80,12 @@ def _steps_at(t_ns: np.ndarray, node: Node, steps_file: Path) -> tuple[pa.Array,
     numbers = np.full(len(t_ns), -1)
     for step, (start, end, _) in windows.items():
         numbers[(t_ns >= start) & (t_ns <= end)] = step
-    outside = numbers < 0
-    kinds = [None if n < 0 else windows[n][2] for n in numbers.tolist()]
-    return pa.array(numbers, mask=outside), pa.array(kinds, pa.string())
+    kinds = [None if number < 0 else windows[number][2] for number in numbers.tolist()]
+    return pa.array(numbers, mask=numbers < 0), pa.array(kinds, pa.string())
 
 
 def mark_gaps(t_ns: np.ndarray, device: np.ndarray, period_s: float) -> np.ndarray:
-    """Return where more than two periods passed since the same device's previous sample.
+    """Return whether more than two periods have passed since the previous sample of the same device.
 
     Args:
         t_ns: Sample times, ascending. Shape (num_samples,). Unit: ns.

@@ -1,9 +1,9 @@
-"""AMD SMI's C interface: only what the sampler needs.
+"""C interface of AMD SMI, as far as the sampler needs it.
 
 The amdsmi package is not used: without ROCm its import prints to standard output and raises KeyError.
 
 Source: amdsmi.h of AMD SMI 7.0 (ROCm 7.0); layouts as in the amdsmi package 7.0.2. The metrics table is the kernel's
-gpu_metrics (Linux, drivers/gpu/drm/amd/include/kgd_pp_interface.h), a value of all ones meaning "not measured".
+gpu_metrics (Linux, drivers/gpu/drm/amd/include/kgd_pp_interface.h), in which all ones mean "not measured".
 """
 
 import ctypes
@@ -22,7 +22,7 @@ NOT_SUPPORTED = 2
 _INIT_AMD_GPUS = 2
 _STRING = 256
 _METRICS_BYTES = 8192
-"""More than any version's table needs: a newer library must not write past the buffer."""
+"""Size of the buffer for the metrics table: above that of any version, so that a newer library cannot overflow it."""
 
 METRICS = np.dtype(
     {
@@ -47,7 +47,7 @@ METRICS = np.dtype(
         "itemsize": _METRICS_BYTES,
     }
 )
-"""amdsmi_gpu_metrics_t, the values read here."""
+"""The fields of amdsmi_gpu_metrics_t that the sampler uses."""
 
 VRAM = np.dtype({"names": ["total_mb", "used_mb"], "formats": ["u4", "u4"], "offsets": [0, 4], "itemsize": 64})
 POWER_CAP = np.dtype({"names": ["cap_uw"], "formats": ["u8"], "offsets": [0], "itemsize": 128})
@@ -70,7 +70,7 @@ class AmdSmi:
             raise AmdSmiError(self.explain(status))
 
     def has(self, name: str) -> bool:
-        """Return whether this library has a function."""
+        """Return whether the library has a function."""
         return hasattr(self._library, name)
 
     def function(self, name: str, *types: Any) -> Any:
@@ -78,23 +78,23 @@ class AmdSmi:
         return ctypes.CFUNCTYPE(ctypes.c_int, *types)((name, self._library))
 
     def address(self, name: str) -> int:
-        """Return where a function lies. Raises AttributeError if this library lacks it."""
+        """Return the address of a function. Raises `AttributeError` if the library lacks it."""
         return address_of(getattr(self._library, name))
 
     def call(self, name: str, handle: int, *arguments: int | np.ndarray) -> int:
-        """Call a function of a device once and return its status.
+        """Call a function for a device once and return its status.
 
         Args:
-            name: The function.
-            handle: The device.
-            arguments: As those of `sensor.Step`.
+            name: Name of the function.
+            handle: Handle of the device.
+            arguments: Further arguments, as in `sensor.Step`.
         """
         result = np.zeros(1, "i8")
         Sweep([Step(self.address(name), (handle, *arguments), result)]).run(0)
         return int(result.astype("i4")[0])
 
     def explain(self, status: int) -> str:
-        """Return the library's words for a status."""
+        """Return the library's description of a status."""
         if status == NOT_SUPPORTED:
             return "not supported by this GPU or driver"
         text = ctypes.c_char_p()
@@ -118,7 +118,7 @@ class AmdSmi:
         return [handle for handle in handles[: number.value] if handle]
 
     def buffer(self, name: str, handle: int, num_bytes: int) -> bytes | None:
-        """Return the structure a function writes for a device, None where it has none."""
+        """Return the structure that a function writes for a device; None if it fails."""
         if not self.has(name):
             return None
         buffer = ctypes.create_string_buffer(num_bytes)
@@ -126,14 +126,14 @@ class AmdSmi:
         return buffer.raw if status == SUCCESS else None
 
     def uuid(self, handle: int) -> str | None:
-        """Return the identity of a die."""
+        """Return the UUID of a die; None if it has none."""
         length, buffer = ctypes.c_uint32(_STRING), ctypes.create_string_buffer(_STRING)
         get = self.function("amdsmi_get_gpu_device_uuid", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
         status = get(handle, ctypes.addressof(length), buffer)
         return buffer.value.decode(errors="replace") if status == SUCCESS else None
 
     def pci_address(self, handle: int) -> str | None:
-        """Return domain:bus:device.function as the kernel spells it in sysfs."""
+        """Return the PCI address, domain:bus:device.function, as in sysfs."""
         raw = self.buffer("amdsmi_get_gpu_device_bdf", handle, 8)
         if raw is None:
             return None
@@ -142,7 +142,7 @@ class AmdSmi:
         return f"{bits >> 16:04x}:{bits >> 8 & 0xFF:02x}:{bits >> 3 & 0x1F:02x}.{bits & 7}"
 
     def names(self, handle: int) -> tuple[str | None, str | None]:
-        """Return product name and serial number."""
+        """Return product name and serial number of a die."""
         # amdsmi_asic_info_t: name, vendor and its name, sub-vendor, device, revision, serial.
         raw = self.buffer("amdsmi_get_gpu_asic_info", handle, 2048)
         if raw is None:
@@ -151,12 +151,12 @@ class AmdSmi:
         return _text(raw, 0), _text(raw, serial_at)
 
     def hip_index(self, handle: int) -> int | None:
-        """Return the index under which HIP, and so a rank, knows a die; it is not the library's."""
+        """Return the index of a die in HIP, which ranks use; it differs from the library's index."""
         raw = self.buffer("amdsmi_get_gpu_enumeration_info", handle, 1024)
         return None if raw is None else int.from_bytes(raw[12:16], "little")
 
     def close(self) -> None:
-        """Give the library back."""
+        """Shut the library down."""
         self.function("amdsmi_shut_down")()
 
 
@@ -165,7 +165,7 @@ class AmdSmiError(DriverError):
 
 
 def _find() -> str:
-    """Return the library below ROCM_PATH if it is there, else its name for the dynamic loader."""
+    """Return the path of the library below ROCM_PATH if it exists, else its name for the dynamic loader."""
     path = Path(os.environ.get("ROCM_PATH", "/opt/rocm")) / "lib" / LIBRARY
     return str(path) if path.exists() else LIBRARY
 

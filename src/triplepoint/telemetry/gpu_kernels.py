@@ -1,4 +1,4 @@
-"""Kernels whose time and power `characterise --record` measures, with FLOPs, traffic and operands, and how they run."""
+"""Kernels that `characterise --record` measures: their FLOPs, traffic and operands, and batches that run steadily."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -11,32 +11,35 @@ import torch.nn.functional as F  # noqa: N812 - the name all of PyTorch uses
 from triplepoint.units import MS_PER_S
 
 _GRAPH_BELOW_S = 60e-6
-"""Calls shorter than this are held in a CUDA graph: a Python loop could not launch them fast enough."""
+"""Duration below which calls are captured in a CUDA graph, because Python cannot launch them fast enough."""
 _BATCH_S = 0.02
+"""Duration of a batch of calls."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One thing to run over and over."""
+    """A kernel to measure."""
 
     name: str
     family: str
     """gemm, attention, memory or grouped."""
     dtype: str
     operands: str
-    """random (normal numbers) or zero: what the operands hold decides how many bits toggle, and so the power."""
+    """random (normal numbers) or zero. Operands decide how many bits toggle, and so the power."""
     shape: str
+    """Shape in words."""
     flops: float
-    """Arithmetic of one call."""
+    """FLOPs of one call."""
     num_bytes: float
-    """Least memory traffic of one call: every operand read once, every result written once."""
+    """Least memory traffic of one call: every operand read once, every result written once. Unit: byte."""
     make: Callable[[str], Callable[[], object]]
-    """Allocates on a device and returns the call."""
+    """Allocates the operands on a device and returns the call."""
     is_capturable: bool = True
-    """Whether a CUDA graph may hold it: calls of a few microseconds cannot be launched fast enough otherwise."""
+    """Whether a CUDA graph can capture the call."""
 
 
 def _tensor(operands: str, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:
+    """Return a tensor of zeros or of normal random numbers."""
     if operands == "zero":
         return torch.zeros(shape, dtype=dtype, device=device)
     return torch.randn(shape, dtype=torch.float32 if dtype.itemsize == 1 else dtype, device=device).to(dtype)
@@ -46,32 +49,42 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32,
 
 
 def gemm(m: int, n: int, k: int, dtype: str = "bf16", operands: str = "random", layout: str = "nt") -> Kernel:
-    """Return C = A B, A of (m, k), B of (k, n); layouts nt: B stored as weights (n, k), nn, tn: weight gradient."""
-    kind = _DTYPES[dtype]
+    """Return the GEMM C = A B with A of shape (m, k) and B of shape (k, n).
+
+    Args:
+        m: Rows of A.
+        n: Columns of B.
+        k: Columns of A.
+        dtype: bf16, fp16, tf32 or fp32.
+        operands: random or zero.
+        layout: nt: B is stored as weights, shape (n, k). nn: neither is transposed. tn: A is transposed, as for a
+            weight gradient.
+    """
+    torch_dtype = _DTYPES[dtype]
 
     def make(device: str) -> Callable[[], object]:
         torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
-        a = _tensor(operands, (k, m) if layout == "tn" else (m, k), kind, device)
-        b = _tensor(operands, (n, k) if layout == "nt" else (k, n), kind, device)
+        a = _tensor(operands, (k, m) if layout == "tn" else (m, k), torch_dtype, device)
+        b = _tensor(operands, (n, k) if layout == "nt" else (k, n), torch_dtype, device)
         left, right = (a.t() if layout == "tn" else a), (b.t() if layout == "nt" else b)
-        out = torch.empty((m, n), dtype=kind, device=device)
+        out = torch.empty((m, n), dtype=torch_dtype, device=device)
         return lambda: torch.mm(left, right, out=out)
 
     name = f"gemm_{dtype}_{layout}_{m}x{n}x{k}_{operands}"
-    traffic = kind.itemsize * (m * k + k * n + m * n)
+    traffic = torch_dtype.itemsize * (m * k + k * n + m * n)
     return Kernel(name, "gemm", dtype, operands, f"m={m} n={n} k={k} {layout}", 2.0 * m * n * k, traffic, make)
 
 
 def scaled_mm(m: int, n: int, k: int, operands: str = "random") -> Kernel:
-    """Return the FP8 (e4m3) GEMM with one scale per tensor and bf16 output."""
+    """Return the fp8 (e4m3) GEMM with one scale per tensor and bf16 output."""
 
     def make(device: str) -> Callable[[], object]:
         if device == "cpu":
             return gemm(m, n, k).make(device)
         a = _tensor(operands, (m, k), torch.float8_e4m3fn, device)
         b = _tensor(operands, (n, k), torch.float8_e4m3fn, device).t()
-        one = torch.ones((), device=device)
-        return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+        scale = torch.ones((), device=device)
+        return lambda: torch._scaled_mm(a, b, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
 
     traffic = m * k + k * n + 2 * m * n
     name = f"gemm_fp8_{m}x{n}x{k}_{operands}"
@@ -88,12 +101,12 @@ def attention(batch: int, heads: int, sequence: int, head: int, is_backward: boo
             return lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)
         gradient = _tensor("random", shape, torch.bfloat16, device)
 
-        def both() -> object:
+        def forward_and_backward() -> object:
             return torch.autograd.grad(F.scaled_dot_product_attention(q, k, v, is_causal=True), (q, k, v), gradient)
 
-        return both
+        return forward_and_backward
 
-    # Forward 4 b h s^2 d, half of it with a causal mask; backward 2.5 times that (five GEMMs for two).
+    # Forward 4 b h s^2 d, half of it with a causal mask; backward 2.5 times that (five GEMMs instead of two).
     flops = 4.0 * batch * heads * sequence**2 * head / 2 * (3.5 if is_backward else 1.0)
     traffic = 2.0 * batch * heads * sequence * head * (12 if is_backward else 4)
     name = f"sdpa_{'fwdbwd' if is_backward else 'fwd'}_b{batch}h{heads}s{sequence}d{head}"
@@ -102,7 +115,16 @@ def attention(batch: int, heads: int, sequence: int, head: int, is_backward: boo
 
 
 def memory(name: str, rows: int, columns: int, passes: float, body: Callable[..., object], num: int = 1) -> Kernel:
-    """Return an operation on `num` bf16 matrices that moves `passes` matrices' worth of bytes."""
+    """Return a memory-bound operation.
+
+    Args:
+        name: Name of the operation.
+        rows: Rows of a matrix.
+        columns: Columns of a matrix.
+        passes: Memory traffic over the size of a matrix.
+        body: The operation on `num` bf16 matrices and an output matrix.
+        num: Number of input matrices.
+    """
 
     def make(device: str) -> Callable[[], object]:
         inputs = [_tensor("random", (rows, columns), torch.bfloat16, device) for _ in range(num)]
@@ -114,7 +136,7 @@ def memory(name: str, rows: int, columns: int, passes: float, body: Callable[...
 
 
 def adam(num: int) -> Kernel:
-    """Return one fused Adam step on `num` fp32 parameters: reads p, g, m, v and writes p, m, v."""
+    """Return a fused Adam step on `num` fp32 parameters, which reads p, g, m, v and writes p, m, v."""
 
     def make(device: str) -> Callable[[], object]:
         parameter = torch.nn.Parameter(torch.randn(num, device=device))
@@ -190,15 +212,15 @@ def _experts() -> Iterator[Kernel]:
 
 
 def grid() -> list[Kernel]:
-    """Return all kernels, those that matter most first."""
-    sources = [list(make()) for make in (_gemms, _attentions, _memories, _experts)]
-    # Take turns, so that a run cut short has some of each family and hot kernels do not all stand together.
-    longest = max(map(len, sources))
-    return [source[index] for index in range(longest) for source in sources if index < len(source)]
+    """Return all kernels to measure, the most important first."""
+    families = [list(make()) for make in (_gemms, _attentions, _memories, _experts)]
+    # Families alternate, so that a run cut short has some of each, and hot kernels are spread out.
+    longest = max(map(len, families))
+    return [family[index] for index in range(longest) for family in families if index < len(family)]
 
 
 def small(kernels: list[Kernel]) -> list[Kernel]:
-    """Return stand-ins of a few kilobytes for a dry run on a CPU."""
+    """Return the first kernels with sizes of a few kilobytes, for a dry run on a CPU."""
     tiny = {
         "gemm": gemm(64, 64, 64),
         "attention": attention(1, 2, 64, 16, True),
@@ -210,13 +232,13 @@ def small(kernels: list[Kernel]) -> list[Kernel]:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where stages run: the device, or a stand-in for a dry run."""
+    """The device that kernels run on: a GPU, or a CPU for a dry run."""
 
     device: str
 
     @property
     def is_gpu(self) -> bool:
-        """Whether there is a GPU."""
+        """Whether the device is a GPU."""
         return self.device != "cpu"
 
     def wait(self) -> None:
@@ -225,7 +247,7 @@ class Machine:
             torch.cuda.synchronize()
 
     def mark(self) -> Any:
-        """Return a mark in the stream of work."""
+        """Return a time mark, on a GPU an event in the stream of work."""
         if not self.is_gpu:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -242,16 +264,20 @@ class Machine:
 
 @dataclass
 class Batch:
-    """A call repeated so often that a batch takes about `_BATCH_S`."""
+    """Repetitions of a call that take about `_BATCH_S`."""
 
     launch: Callable[[], None]
+    """Launches all calls of the batch."""
     calls: int
+    """Number of calls in the batch."""
     call_s: float
+    """Mean time of a call. Unit: s."""
     is_graph: bool
+    """Whether the calls are in a CUDA graph."""
 
 
 def prepare(kernel: Kernel, machine: Machine) -> Batch:
-    """Return a kernel ready to run steadily."""
+    """Allocate a kernel's operands, time a call, and return a batch of calls."""
     call = kernel.make(machine.device)
     for _ in range(3):
         call()
@@ -260,9 +286,9 @@ def prepare(kernel: Kernel, machine: Machine) -> Batch:
     if call_s > _BATCH_S:
         return Batch(lambda: repeat(call, 1), 1, call_s, False)
     if machine.is_gpu and kernel.is_capturable and call_s < _GRAPH_BELOW_S:
-        made = _capture(call)
-        if made is not None:
-            graph, num = made
+        captured = _capture(call)
+        if captured is not None:
+            graph, num = captured
             replay_s = time_calls(graph.replay, 5, machine)
             replays = max(1, round(_BATCH_S / replay_s))
             return Batch(lambda: repeat(graph.replay, replays), replays * num, replay_s / num, True)
@@ -271,6 +297,7 @@ def prepare(kernel: Kernel, machine: Machine) -> Batch:
 
 
 def _capture(call: Callable[[], object]) -> tuple[torch.cuda.CUDAGraph, int] | None:
+    """Return a CUDA graph of repeated calls, and their number; None if the call cannot be captured."""
     num = 50
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

@@ -1,6 +1,6 @@
 """Sensors of the host: processor, memory, temperatures, network, RAPL energy, InfiniBand and RoCE ports.
 
-Files of the kernel are kept open: reading one again costs microseconds.
+They read files of the kernel, which are kept open because reading an open file takes only microseconds.
 
 Source: Linux kernel documentation: admin-guide/pm/powercap (`energy_uj` counts microjoules and wraps at
 `max_energy_range_uj`; AMD processors use the same folder names); ABI/stable/sysfs-class-infiniband (port_rcv_data and
@@ -15,14 +15,15 @@ from pathlib import Path
 import numpy as np
 
 from triplepoint.tables.telemetry import FABRIC_METRICS
-from triplepoint.telemetry.sensor import PREAD, RARELY, Counters, Sensor, Step, read_text, sysfs
+from triplepoint.telemetry.sensor import ONCE_PER_FLUSH, PREAD, Counters, Sensor, Step, read_text, sysfs
 from triplepoint.units import KIB, MEGA, MS_PER_S
 
 _LONGEST = 1 << 16
+"""Most bytes read of a file of any length."""
 
 
 class KernelFile:
-    """One open file of the kernel.
+    """An open file of the kernel.
 
     Raises:
         OSError: If it cannot be opened.
@@ -33,15 +34,15 @@ class KernelFile:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self, longest: int = 64) -> bytes:
-        """Return its content now, of at most `longest` bytes."""
+        """Return the present content, at most `longest` bytes."""
         return os.pread(self._file, longest, 0)
 
     def number(self) -> int:
-        """Return its content as a number. Raises OSError or ValueError where there is none."""
+        """Return the present content as a number. Raises `OSError` or `ValueError` if it is not readable as one."""
         return int(self.read())
 
     def text(self) -> str:
-        """Return its whole content."""
+        """Return the present content as text."""
         return self.read(_LONGEST).decode(errors="replace")
 
     def close(self) -> None:
@@ -50,45 +51,45 @@ class KernelFile:
 
     @property
     def descriptor(self) -> int:
-        """The open file's number."""
+        """File descriptor."""
         return self._file
 
 
 class FileReads:
-    """Several files read in a sweep."""
+    """Reads of several files as steps of a sweep."""
 
     def __init__(self, files: Sequence[KernelFile], longest: int = 32, every: int | Sequence[int] = 1) -> None:
-        """Choose what to read.
+        """Set the files to read.
 
         Args:
-            files: The files, kept open.
-            longest: How much of each is read. Unit: byte.
-            every: As that of `Step`; one for all, or one for each file.
+            files: Open files.
+            longest: Most bytes read of each file.
+            every: Interval between reads in slots, see `Step.every`; one for all files, or one for each.
         """
         self._files = list(files)
         self._longest, self._every = longest, np.broadcast_to(every, len(self._files)).tolist()
 
     def allocate(self, num_slots: int) -> list[Step]:
-        """Make room for `num_slots` reads and return their calls."""
+        """Allocate buffers for `num_slots` reads and return their steps, one for each file."""
         self._texts = np.zeros((num_slots, len(self._files), self._longest), "u1")
         self._lengths = np.zeros((num_slots, len(self._files)), "i8")
         return [
             Step(
                 PREAD,
-                (file.descriptor, self._texts[:, place], self._longest, 0),
-                self._lengths[:, place],
-                self._every[place],
+                (file.descriptor, self._texts[:, index], self._longest, 0),
+                self._lengths[:, index],
+                self._every[index],
             )
-            for place, file in enumerate(self._files)
+            for index, file in enumerate(self._files)
         ]
 
     def texts(self, num_slots: int) -> Iterator[tuple[int, bytes]]:
-        """Yield each of the first `num_slots` slots in which the first file was read, and what it held."""
+        """Yield slot and content of the first file, for each of the first `num_slots` slots in which it was read."""
         for slot in np.flatnonzero(self._lengths[:num_slots, 0] > 0).tolist():
             yield slot, self._texts[slot, 0, : self._lengths[slot, 0]].tobytes()
 
     def numbers(self, num_slots: int) -> np.ndarray:
-        """Return what the files held, NaN where that was no number. Shape (num_slots, num_files)."""
+        """Return the contents as numbers, NaN where not read or no number. Shape (num_slots, num_files)."""
         lengths = self._lengths[:num_slots]
         texts = np.where(np.arange(self._longest) < lengths[..., None], self._texts[:num_slots], 0)
         words = texts.view(f"S{self._longest}")[..., 0]
@@ -107,10 +108,11 @@ def _number(word: bytes) -> float:
 
 
 _ZONES = {"cpu_energy_j": "package-*", "dram_energy_j": "dram"}
+"""Names of RAPL zones, by column."""
 
 
 class Rapl(Sensor):
-    """All packages of the host, and their DRAM where the processor reports it; what it lacks is in `absent`."""
+    """Energy of all processor packages and, where reported, of their DRAM; missing metrics are in `absent`."""
 
     devices = ("host",)
 
@@ -132,20 +134,20 @@ class Rapl(Sensor):
         self._ranges_uj = np.array(ranges_uj, float)
 
     def allocate(self, num_slots: int, period_s: float) -> list[list[Step]]:
-        """Make room for `num_slots` reads and return their calls."""
+        """Allocate buffers for `num_slots` reads and return their steps."""
         return [self._reads.allocate(num_slots)]
 
     def take(self, num_slots: int) -> np.ndarray:
-        """Return the first `num_slots` reads."""
+        """Decode the first `num_slots` reads."""
         totals_uj = self._counters.advance(self._reads.numbers(num_slots), self._ranges_uj)
         return np.column_stack([totals_uj[:, part].sum(axis=1) for part in self._parts])[:, None] / MEGA
 
 
 def _open_zones(root: Path, pattern: str) -> tuple[list[tuple[KernelFile, int]], str | None]:
-    """Return counters and their ranges of the zones whose name matches, or the reason there are none."""
+    """Return counter and range of each zone with a matching name, or the reason why there is none."""
     if not root.is_dir():
         return [], f"this host has no {root}"
-    # Psys zones hold the packages again, and intel-rapl-mmio mirrors intel-rapl: counting either would double.
+    # Psys zones include the packages, and intel-rapl-mmio mirrors intel-rapl: either would count energy twice.
     zones = [path for path in sorted(root.glob("intel-rapl:*")) if _zone_name(path).startswith(pattern.rstrip("*"))]
     if not zones:
         return [], f"no RAPL zone {pattern} in {root}"
@@ -175,10 +177,13 @@ class _Source:
     """One counter of a port."""
 
     column: str
+    """Column of `tables.SAMPLES`."""
     file: str
+    """File in the folder of the port."""
     scale: float = 1.0
-    every: int = RARELY
-    """As that of `Step`: congestion is counted, not followed."""
+    """Factor to the unit of the column."""
+    every: int = ONCE_PER_FLUSH
+    """Interval between reads in slots, see `Step.every`; counters of congestion need no high rate."""
 
 
 _SOURCES = (
@@ -192,7 +197,7 @@ _SOURCES = (
 
 
 class Fabric(Sensor):
-    """All active ports of this node, summed."""
+    """Sums over all active InfiniBand and RoCE ports of this node."""
 
     devices = ("host",)
 
@@ -212,11 +217,11 @@ class Fabric(Sensor):
         self.columns = tuple(dict.fromkeys(source.column for source in self._sources))
         self._reads = FileReads(self._files, every=[source.every for source in self._sources])
         self._counters = Counters(len(self._files))
-        # The legacy counters of old adapters have 32 bits: at 50 GB/s those wrap within 0.35 s, which the lane follows.
+        # Counters of old adapters have 32 bits and wrap within 0.35 s at 50 GB/s, slowly enough for the lane's period.
         self._wraps_at = np.full(len(self._files), _WRAP_32)
 
     def _open(self, source: _Source, ports: list[Path]) -> str | None:
-        """Open one counter of every port; a sum over some of them would be no sum."""
+        """Open one counter of every port; return the reason if a port lacks it, because the sum would be incomplete."""
         files = []
         for port in ports:
             try:
@@ -229,19 +234,19 @@ class Fabric(Sensor):
         return None
 
     def allocate(self, num_slots: int, period_s: float) -> list[list[Step]]:
-        """Make room for `num_slots` reads and return their calls."""
+        """Allocate buffers for `num_slots` reads and return their steps."""
         return [self._reads.allocate(num_slots)]
 
     def take(self, num_slots: int) -> np.ndarray:
-        """Return the first `num_slots` reads, summed over ports."""
+        """Decode the first `num_slots` reads, summed over ports."""
         values = self._reads.numbers(num_slots)
-        # A counter beyond 32 bits has 64, and a fall of it is a reset.
+        # A counter with a value beyond 32 bits has 64 bits, so a decrease is a reset.
         self._wraps_at = np.where((values >= _WRAP_32).any(axis=0), 0.0, self._wraps_at)
         totals = self._counters.advance(values, self._wraps_at)
-        found = np.zeros((num_slots, len(self.columns)))
-        for place, source in enumerate(self._sources):
-            found[:, self.columns.index(source.column)] += totals[:, place] * source.scale
-        return found[:, None]
+        sums = np.zeros((num_slots, len(self.columns)))
+        for index, source in enumerate(self._sources):
+            sums[:, self.columns.index(source.column)] += totals[:, index] * source.scale
+        return sums[:, None]
 
 
 def _is_active(port: Path) -> bool:
@@ -249,19 +254,20 @@ def _is_active(port: Path) -> bool:
 
 
 _CPU_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "acpitz")
-"""hwmon drivers whose readings are the processor's, best first. Source: Linux kernel documentation, hwmon."""
+"""hwmon drivers of processor temperatures, best first. Source: Linux kernel documentation, hwmon."""
 _INLET_LABELS = ("inlet", "intake", "ambient", "front", "systin")
-"""What boards call the air that enters the chassis, or the board itself, best first."""
-_FREQUENCIES = 8
-"""Cores whose clock is read: all of a large node would take milliseconds."""
+"""Labels of sensors of the inlet air, or of the board, best first."""
+_MOST_CLOCKS = 8
+"""Number of cores whose clock is read: reading all of a large node would take milliseconds."""
 _ALWAYS = ("cpu_utilisation", "memory_used_bytes", "network_rx_bytes", "network_tx_bytes")
+"""Columns that every host has."""
 
 
 class Host(Sensor):
-    """The host's own sensors; what it does not have is listed in `absent` with the reason.
+    """Sensors of the host; missing metrics are in `absent` with the reason.
 
-    Memory and network are read each time. /proc/stat, which the kernel makes anew from all cores and interrupts,
-    clocks, for which it asks other cores, and temperatures, for which it asks other chips, once a second.
+    Memory and network are read each time. The others are read once a second, because they are slow: /proc/stat (the
+    kernel sums over all cores and interrupts), clocks (it asks other cores) and temperatures (it asks other chips).
     """
 
     devices = ("host",)
@@ -270,20 +276,21 @@ class Host(Sensor):
         root = root or sysfs()
         stat = KernelFile(proc / "stat")
         self._busy = _cpu_times(stat.read(256))
-        self._stat = FileReads([stat], 256, every=RARELY)
+        self._stat = FileReads([stat], 256, every=ONCE_PER_FLUSH)
         self._memory = FileReads([KernelFile(proc / "meminfo")], 256)
         self._net = FileReads([KernelFile(proc / "net/dev")], _LONGEST)
         self._network: tuple[int, int] | None = None
         self.absent: dict[str, str] = {}
         self._scaled: dict[str, FileReads] = {}
         cores = sorted(root.glob("devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq"))
-        self._open("cpu_freq_mhz", cores[:: -(-len(cores) // _FREQUENCIES) or 1], "the kernel reports no CPU frequency")
-        self._open("cpu_temp_c", _hottest(root), "no hwmon sensor of the processor")
-        self._open("inlet_temp_c", _labelled(root), _no_inlet(root))
-        self._open("node_power_w", _plug(root), "the kernel knows no power meter of this host (ACPI)")
+        self._open("cpu_freq_mhz", cores[:: -(-len(cores) // _MOST_CLOCKS) or 1], "the kernel reports no CPU frequency")
+        self._open("cpu_temp_c", _cpu_temperatures(root), "no hwmon sensor of the processor")
+        self._open("inlet_temp_c", _inlet_temperature(root), _why_no_inlet(root))
+        self._open("node_power_w", _node_power(root), "the kernel knows no power meter of this host (ACPI)")
         self.columns = (*_ALWAYS, *self._scaled)
 
     def _open(self, column: str, paths: list[Path], reason: str) -> None:
+        """Open the readable files of a column; if there are none, the column is absent for the reason."""
         files = []
         for path in paths:
             try:
@@ -293,48 +300,49 @@ class Host(Sensor):
                 continue
             files.append(file)
         if files:
-            self._scaled[column] = FileReads(files, every=RARELY)
+            self._scaled[column] = FileReads(files, every=ONCE_PER_FLUSH)
         else:
             self.absent[column] = reason
 
     def allocate(self, num_slots: int, period_s: float) -> list[list[Step]]:
-        """Make room for `num_slots` reads and return their calls."""
+        """Allocate buffers for `num_slots` reads and return their steps."""
         reads = (self._stat, self._memory, self._net, *self._scaled.values())
         return [[step for each in reads for step in each.allocate(num_slots)]]
 
     def take(self, num_slots: int) -> np.ndarray:
-        """Return the first `num_slots` reads; utilisation is over the time since the one before."""
-        found = np.full((num_slots, len(self.columns)), np.nan)
+        """Decode the first `num_slots` reads; utilisation is that of the time since the previous read."""
+        values = np.full((num_slots, len(self.columns)), np.nan)
         for slot, text in self._stat.texts(num_slots):
-            found[slot, 0] = self._utilisation(text)
+            values[slot, 0] = self._utilisation(text)
         for slot, text in self._memory.texts(num_slots):
-            found[slot, 1] = _memory_used_bytes(text)
+            values[slot, 1] = _memory_used_bytes(text)
         for slot, text in self._net.texts(num_slots):
             now = _network_bytes(text)
             first = self._network = self._network or now
-            found[slot, 2:4] = now[0] - first[0], now[1] - first[1]
-        for place, (column, reads) in enumerate(self._scaled.items(), start=len(_ALWAYS)):
-            join = np.mean if column == "cpu_freq_mhz" else np.max
-            parts = MEGA if column == "node_power_w" else MS_PER_S  # microwatts; kHz, millidegrees
-            found[:, place] = join(reads.numbers(num_slots), axis=1) / parts
-        return found[:, None]
+            values[slot, 2:4] = now[0] - first[0], now[1] - first[1]
+        for index, (column, reads) in enumerate(self._scaled.items(), start=len(_ALWAYS)):
+            reduce = np.mean if column == "cpu_freq_mhz" else np.max
+            per_unit = MEGA if column == "node_power_w" else MS_PER_S  # microwatts; kHz, millidegrees
+            values[:, index] = reduce(reads.numbers(num_slots), axis=1) / per_unit
+        return values[:, None]
 
     def _utilisation(self, stat: bytes) -> float:
+        """Return the busy share of all cores since the previous call, from the content of /proc/stat."""
         busy, total = _cpu_times(stat)
         (busy_before, total_before), self._busy = self._busy, (busy, total)
         elapsed = total - total_before
         return min(max((busy - busy_before) / elapsed, 0.0), 1.0) if elapsed > 0 else float("nan")
 
 
-def _plug(root: Path) -> list[Path]:
-    """Return the file of the first meter of the node's power. Source: Linux kernel documentation, acpi_power_meter."""
+def _node_power(root: Path) -> list[Path]:
+    """Return the file of the first power meter of the node. Source: Linux kernel documentation, acpi_power_meter."""
     chips = [name.parent for name in sorted(root.glob("class/hwmon/hwmon*/name")) if read_text(name) == "power_meter"]
     return [chip / "power1_average" for chip in chips[:1]]
 
 
 def _cpu_times(stat: bytes) -> tuple[int, int]:
-    """Return busy and total time summed over the cores since boot. Unit: clock tick."""
-    # The first line: user nice system idle iowait irq softirq steal guest guest_nice; guests are inside user and nice.
+    """Return busy and total time since boot, summed over the cores. Unit: clock tick."""
+    # First line: user nice system idle iowait irq softirq steal guest guest_nice; user and nice include the guests.
     times = [int(word) for word in stat.split(b"\n", 1)[0].split()[1:9]]
     total = sum(times)
     return total - times[3] - times[4], total
@@ -346,7 +354,7 @@ def _memory_used_bytes(memory: bytes) -> float:
 
 
 def _network_bytes(net: bytes) -> tuple[int, int]:
-    """Return bytes received and sent over all interfaces, loopback included: ranks on one host talk over it."""
+    """Return bytes received and sent over all interfaces, with the loopback, which ranks on one host use."""
     received = sent = 0
     for line in net.split(b"\n")[2:]:
         words = line.partition(b":")[2].split()
@@ -355,16 +363,16 @@ def _network_bytes(net: bytes) -> tuple[int, int]:
     return received, sent
 
 
-def _hottest(root: Path) -> list[Path]:
-    """Return the temperature inputs of the best CPU sensor."""
-    found: dict[str, list[Path]] = {}
+def _cpu_temperatures(root: Path) -> list[Path]:
+    """Return the files of the processor's temperatures, from the best driver in `_CPU_CHIPS`."""
+    by_driver: dict[str, list[Path]] = {}
     for chip in sorted(root.glob("class/hwmon/hwmon*")):
-        found.setdefault(read_text(chip / "name") or "", []).extend(sorted(chip.glob("temp*_input")))
-    return next((found[name] for name in _CPU_CHIPS if found.get(name)), [])
+        by_driver.setdefault(read_text(chip / "name") or "", []).extend(sorted(chip.glob("temp*_input")))
+    return next((by_driver[name] for name in _CPU_CHIPS if by_driver.get(name)), [])
 
 
-def _labelled(root: Path) -> list[Path]:
-    """Return the temperature input whose label best says that it is the inlet's."""
+def _inlet_temperature(root: Path) -> list[Path]:
+    """Return the file of the temperature with the best label in `_INLET_LABELS`."""
     labels = {path: (read_text(path) or "").lower() for path in sorted(root.glob("class/hwmon/hwmon*/temp*_label"))}
     for word in _INLET_LABELS:
         for path, label in labels.items():
@@ -373,7 +381,8 @@ def _labelled(root: Path) -> list[Path]:
     return []
 
 
-def _no_inlet(root: Path) -> str:
+def _why_no_inlet(root: Path) -> str:
+    """Return the reason for a missing inlet temperature."""
     reason = "no hwmon sensor labelled as inlet, ambient or board"
     if any(root.glob("class/ipmi/ipmi*")):
         reason += "; the board's controller may have one, but the sampler does not wait for IPMI"

@@ -1,4 +1,4 @@
-"""Metrics of NVIDIA GPUs: which fields and functions of NVML a GPU answers, and one sensor per GPU and lane.
+"""Metrics of NVIDIA GPUs from NVML: fields and functions, the probe of a GPU, and the sensor that reads them.
 
 Source: nvml.h (version 13), field identifiers NVML_FI_DEV_* and their comments.
 """
@@ -27,36 +27,46 @@ from triplepoint.units import KIB, NS_PER_S, US_PER_S
 
 @dataclass(frozen=True)
 class Field:
-    """One value of the batched nvmlDeviceGetFieldValues."""
+    """A metric read by the batched function nvmlDeviceGetFieldValues."""
 
     column: str
+    """Column of `tables.SAMPLES`."""
     field: int
+    """Field identifier of NVML."""
     lane: str
+    """FAST or SLOW."""
     scale: float
-    """Multiplies the driver's value into the unit of the column."""
+    """Factor from the driver's unit to that of the column."""
     scope: int = 0
+    """Scope of the field."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One function that writes one structure: `num_words` 32-bit words of which each column takes one value."""
+    """Metrics read by a function that writes a structure of `num_words` 32-bit words."""
 
     columns: tuple[str, ...]
+    """Columns of `tables.SAMPLES`."""
     function: str
+    """Function of NVML."""
     lane: str
+    """FAST or SLOW."""
     scale: float
+    """Factor from the driver's unit to that of the columns."""
     arguments: tuple[int, ...] = ()
+    """Integer arguments between the GPU and the structure."""
     kind: str = "u4"
     """numpy type of the values."""
-    places: tuple[int, ...] = (0,)
-    """Index of each column's value in an array of `kind`."""
+    indices: tuple[int, ...] = (0,)
+    """Index of each column's value in the structure as an array of `kind`."""
     num_words: int = 2
+    """Size of the structure in 32-bit words."""
     version: int = 0
-    """Written into the first word before the call, as versioned structures want it."""
+    """Version to write into the first word before the call, for versioned structures."""
 
     @property
     def name(self) -> str:
-        """Function with its arguments, for accounts."""
+        """Function with its arguments, for facts and reasons."""
         return f"{self.function}({','.join(map(str, self.arguments))})"
 
 
@@ -89,113 +99,118 @@ FIELDS = (
     Field("gpu_ecc_uncorrected", 4, SLOW, 1.0),
     Field("pcie_replays", 94, SLOW, 1.0),
 )
-"""Of two fields with the same column the first that works is taken. The violation fields 74, 76 and 269 to 271 count
-nanoseconds; 138 and 139 count KiB, 202 and 204 bytes. The averaged power of scope memory is what H100 and H200 have."""
+"""Fields, best first: the first supported one of a column is used. The violation fields 74, 76 and 269 to 271 count
+nanoseconds, 138 and 139 KiB, 202 and 204 bytes. H100 and H200 have memory power as an average only."""
 
 CALLS = (
-    # NVML_TEMPERATURE_GPU is the only sensor this function knows; memory is field 82.
+    # NVML_TEMPERATURE_GPU is the only sensor of this function; the memory temperature is field 82.
     Call(("gpu_temp_c",), "nvmlDeviceGetTemperature", FAST, 1.0, (0,)),
     Call(("sm_clock_mhz",), "nvmlDeviceGetClockInfo", FAST, 1.0, (1,)),
     Call(("memory_clock_mhz",), "nvmlDeviceGetClockInfo", FAST, 1.0, (2,)),
     Call(("gpu_throttle_reasons",), "nvmlDeviceGetCurrentClocksEventReasons", FAST, 1.0, kind="u8"),
     Call(("gpu_throttle_reasons",), "nvmlDeviceGetCurrentClocksThrottleReasons", FAST, 1.0, kind="u8"),
-    # Averaged over a second from Ampere on (but not GA100), instantaneous before: only where the fields are missing.
+    # Only used without the power fields: from Ampere on (except GA100) it is an average over a second.
     Call(("gpu_power_w",), "nvmlDeviceGetPowerUsage", FAST, _MILLI),
     Call(("gpu_energy_j",), "nvmlDeviceGetTotalEnergyConsumption", FAST, _MILLI, kind="u8"),
     Call(("gpu_power_limit_w",), "nvmlDeviceGetEnforcedPowerLimit", SLOW, _MILLI),
-    Call(("gpu_utilisation", "gpu_memory_utilisation"), "nvmlDeviceGetUtilizationRates", SLOW, _PERCENT, places=(0, 1)),
-    # nvmlMemory_v2_t: version, total, reserved, free, used; the first version's `used` includes the reserved part.
+    Call(
+        ("gpu_utilisation", "gpu_memory_utilisation"), "nvmlDeviceGetUtilizationRates", SLOW, _PERCENT, indices=(0, 1)
+    ),
+    # nvmlMemory_v2_t: version, total, reserved, free, used. In the first version `used` includes `reserved`.
     Call(
         ("gpu_memory_used_bytes",),
         "nvmlDeviceGetMemoryInfo_v2",
         SLOW,
         1.0,
         kind="u8",
-        places=(4,),
+        indices=(4,),
         num_words=10,
         version=0x02000028,
     ),
-    Call(("gpu_memory_used_bytes",), "nvmlDeviceGetMemoryInfo", SLOW, 1.0, kind="u8", places=(2,), num_words=6),
+    Call(("gpu_memory_used_bytes",), "nvmlDeviceGetMemoryInfo", SLOW, 1.0, kind="u8", indices=(2,), num_words=6),
     Call(
         ("gpu_temp_margin_c",),
         "nvmlDeviceGetMarginTemperature",
         SLOW,
         1.0,
         kind="i4",
-        places=(1,),
+        indices=(1,),
         version=0x01000008,
     ),
 )
-"""Of two calls with the same columns, and of a call and a field, the first that works is taken, fields before calls.
-nvmlDeviceGetPcieThroughput is never called: it blocks for 20 ms to count over that time."""
+"""Functions, best first: the first supported one of a column is used, but only if no field has the column.
+nvmlDeviceGetPcieThroughput is never called: it counts over 20 ms and blocks for that time."""
 
 
 _PROBES = 3
+"""Calls of a function in a probe; their median latency counts."""
 _TOO_SLOW_S = 5e-3
-"""A call that takes longer has no place in a loop with a period of tens of milliseconds."""
+"""Longest acceptable latency of a call, for periods of tens of milliseconds."""
 _WRAP = float(1 << 32)
 
 
 @dataclass
 class Supported:
-    """What one GPU answers, and why it does not answer the rest."""
+    """Metrics that one GPU supports, and reasons for the others."""
 
     fields: list[Field] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
+    """Columns without a source, each with the reason."""
     sources: dict[str, str] = field(default_factory=dict)
-    """Field or function behind each column."""
+    """Field or function of each column."""
     latency_us: dict[str, float] = field(default_factory=dict)
-    """Time that reading each column alone took. Unit: microsecond."""
+    """Latency of reading each column alone. Unit: microsecond."""
 
     def note(self, columns: Sequence[str], source: str, reason: str | None) -> None:
-        """Note columns as measured, or as absent for a reason."""
+        """Record columns as measured by a source, or as absent for a reason."""
         if reason:
             self.absent |= dict.fromkeys(columns, reason)
         else:
             self.sources |= dict.fromkeys(columns, source)
 
-    def of(self, lane: str) -> tuple[tuple[Field, ...], tuple[Call, ...]]:
-        """Return what is asked in a lane."""
-        fields = tuple(wanted for wanted in self.fields if wanted.lane == lane)
+    def in_lane(self, lane: str) -> tuple[tuple[Field, ...], tuple[Call, ...]]:
+        """Return the fields and calls of a lane."""
+        fields = tuple(candidate for candidate in self.fields if candidate.lane == lane)
         return fields, tuple(call for call in self.calls if call.lane == lane)
 
 
 def probe(nvml: Nvml, handle: int) -> Supported:
-    """Ask one GPU for everything, one thing at a time."""
-    found = Supported()
-    for wanted in FIELDS:
-        if wanted.column in found.sources:
+    """Read every metric of one GPU, one at a time, to find out which ones it supports."""
+    supported = Supported()
+    for candidate in FIELDS:
+        column = candidate.column
+        if column in supported.sources:
             continue
-        status, latency_s, value = try_field(nvml, handle, wanted.field, wanted.scope)
-        reason = _reason(nvml, status, latency_s, f"field {wanted.field}")
+        status, latency_s, value = try_field(nvml, handle, candidate.field, candidate.scope)
+        reason = _reason(nvml, status, latency_s, f"field {candidate.field}")
         if reason:
-            found.absent.setdefault(wanted.column, reason)
+            supported.absent.setdefault(column, reason)
             continue
-        # A 32-bit byte counter wraps within 67 ms at the speed of the link: the slow lane cannot follow it.
-        is_short = wanted.column.startswith("pcie_") and wanted.column.endswith("_bytes") and is_32_bit(value["type"])
-        found.fields.append(replace(wanted, lane=FAST) if is_short else wanted)
-        found.sources[wanted.column] = f"field {wanted.field}"
-        found.latency_us[wanted.column] = latency_s * US_PER_S
+        # A 32-bit byte counter wraps within 67 ms at the link's full rate, too fast for the slow lane.
+        is_short = column.startswith("pcie_") and column.endswith("_bytes") and is_32_bit(value["type"])
+        supported.fields.append(replace(candidate, lane=FAST) if is_short else candidate)
+        supported.sources[column] = f"field {candidate.field}"
+        supported.latency_us[column] = latency_s * US_PER_S
     for call in CALLS:
-        if call.columns[0] in found.sources:
+        if call.columns[0] in supported.sources:
             continue
         status, latency_s = try_call(nvml, handle, call)
         reason = _reason(nvml, status, latency_s, call.name)
         for column in call.columns:
             if reason:
-                found.absent.setdefault(column, reason)
+                supported.absent.setdefault(column, reason)
             else:
-                found.sources[column] = call.name
-                found.latency_us[column] = latency_s * US_PER_S
+                supported.sources[column] = call.name
+                supported.latency_us[column] = latency_s * US_PER_S
         if not reason:
-            found.calls.append(call)
-    found.absent = {column: why for column, why in found.absent.items() if column not in found.sources}
-    return found
+            supported.calls.append(call)
+    supported.absent = {name: why for name, why in supported.absent.items() if name not in supported.sources}
+    return supported
 
 
 def _reason(nvml: Nvml, status: int, latency_s: float, what: str) -> str | None:
-    """Return why something is not sampled, None if it is."""
+    """Return why a field or function is not sampled; None if it is."""
     if status in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):
         return f"{what}: not supported by this GPU or driver"
     if status != SUCCESS:
@@ -206,7 +221,7 @@ def _reason(nvml: Nvml, status: int, latency_s: float, what: str) -> str | None:
 
 
 def try_field(nvml: Nvml, handle: int, number: int, scope: int) -> tuple[int, float, np.void]:
-    """Return status, median latency and answer of one field. Unit of the latency: s."""
+    """Return status, median latency in s, and value of one field."""
     values = np.zeros(1, FIELD_VALUE)
     values["field"], values["scope"] = number, scope
     get = nvml.function("nvmlDeviceGetFieldValues", ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
@@ -215,7 +230,7 @@ def try_field(nvml: Nvml, handle: int, number: int, scope: int) -> tuple[int, fl
 
 
 def try_call(nvml: Nvml, handle: int, call: Call) -> tuple[int, float]:
-    """Return status and median latency of one function. Unit of the latency: s."""
+    """Return status and median latency in s of one function."""
     if not nvml.has(call.function):
         return FUNCTION_NOT_FOUND, 0.0
     words = np.zeros(call.num_words, "u4")
@@ -224,6 +239,7 @@ def try_call(nvml: Nvml, handle: int, call: Call) -> tuple[int, float]:
 
 
 def _timed(function: "ctypes._FuncPointer", arguments: tuple[int, ...]) -> tuple[int, float]:
+    """Call a function several times and return its last status and the median latency in s."""
     latencies = []
     status = SUCCESS
     for _ in range(_PROBES):
@@ -240,7 +256,7 @@ def _bind(nvml: Nvml, call: Call) -> "ctypes._FuncPointer":
 
 
 class NvmlSensor(Sensor):
-    """The fields and calls, in one lane, of GPUs that answer the same."""
+    """The metrics of one lane of GPUs that support the same metrics."""
 
     def __init__(self, nvml: Nvml, gpus: Mapping[str, int], fields: Sequence[Field], calls: Sequence[Call]) -> None:
         self.devices = tuple(gpus)
@@ -248,60 +264,60 @@ class NvmlSensor(Sensor):
         self._fields, self._calls = fields, calls
         self.columns = tuple(_columns(fields, calls))
         self._scales = np.array(
-            [*(wanted.scale for wanted in fields), *(call.scale for call in calls for _ in call.columns)]
+            [*(each.scale for each in fields), *(call.scale for call in calls for _ in call.columns)]
         )
         self._counted = np.flatnonzero([name in CUMULATIVE for name in self.columns])
         self._counters = Counters(len(self.devices) * len(self._counted))
 
     def allocate(self, num_slots: int, period_s: float) -> list[list[Step]]:
-        """Make room for `num_slots` reads and return their calls: one for all fields, one for each function."""
+        """Allocate buffers for `num_slots` reads and return their steps: one for all fields, one for each function."""
         shape = (num_slots, len(self.devices))
-        self._values = np.zeros((*shape, len(self._fields)), FIELD_VALUE)
-        self._values["field"] = [wanted.field for wanted in self._fields]
-        self._values["scope"] = [wanted.scope for wanted in self._fields]
+        self._field_values = np.zeros((*shape, len(self._fields)), FIELD_VALUE)
+        self._field_values["field"] = [each.field for each in self._fields]
+        self._field_values["scope"] = [each.scope for each in self._fields]
         self._words = [np.zeros((*shape, call.num_words), "u4") for call in self._calls]
         for call, words in zip(self._calls, self._words, strict=True):
             words[..., 0] = call.version
-        self._results = np.zeros((*shape, 1 + len(self._calls)), "i8")
+        self._statuses = np.zeros((*shape, 1 + len(self._calls)), "i8")
         return [self._steps(index) for index in range(len(self.devices))]
 
     def _steps(self, index: int) -> list[Step]:
-        """Return the calls of one GPU."""
-        handle, results = self._handles[index], self._results[:, index]
+        """Return the steps of one GPU."""
+        handle, statuses = self._handles[index], self._statuses[:, index]
         steps = []
         if self._fields:
-            batch = (handle, len(self._fields), self._values[:, index])
-            steps.append(Step(self._nvml.address("nvmlDeviceGetFieldValues"), batch, results[:, 0]))
-        for place, (call, words) in enumerate(zip(self._calls, self._words, strict=True), start=1):
+            arguments = (handle, len(self._fields), self._field_values[:, index])
+            steps.append(Step(self._nvml.address("nvmlDeviceGetFieldValues"), arguments, statuses[:, 0]))
+        for number, (call, words) in enumerate(zip(self._calls, self._words, strict=True), start=1):
             function = self._nvml.address(call.function)
-            steps.append(Step(function, (handle, *call.arguments, words[:, index]), results[:, place]))
+            steps.append(Step(function, (handle, *call.arguments, words[:, index]), statuses[:, number]))
         return steps
 
     def take(self, num_slots: int) -> np.ndarray:
-        """Return the first `num_slots` reads, decoded."""
-        statuses, raw = self._results[:num_slots].astype("i4"), self._values[:num_slots]
-        found = np.full((*raw.shape[:2], len(self.columns)), np.nan)
+        """Decode the first `num_slots` reads."""
+        statuses, raw = self._statuses[:num_slots].astype("i4"), self._field_values[:num_slots]
+        values = np.full((*raw.shape[:2], len(self.columns)), np.nan)
         num_fields = len(self._fields)
         if num_fields:
-            found[..., :num_fields] = decode(raw)
-            found[statuses[..., 0] != SUCCESS, :num_fields] = np.nan
-        at = num_fields
-        for place, (call, words) in enumerate(zip(self._calls, self._words, strict=True), start=1):
-            answers = words[:num_slots].view(call.kind)[..., list(call.places)]
-            is_good = (statuses[..., place] == SUCCESS)[..., None]
-            found[..., at : at + len(call.places)] = np.where(is_good, answers, np.nan)
-            at += len(call.places)
+            values[..., :num_fields] = decode(raw)
+            values[statuses[..., 0] != SUCCESS, :num_fields] = np.nan
+        first = num_fields
+        for number, (call, words) in enumerate(zip(self._calls, self._words, strict=True), start=1):
+            members = words[:num_slots].view(call.kind)[..., list(call.indices)]
+            is_good = (statuses[..., number] == SUCCESS)[..., None]
+            values[..., first : first + len(call.indices)] = np.where(is_good, members, np.nan)
+            first += len(call.indices)
         if len(self._counted):
-            wraps_at = np.zeros(found.shape[1:])
+            wraps_at = np.zeros(values.shape[1:])
             is_short = ((raw["status"] == SUCCESS) & is_32_bit(raw["type"])).any(axis=0)
             wraps_at[:, :num_fields] = np.where(is_short, _WRAP, 0.0)
-            counted = found[..., self._counted]
+            counted = values[..., self._counted]
             totals = self._counters.advance(counted.reshape(num_slots, -1), wraps_at[:, self._counted].ravel())
-            found[..., self._counted] = totals.reshape(counted.shape)
-        return np.asarray(found * self._scales)
+            values[..., self._counted] = totals.reshape(counted.shape)
+        return np.asarray(values * self._scales)
 
 
 def _columns(fields: Sequence[Field], calls: Sequence[Call]) -> Iterator[str]:
-    yield from (wanted.column for wanted in fields)
+    yield from (each.column for each in fields)
     for call in calls:
         yield from call.columns

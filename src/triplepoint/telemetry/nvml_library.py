@@ -1,4 +1,4 @@
-"""The one reader of NVML: its C interface, laid out so that the sampler's calls allocate nothing.
+"""C interface of NVML, whose calls in the sampler allocate no memory.
 
 Source: nvml.h of the NVIDIA driver (version 13); the layouts are the same in nvidia-ml-py 13.615.
 """
@@ -20,7 +20,7 @@ INSUFFICIENT_SIZE = 7
 FUNCTION_NOT_FOUND = 13
 
 ALL_LINKS = 0xFFFFFFFF
-"""Scope of an NVLink field that asks for the sum over all links; scope 0, the default, is link 0 alone."""
+"""Scope of an NVLink field for the sum over all links; scope 0, the default, is link 0 only."""
 
 FIELD_VALUE = np.dtype(
     [
@@ -33,48 +33,48 @@ FIELD_VALUE = np.dtype(
         ("value", "u8"),
     ]
 )
-"""nvmlFieldValue_t: the driver fills all but the first two; `value` is a union read by `type`."""
+"""nvmlFieldValue_t: the driver fills all members but the first two; `type` is the type of the union `value`."""
 
 _TYPES: dict[int, str] = {0: "f8", 1: "u4", 2: "u8", 3: "u8", 4: "i8", 5: "i4", 6: "u2"}
-"""nvmlValueType_t: which member of the union was written."""
+"""nvmlValueType_t: numpy type of the union member, by type."""
 _NO_TYPE = 99
 _MASKS = {1: 0xFFFFFFFF, 2: 0xFFFFFFFFFFFFFFFF, 3: 0xFFFFFFFFFFFFFFFF, 6: 0xFFFF}
-"""Part of the union that unsigned whole numbers fill; the rest may hold anything."""
+"""Bits of the union that unsigned integers use, by type; the others are undefined."""
 
 
 def decode(values: np.ndarray) -> np.ndarray:
-    """Return field values as numbers, each read by its own type; NaN where the driver gave none.
+    """Return field values as numbers, each decoded by its own type; NaN where the driver gave none.
 
     Args:
-        values: Of type `FIELD_VALUE`, any shape.
+        values: Values of type `FIELD_VALUE`, any shape.
     """
     if (values["status"] == SUCCESS).all() and (values["type"] == values["type"][0]).all():
         return _decode_columns(values["value"], values["type"][0])
-    found = np.full(values.shape, np.nan)
+    numbers = np.full(values.shape, np.nan)
     types = np.where(values["status"] == SUCCESS, values["type"], _NO_TYPE)
     union = np.ascontiguousarray(values["value"])
-    # A driver that reports a type unknown here gives no number that can be trusted.
-    for number in set(types.ravel().tolist()) & set(_TYPES):
-        chosen = types == number
-        member = np.dtype(_TYPES[number])
-        found[chosen] = union[chosen].view(member)[:: union.itemsize // member.itemsize]
-    return found
+    # Values of an unknown type, from a newer driver, stay NaN.
+    for value_type in set(types.ravel().tolist()) & set(_TYPES):
+        is_type = types == value_type
+        member = np.dtype(_TYPES[value_type])
+        numbers[is_type] = union[is_type].view(member)[:: union.itemsize // member.itemsize]
+    return numbers
 
 
 def _decode_columns(union: np.ndarray, types: np.ndarray) -> np.ndarray:
-    """Return values of which each column has one type: the usual case, several times cheaper."""
-    masks = np.array([_MASKS.get(number, 0) for number in types.ravel().tolist()], "u8").reshape(types.shape)
-    found = np.asarray((union & masks).astype(float))
-    for number in set(types.ravel().tolist()) - set(_MASKS):
-        chosen = np.broadcast_to(types == number, union.shape)
-        member = np.dtype(_TYPES[number]) if number in _TYPES else None
-        values = np.ascontiguousarray(union[chosen])
-        found[chosen] = values.view(member)[:: values.itemsize // member.itemsize] if member else np.nan
-    return found
+    """Return values of which each column has one type: the usual case, several times faster."""
+    masks = np.array([_MASKS.get(value_type, 0) for value_type in types.ravel().tolist()], "u8").reshape(types.shape)
+    numbers = np.asarray((union & masks).astype(float))
+    for value_type in set(types.ravel().tolist()) - set(_MASKS):
+        is_type = np.broadcast_to(types == value_type, union.shape)
+        member = np.dtype(_TYPES[value_type]) if value_type in _TYPES else None
+        values = np.ascontiguousarray(union[is_type])
+        numbers[is_type] = values.view(member)[:: values.itemsize // member.itemsize] if member else np.nan
+    return numbers
 
 
 def is_32_bit(value_type: Any) -> Any:
-    """Return whether values of a type count only to 2^32."""
+    """Return whether a value type has 32 bits, so that counters wrap at 2^32."""
     return value_type == 1
 
 
@@ -92,40 +92,41 @@ class Nvml:
         self.check(self.function("nvmlInit_v2")())
 
     def has(self, name: str) -> bool:
-        """Return whether this driver has a function."""
+        """Return whether the driver has a function."""
         return hasattr(self._library, name)
 
     def function(self, name: str, *types: Any) -> Any:
-        """Return a C function that takes `types` and returns a status.
+        """Return a C function with arguments of given types that returns a status.
 
         Raises:
-            AttributeError: If this driver lacks it.
+            AttributeError: If the driver lacks it.
         """
-        # A function object of its own for each caller: argument types set on a shared one would change under others.
-        made = ctypes.CFUNCTYPE(ctypes.c_int, *types)
-        return made((name, self._library))
+        # Each caller gets its own function object, because argument types set on a shared one would affect others.
+        prototype = ctypes.CFUNCTYPE(ctypes.c_int, *types)
+        return prototype((name, self._library))
 
-    def _found(self, name: str, *types: Any) -> Any:
+    def _require(self, name: str, *types: Any) -> Any:
+        """Return a C function as `function`, but raise `NvmlError` if the driver lacks it."""
         if not self.has(name):
             raise NvmlError(FUNCTION_NOT_FOUND, "Function Not Found")
         return self.function(name, *types)
 
     def address(self, name: str) -> int:
-        """Return where a function lies. Raises AttributeError if this driver lacks it."""
+        """Return the address of a function. Raises `AttributeError` if the driver lacks it."""
         return address_of(getattr(self._library, name))
 
     def check(self, status: int) -> None:
-        """Raise NvmlError for any status but success."""
+        """Raise `NvmlError` for any status other than success."""
         if status != SUCCESS:
             raise NvmlError(status, self.explain(status))
 
     def explain(self, status: int) -> str:
-        """Return the driver's words for a status."""
+        """Return the driver's description of a status."""
         text: bytes | None = self._library.nvmlErrorString(status)
         return text.decode(errors="replace") if text else f"NVML status {status}"
 
     def num_devices(self) -> int:
-        """Return how many GPUs the driver counts, those it cannot open among them."""
+        """Return the number of GPUs, including those that cannot be opened."""
         number = ctypes.c_uint()
         self.check(self.function("nvmlDeviceGetCount_v2", ctypes.c_void_p)(ctypes.addressof(number)))
         return number.value
@@ -139,72 +140,72 @@ class Nvml:
         return handle.value
 
     def name(self, name: str, handle: int, length: int = 96) -> str:
-        """Return what a function like nvmlDeviceGetUUID writes into a buffer.
+        """Return the text that a function such as nvmlDeviceGetUUID writes into a buffer.
 
         Raises:
-            NvmlError: If it gives no answer, or this driver lacks it.
+            NvmlError: If it fails, or the driver lacks it.
         """
-        function = self._found(name, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint)
+        function = self._require(name, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint)
         buffer = ctypes.create_string_buffer(length)
         self.check(function(handle, buffer, length))
         return buffer.value.decode(errors="replace")
 
     def text(self, name: str, handle: int) -> str | None:
-        """Return the same, None where the driver has nothing."""
+        """Return the text as `name` does; None if the function fails."""
         try:
             return self.name(name, handle)
         except NvmlError:
             return None
 
     def ask(self, name: str, *arguments: int, writes: Sequence[Any] = (ctypes.c_uint,)) -> list[Any]:
-        """Return what a function writes, one value for each of `writes`.
+        """Return the values that a function writes through pointers.
 
         Args:
-            name: The function.
-            arguments: The GPU, then whole numbers; none for a function of the driver.
-            writes: C types it writes, in order of its last arguments.
+            name: Name of the function.
+            arguments: Handle of the GPU, then integers; none for a function of the driver.
+            writes: C types of the values, in the order of the function's last arguments.
 
         Raises:
-            NvmlError: If it gives no answer, or this driver lacks it.
+            NvmlError: If it fails, or the driver lacks it.
         """
         values = [kind() for kind in writes]
-        types = [ctypes.c_void_p if place == 0 else ctypes.c_uint for place in range(len(arguments))]
-        function = self._found(name, *types, *(ctypes.c_void_p for _ in values))
+        types = [ctypes.c_void_p if index == 0 else ctypes.c_uint for index in range(len(arguments))]
+        function = self._require(name, *types, *(ctypes.c_void_p for _ in values))
         self.check(function(*arguments, *map(ctypes.addressof, values)))
         return [value.value if hasattr(value, "value") else list(value) for value in values]
 
     def number(self, name: str, handle: int, *arguments: int) -> int | None:
-        """Return the unsigned number a function writes, None where it has none."""
+        """Return the unsigned integer that a function writes; None if it fails."""
         try:
             return int(self.ask(name, handle, *arguments)[0])
         except NvmlError:
             return None
 
     def count(self, name: str, handle: int, *arguments: int) -> int:
-        """Return how many entries a function would list, asked without room for any.
+        """Return the number of entries that a function would list, by calling it without a buffer.
 
         Raises:
-            NvmlError: If it gives no answer, or this driver lacks it.
+            NvmlError: If it fails, or the driver lacks it.
         """
         number = ctypes.c_uint(0)
         types = [ctypes.c_void_p, *(ctypes.c_uint for _ in arguments), ctypes.c_void_p, ctypes.c_void_p]
-        status = self._found(name, *types)(handle, *arguments, ctypes.addressof(number), None)
+        status = self._require(name, *types)(handle, *arguments, ctypes.addressof(number), None)
         if status != INSUFFICIENT_SIZE:
             self.check(status)
         return number.value
 
     def version(self, name: str) -> str:
-        """Return the version text a function without a GPU writes, such as nvmlSystemGetDriverVersion.
+        """Return the version that a function without a GPU writes, such as nvmlSystemGetDriverVersion.
 
         Raises:
-            NvmlError: If it gives none.
+            NvmlError: If it fails, or the driver lacks it.
         """
         buffer = ctypes.create_string_buffer(96)
-        self.check(self._found(name, ctypes.c_char_p, ctypes.c_uint)(buffer, 96))
+        self.check(self._require(name, ctypes.c_char_p, ctypes.c_uint)(buffer, 96))
         return buffer.value.decode(errors="replace")
 
     def pci_address(self, handle: int) -> str | None:
-        """Return domain:bus:device.function as the kernel spells it in sysfs."""
+        """Return the PCI address, domain:bus:device.function, as in sysfs; None if it is not known."""
         buffer = ctypes.create_string_buffer(68)  # nvmlPciInfo_t: 16 + 5 * 4 + 32 bytes
         status = self.function("nvmlDeviceGetPciInfo_v3", ctypes.c_void_p, ctypes.c_char_p)(handle, buffer)
         if status != SUCCESS:
@@ -217,14 +218,14 @@ class Nvml:
         if not self.has("nvmlDeviceGetMigDeviceHandleByIndex"):
             return []
         get = self.function("nvmlDeviceGetMigDeviceHandleByIndex", ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p)
-        found, instance = [], ctypes.c_void_p()
+        uuids, instance = [], ctypes.c_void_p()
         for index in range(self.number("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
             if get(handle, index, ctypes.addressof(instance)) == SUCCESS and instance.value:
-                found.append(self.text("nvmlDeviceGetUUID", instance.value))
-        return [uuid for uuid in found if uuid]
+                uuids.append(self.text("nvmlDeviceGetUUID", instance.value))
+        return [uuid for uuid in uuids if uuid]
 
     def close(self) -> None:
-        """Give the library back."""
+        """Shut the library down."""
         self.function("nvmlShutdown")()
 
 

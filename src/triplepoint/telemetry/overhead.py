@@ -1,4 +1,4 @@
-"""Overhead of sampling on training: step times with the sampler running and stopped, in random order."""
+"""Overhead of sampling on training, from step times with the sampler running and paused in random order."""
 
 import random
 import signal
@@ -16,21 +16,22 @@ import pyarrow.parquet as pq
 from triplepoint.errors import UserError
 from triplepoint.telemetry.characterise import sampling, training_loop
 
-_DRAWS = 4000
+_NUM_RESAMPLES = 4000
 _SEED = 6
 _BLOCK_S = 0.5
 _SWITCH_S = 0.02
+"""Pause after the sampler is paused or resumed. Unit: s."""
 _COLUMNS = ("pair", "is_sampled", "step_s")
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """Relative change of step time by sampling, with its uncertainty."""
+    """Relative change of the step time by sampling, with its uncertainty."""
 
     num_pairs: int
     """Pairs of blocks."""
     change: float
-    """Median over pairs of step time with sampling over step time without, minus 1."""
+    """Median over pairs of the step time with sampling over the step time without, minus 1."""
     low: float
     """Lower end of the 95 % interval."""
     high: float
@@ -38,10 +39,10 @@ class Overhead:
 
 
 def compare(pair: np.ndarray, is_sampled: np.ndarray, step_s: np.ndarray) -> Overhead:
-    """Return how much longer steps take while they are sampled.
+    """Return the relative change of the step time by sampling.
 
-    The median step of each block stands for it; a pair is two neighbouring blocks, one sampled; the interval is that of
-    the median over pairs drawn again and again with replacement (percentile bootstrap).
+    A pair is two consecutive blocks of steps, one of them sampled; each block counts with its median step time. The
+    interval is that of the median over pairs, by a percentile bootstrap.
 
     Args:
         pair: Pair of each step. Shape (num_steps,).
@@ -53,23 +54,23 @@ def compare(pair: np.ndarray, is_sampled: np.ndarray, step_s: np.ndarray) -> Ove
     """
     changes = []
     for number in np.unique(pair):
-        on, off = (step_s[(pair == number) & (is_sampled == kind)] for kind in (True, False))
-        if on.size and off.size:
-            changes.append(float(np.median(on) / np.median(off)) - 1)
+        sampled_s, unsampled_s = (step_s[(pair == number) & (is_sampled == kind)] for kind in (True, False))
+        if sampled_s.size and unsampled_s.size:
+            changes.append(float(np.median(sampled_s) / np.median(unsampled_s)) - 1)
     if not changes:
         raise ValueError("no pair of blocks, one sampled and one not")
-    drawn = np.random.default_rng(_SEED).choice(changes, (_DRAWS, len(changes)))
-    low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
+    resamples = np.random.default_rng(_SEED).choice(changes, (_NUM_RESAMPLES, len(changes)))
+    low, high = np.percentile(np.median(resamples, axis=1), [2.5, 97.5])
     return Overhead(len(changes), float(np.median(changes)), float(low), float(high))
 
 
 def from_loop(kind: str, num_pairs: int, fast_period_s: float) -> dict[str, Overhead]:
-    """Train a small model while the sampler runs and stops, and return the change of its step time.
+    """Measure the overhead on the training of a small model.
 
     Args:
         kind: cuda, rocm or cpu.
-        num_pairs: Pairs of blocks, one sampled.
-        fast_period_s: Time between samples of power. Unit: s.
+        num_pairs: Number of pairs of blocks.
+        fast_period_s: Period of the fast lane. Unit: s.
     """
     step = training_loop("cpu" if kind == "cpu" else "cuda")
     with (
@@ -84,19 +85,19 @@ def from_loop(kind: str, num_pairs: int, fast_period_s: float) -> dict[str, Over
 def time_pairs(
     step: Callable[[], None], num_pairs: int, sampler: subprocess.Popen[bytes], block_s: float
 ) -> Iterator[tuple[int, bool, float]]:
-    """Yield pair, whether the sampler ran, and time of steps, in pairs of blocks in random order. Unit: s.
+    """Yield for each step its pair, whether the sampler ran, and its time in s; the order in a pair is random.
 
     Args:
-        step: Does one step and waits for it.
-        num_pairs: Pairs of blocks, one sampled.
-        sampler: Stopped for the other block.
-        block_s: Length of a block. Unit: s.
+        step: Function that makes one step and waits for its end.
+        num_pairs: Number of pairs of blocks.
+        sampler: The sampler, paused during one block of each pair.
+        block_s: Duration of a block. Unit: s.
     """
-    chooser = random.Random(_SEED)
+    generator = random.Random(_SEED)
     _steps(step, 2 * block_s)
     for pair in range(num_pairs):
-        for is_sampled in chooser.sample((True, False), 2):
-            # A stopped process keeps its devices open and reads nothing.
+        for is_sampled in generator.sample((True, False), 2):
+            # A stopped process keeps its devices open but reads nothing.
             sampler.send_signal(signal.SIGCONT if is_sampled else signal.SIGSTOP)
             time.sleep(_SWITCH_S)
             yield from ((pair, is_sampled, step_s) for step_s in _steps(step, block_s))
@@ -104,6 +105,7 @@ def time_pairs(
 
 
 def _steps(step: Callable[[], None], duration_s: float) -> list[float]:
+    """Make steps for a time and return the time of each. Unit: s."""
     times = []
     before = time.perf_counter()
     stop = before + duration_s
@@ -116,10 +118,10 @@ def _steps(step: Callable[[], None], duration_s: float) -> list[float]:
 
 
 def from_folder(folder: Path) -> dict[str, Overhead]:
-    """Return the change of step time of each loop in `overhead.parquet`.
+    """Return the overhead of each training loop recorded in `overhead.parquet`.
 
     Raises:
-        UserError: If it is missing, or is no such recording.
+        UserError: If the file is missing, or is not such a recording.
     """
     try:
         table = pq.read_table(folder / "overhead.parquet")

@@ -1,7 +1,8 @@
-"""Recording of one GPU under known work: power of a grid of kernels, sensors, cost of sampling, heating and cooling.
+"""Recording of one GPU under known work: kernels, power sensors, sampling overhead, heating and cooling.
 
-Nothing on the card is set. Stages run in order of worth and each writes its result when it ends, so a recording cut
-short keeps what it had. Its files are what `characterise --from`, `overhead --from` and `calibrate --power` read.
+It changes no settings of the GPU. Stages run in order of importance and write their results when they end, so a
+recording cut short keeps the earlier stages. `characterise --from`, `overhead --from` and `calibrate --power` read its
+files.
 """
 
 import platform
@@ -28,22 +29,24 @@ from triplepoint.telemetry.overhead import time_pairs
 from triplepoint.units import NS_PER_S
 
 Row = dict[str, Any]
-_AHEAD = 3
-"""Batches waiting on the device: it must never run dry while the host does something else."""
+_QUEUED_BATCHES = 3
+"""Batches queued on the device, so that it is never idle while the host is busy otherwise."""
 _FAST_S, _DEFAULT_FAST_S, _SLOW_S = 1 / 97.3, 0.05, 0.2
-"""The first is no multiple of a sensor's rate: its updates then fall anywhere between two reads."""
+"""Sampling periods. The first is no multiple of a sensor's rate, so that updates fall anywhere between two reads."""
 _PAIRS = {"training": 34, "churn": 12}
+"""Pairs of blocks of the overhead stage, by loop."""
 _BLOCK_S = 0.45
 _KERNEL_S = 1.5
-_GRID_SHARE = 0.45
-"""Share of the time that is kept for the stages after the grid of kernels."""
+"""Duration of each kernel of the grid."""
+_LEAST_LEFT = 0.45
+"""Share of the total time that is kept for the stages after the grid of kernels."""
 _HEATING_S, _COOLING_S, _SPARE_S = 150.0, 120.0, 12.0
 
 Say = Callable[[str], None]
 
 
 def run_steadily(batch: Batch, duration_s: float, machine: Machine) -> Row:
-    """Run a batch back to back; times are host times at which the device was certainly busy.
+    """Run a batch back to back. Start and end are host times between which the device was busy throughout.
 
     Returns:
         `t_start_ns`, `t_end_ns`, `call_s` (median over batches), `call_p10_s`, `call_p90_s`, `num_calls`.
@@ -54,25 +57,25 @@ def run_steadily(batch: Batch, duration_s: float, machine: Machine) -> Row:
     while time.monotonic_ns() - start < duration_s * NS_PER_S:
         batch.launch()
         marks.append(machine.mark())
-        if machine.is_gpu and len(marks) > _AHEAD:
-            marks[-_AHEAD].synchronize()
+        if machine.is_gpu and len(marks) > _QUEUED_BATCHES:
+            marks[-_QUEUED_BATCHES].synchronize()
     machine.wait()
     end = time.monotonic_ns()
-    times = [machine.between_s(a, b) / batch.calls for a, b in zip(marks, marks[1:], strict=False)]
-    low, middle, high = np.percentile(times, [10, 50, 90])
+    call_times_s = [machine.between_s(a, b) / batch.calls for a, b in zip(marks, marks[1:], strict=False)]
+    p10, median, p90 = np.percentile(call_times_s, [10, 50, 90])
     return {
         "t_start_ns": start,
         "t_end_ns": end,
-        "call_s": float(middle),
-        "call_p10_s": float(low),
-        "call_p90_s": float(high),
-        "num_calls": batch.calls * len(times),
+        "call_s": float(median),
+        "call_p10_s": float(p10),
+        "call_p90_s": float(p90),
+        "num_calls": batch.calls * len(call_times_s),
         "is_graph": batch.is_graph,
     }
 
 
 def measure_kernel(kernel: Kernel, duration_s: float, machine: Machine) -> Row:
-    """Run one kernel of the grid; a kernel that fails is a row with the reason."""
+    """Measure one kernel of the grid; the row of a failed kernel has the error."""
     row: Row = {
         "kernel": kernel.name,
         "family": kernel.family,
@@ -93,7 +96,7 @@ def measure_kernel(kernel: Kernel, duration_s: float, machine: Machine) -> Row:
 
 
 def idle(duration_s: float, name: str) -> Row:
-    """Do nothing."""
+    """Leave the device idle and return the row of that window."""
     start = time.monotonic_ns()
     time.sleep(duration_s)
     return {"stage": name, "period_s": None, "duty": None, "t_start_ns": start, "t_end_ns": time.monotonic_ns()}
@@ -110,12 +113,13 @@ SQUARES = (
     (0.08, 0.25, 40),
     (0.05, 0.5, 60),
 )
-"""Period in seconds, share of it that is busy, cycles. 0.1 s at 25 % is the update period and duty reported for the
-sensors of A100 and H100, where a plain mean of samples goes most wrong. Source: arXiv:2312.02741."""
+"""Period in s, busy share and number of cycles of each square wave. 0.1 s at 25 % is the reported update period and
+duty of the sensors of A100 and H100, at which a plain mean of samples has the largest error. Source: arXiv:2312.02741.
+"""
 
 
 def square_waves(machine: Machine, scale: float) -> Iterator[Row]:
-    """Yield one row per busy interval of square waves of several periods, and of random intervals after them."""
+    """Yield a row for each busy interval of square waves of several periods, then of random intervals."""
     size = 4096 if machine.is_gpu else 64
     call = gemm(size, size, size).make(machine.device)
     repeat(call, 20)
@@ -128,11 +132,11 @@ def square_waves(machine: Machine, scale: float) -> Iterator[Row]:
             _sleep_until(start + cycle * period_s)
             busy_s = period_s * duty * min(1.0, 5 * scale)
             yield _busy(call, call_s, busy_s, machine, f"square_{period_s}_{duty}", period_s, duty)
-    chooser = random.Random(6)
+    generator = random.Random(6)
     stop = time.monotonic() + 16 * scale
     while time.monotonic() < stop:
-        time.sleep(chooser.uniform(0.02, 0.5))
-        yield _busy(call, call_s, chooser.uniform(0.02, 0.5), machine, "random", None, None)
+        time.sleep(generator.uniform(0.02, 0.5))
+        yield _busy(call, call_s, generator.uniform(0.02, 0.5), machine, "random", None, None)
 
 
 def _busy(
@@ -144,6 +148,7 @@ def _busy(
     period_s: float | None,
     duty: float | None,
 ) -> Row:
+    """Keep the device busy with repeated calls for a time and return the row of that window."""
     num = max(1, round(busy_s / call_s))
     start = time.monotonic_ns()
     repeat(call, num)
@@ -161,7 +166,7 @@ def _sleep_until(deadline_s: float) -> None:
 
 
 def churn_loop(device: str) -> Callable[[], None]:
-    """Return a function that allocates and releases device memory, which contends with the driver's lock."""
+    """Return a function that allocates and frees device memory, which needs the same driver lock as the sampler."""
     num_bytes = 64 << 20 if device != "cpu" else 1 << 10
 
     def step() -> None:
@@ -176,13 +181,13 @@ def churn_loop(device: str) -> Callable[[], None]:
 
 
 class _Session:
-    """The folder results go to, the samplers, and the time left."""
+    """State of a recording: output folder, samplers, and remaining time."""
 
     def __init__(self, out: Path, budget_s: float, machine: Machine, say: Say) -> None:
         out.mkdir(parents=True, exist_ok=True)
         self.out, self.machine = out, machine
         self.scale = 1.0 if machine.is_gpu else 0.02
-        self.budget_s, self._began = budget_s, time.monotonic()
+        self.budget_s, self._start_s = budget_s, time.monotonic()
         self.windows: list[Row] = []
         self.account: dict[str, Any] = {"date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "stages": []}
         self.account |= {"torch": torch.__version__, "python": platform.python_version()}
@@ -191,24 +196,26 @@ class _Session:
 
     @property
     def left_s(self) -> float:
-        """Return the time left. Unit: s."""
-        return self.budget_s - (time.monotonic() - self._began)
+        """Remaining time. Unit: s."""
+        return self.budget_s - (time.monotonic() - self._start_s)
 
     def write_rows(self, name: str, rows: list[Row]) -> None:
+        """Write rows to a Parquet file."""
         pq.write_table(pa.Table.from_pylist(rows), self.out / f"{name}.parquet", compression="zstd")
 
     def add_windows(self, *rows: Row) -> None:
+        """Append rows to `windows.parquet`."""
         self.windows += rows
         self.write_rows("windows", self.windows)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Run one stage; a failure is written down and the next one begins."""
+        """Run one stage; an error is recorded, and the next stage runs."""
         self._say(f"{name}, {self.left_s:.0f} s left")
         entry: dict[str, Any] = {"stage": name, "t_start_ns": time.monotonic_ns(), "error": None}
         try:
             yield
-        except Exception as error:  # device time is dear: the other stages must still run
+        except Exception as error:  # device time is expensive, so the other stages must still run
             entry["error"] = f"{type(error).__name__}: {error}"
             self._say(f"{name} failed: {entry['error']}")
         entry["t_end_ns"] = time.monotonic_ns()
@@ -218,23 +225,23 @@ class _Session:
 
     @contextmanager
     def sampling(self, name: str, kind: str, fast_s: float) -> Iterator[Any]:
-        """Run the sampler alongside a block and note what it used."""
+        """Run the sampler alongside a block and record its CPU time and memory."""
         with sampling(Path(self._streams.name) / f"{name}.arrow", kind, fast_s, _SLOW_S) as sampler:
             process = psutil.Process(sampler.pid)
-            before, began = process.cpu_times(), time.monotonic()
+            before, start_s = process.cpu_times(), time.monotonic()
             try:
                 yield sampler
             finally:
                 now = process.cpu_times()
                 self.account[f"sampler_{name}"] = {
                     "cpu_s": now.user + now.system - before.user - before.system,
-                    "wall_s": time.monotonic() - began,
+                    "wall_s": time.monotonic() - start_s,
                     "rss_bytes": process.memory_info().rss,
                     "fast_period_s": fast_s,
                 }
 
     def save_samples(self) -> None:
-        """Write what the samplers have recorded so far."""
+        """Write the samples recorded so far to `samples.parquet`."""
         tables = []
         for path in sorted(Path(self._streams.name).glob("*.arrow")):
             if path in {fast_path(other) for other in path.parent.glob("*.arrow")}:
@@ -245,7 +252,8 @@ class _Session:
             tables.append(recording.samples.append_column("recording", names))
         if tables:
             joined = pa.concat_tables(tables)
-            joined = joined.select([n for n in joined.column_names if joined[n].null_count < joined.num_rows])
+            measured = [name for name in joined.column_names if joined[name].null_count < joined.num_rows]
+            joined = joined.select(measured)
             pq.write_table(joined, self.out / "samples.parquet", compression="zstd", compression_level=9)
 
 
@@ -254,10 +262,10 @@ def record_gpu(out: Path, kind: str, budget_s: float, say: Say, device: str = "c
 
     Args:
         out: Folder to write: `kernels`, `windows`, `samples` and `overhead` as Parquet files, and `account.json`.
-        kind: cuda or rocm, whose sensors to read.
-        budget_s: How long in all. Unit: s.
-        say: Told of each stage.
-        device: What computes; `cpu` with sizes of a few kilobytes, to try every stage.
+        kind: cuda or rocm, for the sensors.
+        budget_s: Total time. Unit: s.
+        say: Called with a line for each stage.
+        device: Device to run on; `cpu` runs every stage with sizes of a few kilobytes, as a dry run.
     """
     session = _Session(out, budget_s, Machine(device), say)
     with session.sampling("quick", kind, _FAST_S):
@@ -281,19 +289,19 @@ def record_gpu(out: Path, kind: str, budget_s: float, say: Say, device: str = "c
 
 
 def _run_grid(session: _Session) -> None:
-    """Run the grid and write time and windows of each kernel; power is joined by who reads them."""
+    """Run the grid of kernels and write time and window of each; readers join the power from the samples."""
     rows = []
     machine = session.machine
     grid = gpu_kernels.grid() if machine.is_gpu else gpu_kernels.small(gpu_kernels.grid())
     for kernel in grid:
-        if session.left_s < _GRID_SHARE * session.budget_s:
+        if session.left_s < _LEAST_LEFT * session.budget_s:
             break
         rows.append(measure_kernel(kernel, _KERNEL_S * max(session.scale, 0.1), machine))
         session.write_rows("kernels", rows)
 
 
 def _measure_overhead(session: _Session, sampler: Any) -> None:
-    """Write step times of randomised pairs of blocks with the sampler running and stopped."""
+    """Write step times of randomised pairs of blocks with the sampler running and paused."""
     device, rows = session.machine.device, []
     for name, loop in (("training", training_loop(device)), ("churn", churn_loop(device))):
         num_pairs = max(2, round(_PAIRS[name] * session.scale))
@@ -303,7 +311,7 @@ def _measure_overhead(session: _Session, sampler: Any) -> None:
 
 
 def _heat(session: _Session) -> None:
-    """Heat the GPU with GEMMs for 150 s or half the time left, then let it cool."""
+    """Heat the GPU with GEMMs for 150 s, or about half of the remaining time, then let it cool."""
     machine = session.machine
     size = 8192 if machine.is_gpu else 64
     batch = prepare(gpu_kernels.gemm(size, size, size), machine)

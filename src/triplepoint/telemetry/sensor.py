@@ -1,4 +1,9 @@
-"""Sensors, read into buffers made beforehand and decoded once a second; GPUs of any vendor; places in sysfs."""
+"""Sensor interface of the sampler, GPUs of any vendor, and paths in sysfs.
+
+A read must be fast and must not allocate memory. So each sensor describes its reads as C calls (`Step`) that write into
+preallocated buffers with one slot per read. The C extension `_sweep` makes all calls of a slot. Once a second, at a
+flush, the sensors decode the slots.
+"""
 
 import ctypes
 import os
@@ -15,12 +20,13 @@ from triplepoint.tables.telemetry import GPU_METRICS
 from triplepoint.telemetry import _sweep
 
 CLOCK = _sweep.MONOTONIC_NS
-"""Address of the function that tells the time. Unit: ns."""
+"""Address of the C function that returns the monotonic time. Unit: ns."""
 PREAD = _sweep.PREAD
+"""Address of the C function pread."""
 NOT_DONE = -1
-"""Result of a step in a slot that is not its."""
-RARELY = 1 << 32
-"""`Step.every` of what is done in slot 0 only: once a second."""
+"""Result of a step in the slots that it skips."""
+ONCE_PER_FLUSH = 1 << 32
+"""`Step.every` of a step that is made in slot 0 only, so once a second."""
 
 _NUM_ARGUMENTS = 6
 STEP = np.dtype(
@@ -34,94 +40,97 @@ STEP = np.dtype(
         ("result_stride", "u8"),
     ]
 )
-"""A step as `_sweep` reads it."""
+"""Memory layout of a step, as `_sweep` reads it."""
 FAST = "fast"
+"""Lane of power, energy, temperatures, clocks and throttling."""
 SLOW = "slow"
+"""Lane of all other sensors."""
 
 
 @dataclass(frozen=True)
-class Value:
-    """An argument that is, in each slot, what an array holds for it: a pointer to what a library made."""
+class PerSlot:
+    """An argument that differs by slot, such as a pointer to an object of the driver's library."""
 
     numbers: np.ndarray
-    """Shape (num_slots,), type u8."""
+    """Value in each slot. Shape (num_slots,), type u8."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One call of a C function with up to six whole numbers or pointers."""
+    """A call of a C function with up to six integer or pointer arguments, made once per slot."""
 
     function: int
-    """Its address."""
-    arguments: tuple[int | np.ndarray | Value, ...]
-    """A number goes as it is; of an array, whose first axis is the slots, the address of the slot's part."""
+    """Address of the function."""
+    arguments: tuple[int | np.ndarray | PerSlot, ...]
+    """Arguments: an integer; an array with slots as its first axis, passed as the address of the slot's part; or a
+    value per slot."""
     results: np.ndarray
-    """What it returns; of a function that returns an int only the lower half counts. Shape (num_slots,), type i8."""
+    """Return values; if the function returns an int, only the lower half is valid. Shape (num_slots,), type i8."""
     every: int = 1
-    """It is done in slots that are multiples of this, and leaves `NOT_DONE` in the others."""
+    """The call is made in slots that are multiples of this number; the others get `NOT_DONE`."""
 
 
 class DriverError(Exception):
-    """A status other than success, of a vendor's library."""
+    """A status other than success from a vendor's library."""
 
 
 def address_of(function: Any) -> int:
-    """Return where a function of a ctypes library lies."""
+    """Return the address of a function of a ctypes library."""
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None
     return address
 
 
-def tell_time(results: np.ndarray) -> Step:
-    """Return the step that keeps the time at which it is done."""
+def clock_step(results: np.ndarray) -> Step:
+    """Return a step that records the monotonic time at which it is made. Unit: ns."""
     return Step(CLOCK, (), results)
 
 
 class Sweep:
-    """Steps done in order, once for each slot."""
+    """A sequence of steps, made in order for one slot at a time."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
-        self._kept = list(steps)  # whose arrays must not go away
+        self._steps = list(steps)  # keeps their arrays alive
         table = np.zeros(len(steps), STEP)
         for row, step in zip(table, steps, strict=True):
             row["function"], row["every"] = step.function, step.every
             row["result"], row["result_stride"] = step.results.ctypes.data, step.results.strides[0]
-            for place, argument in enumerate(step.arguments):
-                if isinstance(argument, Value):
-                    row["by_value"] |= 1 << place
+            for index, argument in enumerate(step.arguments):
+                if isinstance(argument, PerSlot):
+                    row["by_value"] |= 1 << index
                     argument = argument.numbers
-                row["arguments"][place], row["strides"][place] = _place(argument)
-        # A view of plain bytes, made once: numpy would spell out the type of a step each time it is asked for one.
+                row["arguments"][index], row["strides"][index] = _base_and_stride(argument)
+        # A view of bytes, made once: exporting a buffer of type STEP would format its description at every call.
         self._table = table.view("u1").data
 
     def run(self, slot: int) -> None:
-        """Do every step for one slot."""
+        """Make all steps for one slot."""
         _sweep.run(self._table, slot)
 
 
-def _place(argument: int | np.ndarray) -> tuple[int, int]:
-    """Return an argument in slot 0 and what each further slot adds to it."""
+def _base_and_stride(argument: int | np.ndarray) -> tuple[int, int]:
+    """Return the argument of slot 0 and the difference from one slot to the next."""
     if isinstance(argument, np.ndarray):
         return argument.ctypes.data, argument.strides[0]
     return argument, 0
 
 
 class Sensor(ABC):
-    """What is read in one lane of one device, or of several of a kind.
+    """The reads of one device, or of several equal ones, in one lane.
 
-    The sampling loop does the steps that `allocate` returns, which keep the driver's raw answers in a slot. `take` runs
-    at a flush and turns slots into numbers, of all devices at once: that is several times cheaper than one by one.
+    The sampling loop makes the steps that `allocate` returns, which store the driver's raw values in a slot. `take`
+    runs at a flush and decodes the slots of all devices at once, several times faster than one by one.
     """
 
     devices: tuple[str, ...]
-    """Values of the `device` column: `host`, `gpu0`, `gpu1`, ... in the driver's order."""
+    """Values of column `device`: `host`, `gpu0`, `gpu1`, ... in the driver's order."""
 
     columns: tuple[str, ...]
-    """Columns of `tables.SAMPLES` it fills."""
+    """Columns of `tables.SAMPLES` that the sensor fills."""
 
     @abstractmethod
     def allocate(self, num_slots: int, period_s: float) -> Sequence[Sequence[Step]]:
-        """Make room for the reads between two flushes and return the calls of one read, device by device.
+        """Allocate buffers for the reads between two flushes; return the steps of one read, for each device.
 
         Args:
             num_slots: Most reads between two flushes.
@@ -130,78 +139,81 @@ class Sensor(ABC):
 
     @abstractmethod
     def take(self, num_slots: int) -> np.ndarray:
-        """Return the first `num_slots` reads in the units of `tables.SAMPLES`, NaN where one failed.
+        """Decode the first `num_slots` reads.
 
-        Columns that only grow count from the sensor's first successful read. Shape (num_slots,
-        num_devices, num_columns).
+        Returns:
+            Values in the units of `tables.SAMPLES`, NaN where a read failed. Counters start from 0 at the sensor's
+            first successful read. Shape (num_slots, num_devices, num_columns).
         """
 
     def close(self) -> None:
-        """Give the device back."""
+        """Release the device."""
         return
 
 
 @dataclass
-class Found:
-    """Sensors of one kind of device on this node."""
+class GpuSensors:
+    """Sensors and facts of the GPUs of this node."""
 
     fast: list[Sensor] = field(default_factory=list)
+    """Sensors of the fast lane."""
     slow: list[Sensor] = field(default_factory=list)
+    """Sensors of the slow lane."""
     absent: dict[str, str] = field(default_factory=dict)
-    """Metrics no device here measures, each with the reason."""
+    """Metrics that no GPU of the node measures, each with the reason."""
     facts: list[dict[str, Any]] = field(default_factory=list)
-    """One entry per device: identity, sources of its metrics, and what it alone lacks."""
+    """One entry per GPU: identity, sources of its metrics, and metrics that only this GPU lacks."""
     close: Callable[[], None] = lambda: None
-    """Gives the driver's library back."""
+    """Releases the driver's library."""
 
 
 class Counters:
-    """Counters of the driver turned into totals since their first value, across flushes, wraps and restarts."""
+    """Totals of counters since their first value, across flushes, wraps and resets."""
 
     def __init__(self, num: int) -> None:
         self._last = np.full(num, np.nan)
         self._total = np.zeros(num)
 
     def advance(self, values: np.ndarray, wraps_at: np.ndarray) -> np.ndarray:
-        """Return totals since the first value, NaN where `values` is.
+        """Return totals since the first value, NaN where `values` is NaN.
 
         Args:
             values: Counter values in time order. Shape (num_values, num_counters).
-            wraps_at: Where each counter starts again at 0; 0 for one that does not. Shape (num_counters,).
+            wraps_at: Value at which each counter wraps to 0; 0 for a counter that does not. Shape (num_counters,).
         """
-        # A failed read keeps the value before it, so that the next step spans both.
-        good = np.isfinite(values)
-        is_whole = bool(good.all())
-        if not is_whole:
-            values = carried(values, self._last)
-        unknown = np.isnan(self._last)
-        if unknown.any():
-            self._last = np.where(unknown, values[0], self._last)
-        steps = np.diff(values, axis=0, prepend=self._last[None])
-        if not is_whole:
-            steps = np.nan_to_num(steps)
-        if (steps < 0).any():
-            # One that goes back without wrapping was set to zero, by a driver reload say: what was lost is unknown.
-            steps = np.where(steps < 0, np.where(wraps_at > 0, steps + wraps_at, 0.0), steps)
-        totals = self._total + np.cumsum(steps, axis=0)
+        # A failed read takes the previous value, so that the next difference covers both.
+        is_read = np.isfinite(values)
+        are_all_read = bool(is_read.all())
+        if not are_all_read:
+            values = fill_forward(values, self._last)
+        is_new = np.isnan(self._last)
+        if is_new.any():
+            self._last = np.where(is_new, values[0], self._last)
+        increments = np.diff(values, axis=0, prepend=self._last[None])
+        if not are_all_read:
+            increments = np.nan_to_num(increments)
+        if (increments < 0).any():
+            # A decrease without wrap is a reset, for example by a driver reload; the lost increment is unknown.
+            increments = np.where(increments < 0, np.where(wraps_at > 0, increments + wraps_at, 0.0), increments)
+        totals = self._total + np.cumsum(increments, axis=0)
         self._last, self._total = values[-1].copy(), totals[-1].copy()
-        return totals if is_whole else np.where(good, totals, np.nan)
+        return totals if are_all_read else np.where(is_read, totals, np.nan)
 
 
-def carried(values: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Return values with each NaN replaced by the value before it.
+def fill_forward(values: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """Return values with each NaN replaced by the last finite value before it.
 
     Args:
-        values: In time order. Shape (num_values, num_columns).
-        last: What stands before the first. Shape (num_columns,).
+        values: Values in time order. Shape (num_values, num_columns).
+        before: Values before the first. Shape (num_columns,).
     """
-    carried = np.vstack([last, values])
-    rows = np.where(np.isfinite(carried), np.arange(len(carried))[:, None], 0)
-    return np.take_along_axis(carried, np.maximum.accumulate(rows, axis=0), axis=0)[1:]
+    filled = np.vstack([before, values])
+    rows = np.where(np.isfinite(filled), np.arange(len(filled))[:, None], 0)
+    return np.take_along_axis(filled, np.maximum.accumulate(rows, axis=0), axis=0)[1:]
 
 
 Driver = TypeVar("Driver")
-Answers = TypeVar("Answers", bound=Hashable)
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass
@@ -209,78 +221,82 @@ class Gpu:
     """One GPU that can be sampled."""
 
     device: str
+    """Name in column `device`, such as `gpu0`."""
     handle: int
+    """Handle in the driver's library."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """Identity, sources of its metrics, and what it alone lacks."""
+    """Identity, sources of its metrics, and metrics that only this GPU lacks."""
     absent: dict[str, str] = field(default_factory=dict)
-    """What it does not measure, with the reason."""
+    """Metrics it does not measure, each with the reason."""
 
 
 @dataclass(frozen=True)
 class Vendor(Generic[Driver]):
-    """How the GPUs of a vendor are found."""
+    """Access to the GPUs of a vendor."""
 
     stack: str
-    """What is to be installed."""
+    """Name of the software to install, for messages."""
     name: str
-    """The library's name in sentences."""
+    """Name of the library, for messages."""
     library: str
-    """Its file."""
+    """File of the library."""
     load: Callable[[], Driver]
-    """Raises OSError without the library and DriverError where it cannot be used."""
+    """Loads the library. Raises `OSError` if it is missing and `DriverError` if it cannot be used."""
     count: Callable[[Driver], int]
-    add: Callable[[Driver, Found], Sequence[Gpu]]
-    """Adds sensors and facts of all GPUs and returns those that can be sampled."""
+    """Returns the number of GPUs."""
+    add: Callable[[Driver, GpuSensors], Sequence[Gpu]]
+    """Adds sensors and facts of all GPUs; returns the GPUs that can be sampled."""
     close: Callable[[Driver], None]
+    """Releases the library."""
 
 
-def open_vendor(vendor: Vendor[Driver]) -> Found:
-    """Return the GPUs of this node; without a driver only reasons."""
+def open_vendor(vendor: Vendor[Driver]) -> GpuSensors:
+    """Return the sensors of a vendor's GPUs on this node; without a driver, only reasons for missing metrics."""
     try:
         driver = vendor.load()
         num = vendor.count(driver)
     except OSError:
-        return nothing(f"no {vendor.stack} here: {vendor.library} is not found")
+        return no_gpus(f"no {vendor.stack} here: {vendor.library} is not found")
     except DriverError as error:
-        return nothing(f"{vendor.name} cannot be used: {error}")
-    found = Found(close=lambda: vendor.close(driver))
-    gpus = vendor.add(driver, found)
+        return no_gpus(f"{vendor.name} cannot be used: {error}")
+    sensors = GpuSensors(close=lambda: vendor.close(driver))
+    gpus = vendor.add(driver, sensors)
     if gpus:
-        found.absent = {name: why for name, why in gpus[0].absent.items() if all(name in gpu.absent for gpu in gpus)}
+        sensors.absent = {name: why for name, why in gpus[0].absent.items() if all(name in gpu.absent for gpu in gpus)}
     else:
         reason = f"{vendor.name} can use none of {num} GPUs" if num else f"{vendor.name} finds no GPU"
-        found.absent = dict.fromkeys(GPU_METRICS, reason)
-    return found
+        sensors.absent = dict.fromkeys(GPU_METRICS, reason)
+    return sensors
 
 
-def nothing(reason: str) -> Found:
-    """Return no GPUs, and why."""
-    return Found(absent=dict.fromkeys(GPU_METRICS, reason))
+def no_gpus(reason: str) -> GpuSensors:
+    """Return no sensors, with the reason for all GPU metrics."""
+    return GpuSensors(absent=dict.fromkeys(GPU_METRICS, reason))
 
 
-def alike(asked: Iterable[tuple[Gpu, Answers]]) -> dict[Answers, dict[str, int]]:
-    """Return names and handles of GPUs by what they are asked."""
-    found: dict[Answers, dict[str, int]] = {}
-    for gpu, answers in asked:
-        found.setdefault(answers, {})[gpu.device] = gpu.handle
-    return found
+def group_by_key(keyed: Iterable[tuple[Gpu, Key]]) -> dict[Key, dict[str, int]]:
+    """Return the GPUs with equal keys, as handles by device name."""
+    groups: dict[Key, dict[str, int]] = {}
+    for gpu, key in keyed:
+        groups.setdefault(key, {})[gpu.device] = gpu.handle
+    return groups
 
 
 _SYSFS_VARIABLE = "TRIPLEPOINT_SYSFS"
 
 
 def sysfs() -> Path:
-    """Return the root of sysfs: /sys, or what the environment variable TRIPLEPOINT_SYSFS names in its place."""
+    """Return the root of sysfs: /sys, or the folder in the environment variable TRIPLEPOINT_SYSFS."""
     return Path(os.environ.get(_SYSFS_VARIABLE, "/sys"))
 
 
 def node_folder() -> Path:
-    """Return a folder all users of this node share; a node put in the place of the real one has its own."""
+    """Return a folder that all users of this node share; a fake node has one of its own."""
     return Path(os.environ.get(_SYSFS_VARIABLE, tempfile.gettempdir()))
 
 
 def read_text(path: Path) -> str | None:
-    """Return the stripped content of a file, None if it cannot be read."""
+    """Return the stripped content of a file; None if it cannot be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -288,10 +304,10 @@ def read_text(path: Path) -> str | None:
 
 
 def slot_of(address: str | None) -> str | None:
-    """Return the name of the physical slot of a PCI device, None where the kernel knows none.
+    """Return the name of the physical slot of a PCI device; None if the kernel knows none.
 
     Args:
-        address: Domain:bus:device.function; slots list the first three parts.
+        address: Domain:bus:device.function; sysfs lists slots without the function.
     """
     if address is None:
         return None

@@ -1,10 +1,10 @@
-"""Zeus alongside the sampler: the energy of a node's GPUs during each kind of steps, as Zeus measures it.
+"""Energy of a node's GPUs over each kind of steps, measured by Zeus alongside the sampler.
 
-A process of its own, `python -m triplepoint.telemetry.zeus_windows`: importing Zeus takes over a second, which no rank
-is to wait for. It learns where the ranks are from the file in which one of them writes a line per step.
+This is a separate process, `python -m triplepoint.telemetry.zeus_windows`: importing Zeus takes over a second, for
+which no rank should wait. It follows the progress of the ranks in a file to which one of them writes a line per step.
 
-Zeus is asked for nothing but the difference of the driver's energy counters (`ZeusMonitor.begin_window`, `end_window`):
-its power monitors drop equal samples, and spin where their period is not given.
+Only Zeus's differences of the driver's energy counters are used (`ZeusMonitor.begin_window`, `end_window`). Its power
+monitors drop equal samples, and spin if their period is not given.
 """
 
 import argparse
@@ -21,28 +21,28 @@ from triplepoint.files import write_json
 from triplepoint.processes import Stop, die_with_parent
 
 POLL_S = 0.02
-"""Between two looks at the ranks' progress."""
+"""Period at which the progress of the ranks is checked."""
 VISIBILITY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-"""Left aside: GPUs are numbered as the sampler numbers them, in the driver's order."""
+"""Variables that are removed, so that Zeus numbers GPUs in the driver's order like the sampler."""
 
 
 def blocks(kinds: list[str]) -> list[tuple[str, int, int]]:
-    """Return kind, first step and step after the last of each run of equal steps, warm-up left out."""
-    found, at = [], 0
+    """Return kind, first step and end of each block of consecutive steps of one kind, without warm-up."""
+    spans, first = [], 0
     for kind, group in groupby(kinds):
-        length = len(list(group))
+        end = first + len(list(group))
         if kind != "warmup":
-            found.append((kind, at, at + length))
-        at += length
-    return found
+            spans.append((kind, first, end))
+        first = end
+    return spans
 
 
 def watch(out: Path, steps: Path, kinds: list[str], num_gpus: int) -> None:
-    """Measure a window for each kind of steps and write all that ended to `out`.
+    """Measure the energy of each block of steps and write all completed ones to a file.
 
     Args:
-        out: JSON file: `windows`, each with its times on the monotonic clock and the energy of each GPU; `absent`, why
-            there are none, or not all.
+        out: JSON file. `windows`: times on the monotonic clock and energy of each GPU; `absent`: why windows are
+            missing.
         steps: File to which a rank of this node appends a line after each step.
         kinds: Kind of each step.
         num_gpus: GPUs of this node to measure, in the driver's order.
@@ -57,11 +57,11 @@ def watch(out: Path, steps: Path, kinds: list[str], num_gpus: int) -> None:
         try:
             start_ns, _ = _call(monitor.begin_window, kind)
             done = _wait(steps, end, stop)
-            end_ns, found = _call(monitor.end_window, kind)
-        except Exception as error:  # whatever Zeus meets, a GPU off the bus too, the manifest says so
+            end_ns, measurement = _call(monitor.end_window, kind)
+        except Exception as error:  # any failure of Zeus, even a GPU off the bus, goes to the manifest
             absent = f"Zeus failed in the {kind} steps ({_one_line(error)})"
             break
-        energy_j = {f"gpu{gpu}": float(joules) for gpu, joules in found.gpu_energy.items()}
+        energy_j = {f"gpu{gpu}": float(joules) for gpu, joules in measurement.gpu_energy.items()}
         if done >= end:
             windows.append({"kind": kind, "t_start_ns": start_ns, "t_end_ns": end_ns, "energy_j": energy_j})
             write_json(out, {"windows": windows, "absent": absent})
@@ -69,17 +69,17 @@ def watch(out: Path, steps: Path, kinds: list[str], num_gpus: int) -> None:
 
 
 def _wait(steps: Path, number: int, stop: Stop) -> int:
-    """Wait until so many steps are done, or told to stop, and return how many are."""
+    """Wait until a number of steps is done, or a stop is requested; return the number done."""
     while (done := steps.read_bytes().count(b"\n") if steps.exists() else 0) < number and not stop.asked:
         time.sleep(POLL_S)
     return done
 
 
 def _call(function: Callable[..., Any], kind: str) -> tuple[int, Any]:
-    """Return the time in the middle of a call of Zeus, and what it returned. Unit: ns."""
+    """Return the time in the middle of a call of Zeus, in ns, and its result."""
     before_ns = time.monotonic_ns()
-    found = function(kind, sync_execution=False)
-    return (before_ns + time.monotonic_ns()) // 2, found
+    result = function(kind, sync_execution=False)
+    return (before_ns + time.monotonic_ns()) // 2, result
 
 
 def _one_line(error: Exception) -> str:
@@ -87,19 +87,19 @@ def _one_line(error: Exception) -> str:
 
 
 def _open_monitor(num_gpus: int) -> tuple[Any, str | None]:
-    """Return Zeus's monitor, or None and why there is none: a run does without rather than fail."""
+    """Return Zeus's monitor, or None and the reason; a run without Zeus does not fail."""
     for name in VISIBILITY:
         os.environ.pop(name, None)
     try:
         from zeus.monitor import ZeusMonitor
     except ImportError as error:
         return None, f"Zeus is not installed ({error})"
-    # Of two dies that share a sensor, Zeus takes the first only.
+    # If dies share a sensor in pairs, Zeus accepts only the first of each pair.
     problem = ""
     for every in (1, 2):
         try:
             return ZeusMonitor(gpu_indices=list(range(0, num_gpus, every)), cpu_indices=[]), None
-        except Exception as error:  # whatever it is, training goes on and the manifest says so
+        except Exception as error:  # training continues after any failure, and the reason goes to the manifest
             problem = problem or _one_line(error)
     return None, f"Zeus could not be started ({problem})"
 

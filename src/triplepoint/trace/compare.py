@@ -1,17 +1,17 @@
-"""Comparison of the ranks: clocks, arrivals, stragglers, exposed waiting and critical paths.
+"""Compare ranks: clocks, arrivals, stragglers, exposed waiting and critical paths.
 
-A straggler computes longer than its peers, step by step, and comes last more often than by turns: the others wait for
-it. Someone always comes last, and work divided unevenly need not be on the critical path, so neither is enough.
+A straggler computes longer than its peers, step by step, and arrives last at collectives more often than if ranks took
+turns. Neither condition is sufficient: one rank always arrives last, and unequal work need not be on the critical path.
 
-The critical path of a step is the chain of work, over ranks, that ends when the last rank does. It is walked from the
-end: on a rank back through what the rank did, until a moment at which the rank waited in a collective for the last to
-come. Only that rank could have ended the wait sooner, so before that moment the path is on it. A wait overlapped with
-computation delayed nobody. Shortening what is off the path does not shorten the step; what is on it, at most by as
-much.
+The critical path of a step is the chain of work, across ranks, that ends with the last rank. It is followed backwards
+from there: on a rank through its work, up to a moment at which that rank waited in a collective for the last one to
+arrive. Only the last rank could have ended the wait earlier, so before that moment the path is on the last rank. A wait
+overlapped with computation delayed nothing. To shorten work off the path does not shorten the step; to shorten work on
+the path shortens the step by at most the same time.
 
-A rank waits inside a kernel of communication from its own start to the last rank's, whether the trace was recorded or
-simulated. Of that, exposed waiting is the time in which nothing of the rank computed and no other communication of it
-moved data: `bubble` where the group is the pipeline's, `straggler` otherwise.
+A rank waits inside a communication kernel from its own start to the last rank's, in recorded and in simulated traces.
+Exposed waiting is the part in which the rank neither computed nor moved data in other communication: `bubble` in groups
+of the pipeline, `straggler` otherwise.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,9 +24,9 @@ import numpy.typing as npt
 from triplepoint.metrics import modified_z_scores
 from triplepoint.trace import Int64
 from triplepoint.trace.clocks import Arrivals, Clock, align, find_arrivals
-from triplepoint.trace.lanes import Collectives, Label, Lane, time_by_label
 from triplepoint.trace.matching import match_collectives
 from triplepoint.trace.rank import intervals
+from triplepoint.trace.rank_results import Collectives, Label, Segments, time_by_label
 from triplepoint.trace.taxonomy import is_of_pipeline
 from triplepoint.units import MEGA
 
@@ -34,10 +34,11 @@ _MIN_Z_SCORE = 3.5
 """Source: Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, chapter 3."""
 
 _MIN_EXCESS = 0.02
-"""Ranks that hardly differ make any difference an outlier; below 2 % of the computation it costs nobody much."""
+"""Smallest relevant excess. Among ranks that hardly differ any difference is an outlier, and one below 2 % of the
+computation costs little."""
 
 _MIN_PEERS = 3
-"""Of two ranks neither is the odd one."""
+"""Smallest number of ranks with an outlier among them: of two ranks neither is one."""
 _NOT_TRACED = Label("idle", "other")
 _BEFORE = Label("idle", "before")
 
@@ -45,20 +46,20 @@ _WAITING = ("comm", "idle")
 
 
 class Standing(NamedTuple):
-    """How one rank stands among its peers.
+    """Lateness and computation of one rank compared with its peers.
 
     Attributes:
         rank: Global rank.
         num_collectives: Number of collectives with a known order of arrival.
-        share_last: Share of them it came to last; None where there are none.
-        lateness_ns: Median time after the first rank in those it came to last; None where there are none. Unit: ns.
-        waited_ns: Time it waited for the last rank, all collectives together. Unit: ns.
+        share_last: Share of them at which the rank arrived last; None without any.
+        lateness_ns: Median lag behind the first rank in those at which it arrived last; None without any. Unit: ns.
+        waited_ns: Total time the rank waited for the last rank in collectives. Unit: ns.
         compute_ns: Computation per step, median over steps; None without steps. Unit: ns.
-        compute_excess: Computation over the median of its peers in the same step, less 1, median over steps; None where
-            there are under three peers, no step common to them, or no computation.
+        compute_excess: Computation over the median of its peers in the same step, minus 1, median over steps; None with
+            fewer than three peers, no common step, or no computation.
         z_score: Modified z-score of that excess among the peers.
-        is_straggler: Whether the excess is an outlier and at least 2 %, and the rank came last more often than if all
-            ranks took turns (where that is known).
+        is_straggler: Whether the excess is an outlier and at least 2 %, and the rank arrived last more often than if
+            all ranks took turns (if that is known).
     """
 
     rank: int
@@ -73,74 +74,80 @@ class Standing(NamedTuple):
 
 
 def find_stragglers(
-    lanes: Sequence[Lane], arrivals: Sequence[Arrivals], peers: Sequence[Collection[int]] = ()
+    segments: Sequence[Segments], arrivals: Sequence[Arrivals], peers: Sequence[Collection[int]] = ()
 ) -> list[Standing]:
-    """Return the standing of every rank that has a lane, by rank.
+    """Return the standing of every rank that has segments, by rank.
 
     Args:
-        lanes: Every rank's segments.
-        arrivals: Every rank's arrivals.
-        peers: Ranks that have the same work by design, in groups of which no two share a rank (stages of a pipeline
-            differ, so the ranks of each stage, or its data parallel groups); none for all ranks alike.
+        segments: Segments of every rank.
+        arrivals: Arrivals of every rank.
+        peers: Disjoint groups of ranks that have the same work by design: since pipeline stages differ, the ranks of
+            each stage, or its data parallel groups. Empty: all ranks have the same work.
     """
-    compute = {lane.rank: _compute_by_step(lane) for lane in lanes}
+    compute = {of_rank.rank: _compute_by_step(of_rank) for of_rank in segments}
     excess: dict[int, tuple[float, float]] = {}
     for group in peers or [compute.keys()]:
         members = sorted(set(group) & compute.keys())
         excess |= _excess({rank: compute[rank] for rank in members})
-    by_rank = {arrived.rank: arrived for arrived in arrivals}
+    by_rank = {of_rank.rank: of_rank for of_rank in arrivals}
     return [_standing(rank, by_rank.get(rank), compute[rank], excess.get(rank)) for rank in sorted(compute)]
 
 
 def _standing(
-    rank: int, arrived: Arrivals | None, compute: dict[int, int], excess: tuple[float, float] | None
+    rank: int, arrivals: Arrivals | None, compute: dict[int, int], excess_and_score: tuple[float, float] | None
 ) -> Standing:
-    lateness = _lateness(arrived) if arrived else np.zeros(0, dtype=np.int64)
-    num_seen = arrived.num_seen[arrived.is_known] if arrived else np.zeros(0, dtype=np.int64)
+    lateness = _lateness(arrivals) if arrivals else np.zeros(0, dtype=np.int64)
+    num_seen = arrivals.num_seen[arrivals.is_known] if arrivals else np.zeros(0, dtype=np.int64)
     num = len(num_seen)
-    over, z_score = excess or (None, None)
-    is_outlier = over is not None and z_score is not None and over >= _MIN_EXCESS and z_score > _MIN_Z_SCORE
+    excess, z_score = excess_and_score or (None, None)
+    is_outlier = excess is not None and z_score is not None and excess >= _MIN_EXCESS and z_score > _MIN_Z_SCORE
     return Standing(
         rank=rank,
         num_collectives=num,
         share_last=len(lateness) / num if num else None,
         lateness_ns=round(np.median(lateness)) if len(lateness) else None,
-        waited_ns=int(arrived.waited_ns.sum()) if arrived else 0,
+        waited_ns=int(arrivals.waited_ns.sum()) if arrivals else 0,
         compute_ns=round(np.median(list(compute.values()))) if compute else None,
-        compute_excess=over,
+        compute_excess=excess,
         z_score=z_score,
         is_straggler=is_outlier and (not num or len(lateness) > float(np.sum(1 / num_seen))),
     )
 
 
-def _lateness(arrived: Arrivals) -> Int64:
-    """Return the lags of the collectives the rank came to last; where all came at once nobody did."""
-    is_last = arrived.is_known & (arrived.last_rank == arrived.rank) & (arrived.skew_ns > 0)
-    lateness: Int64 = arrived.lag_ns[is_last]
+def _lateness(arrivals: Arrivals) -> Int64:
+    """Return the lags in collectives at which the rank arrived last; without skew no rank is last. Unit: ns."""
+    is_last = arrivals.is_known & (arrivals.last_rank == arrivals.rank) & (arrivals.skew_ns > 0)
+    lateness: Int64 = arrivals.lag_ns[is_last]
     return lateness
 
 
-def _compute_by_step(lane: Lane) -> dict[int, int]:
-    is_compute = np.array([label.category == "compute" for label in lane.labels], dtype=bool)
-    return {step.number: int(time_by_label(lane, step.start, step.end)[is_compute].sum()) for step in lane.steps}
+def _compute_by_step(segments: Segments) -> dict[int, int]:
+    is_compute = np.array([label.category == "compute" for label in segments.labels], dtype=bool)
+    return {
+        step.number: int(time_by_label(segments, step.start, step.end)[is_compute].sum()) for step in segments.steps
+    }
 
 
 def _excess(compute: dict[int, dict[int, int]]) -> dict[int, tuple[float, float]]:
-    """Return excess and z-score of every rank among these peers, from their computation by step."""
+    """Return excess computation and its z-score of every rank.
+
+    Args:
+        compute: Computation of each peer, by step number. Unit: ns.
+    """
     steps = sorted(set.intersection(*(set(by_step) for by_step in compute.values()))) if compute else []
     times = np.array([[by_step[step] for step in steps] for by_step in compute.values()], dtype=float)
     if len(compute) < _MIN_PEERS or not steps:
         return {}
-    typical = np.median(times, axis=0)
-    times, typical = times[:, typical > 0], typical[typical > 0]
-    if not len(typical):
+    median = np.median(times, axis=0)
+    times, median = times[:, median > 0], median[median > 0]
+    if not len(median):
         return {}
-    over = np.median(times / typical - 1, axis=1)
-    return dict(zip(compute, zip(over.tolist(), modified_z_scores(over).tolist(), strict=True), strict=True))
+    excess = np.median(times / median - 1, axis=1)
+    return dict(zip(compute, zip(excess.tolist(), modified_z_scores(excess).tolist(), strict=True), strict=True))
 
 
-class Stretch(NamedTuple):
-    """A stretch of the path on one rank. Unit: ns since 1970, on the aligned clock."""
+class PathSegment(NamedTuple):
+    """Part of a critical path on one rank. Unit: ns since 1970, on the aligned clock."""
 
     rank: int
     start: int
@@ -149,45 +156,51 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """The path of one step.
+    """The critical path of one step.
 
     Attributes:
         step: Step number.
-        stretches: From the step's earliest start to its latest end, by time; they touch.
-        num_jumps: How often it goes from one rank to another.
-        times: What it consists of: time by (rank, label), `idle` `before` the rank's own start of the step included.
+        segments: Parts of the path from the step's earliest start to its latest end; sorted by time and adjacent.
+        num_jumps: Number of changes from one rank to another.
+        times: Time by (rank, label). Label (idle, before) is the time before the rank's own start of the step.
             Unit: ns.
     """
 
     step: int
-    stretches: list[Stretch]
+    segments: list[PathSegment]
     num_jumps: int
     times: dict[tuple[int, Label], int]
 
 
 @dataclass(frozen=True)
 class _Track:
-    """A lane on the aligned clock, its steps by number, and by time when the path may leave it for which rank."""
+    """One rank on the aligned clock, with the moments at which the path may change to another rank."""
 
-    lane: Lane
+    segments: Segments
     steps: dict[int, tuple[int, int]]
+    """Start and end of every step, by number."""
     jump_at: Int64
+    """Moments at which the rank waited for another one, by time. Unit: ns since 1970."""
     jump_to: Int64
+    """Rank that it waited for at each of them."""
 
 
 def find_critical_paths(
-    lanes: Sequence[Lane], arrivals: Sequence[Arrivals], clocks: Mapping[int, Clock]
+    segments: Sequence[Segments], arrivals: Sequence[Arrivals], clocks: Mapping[int, Clock]
 ) -> list[CriticalPath]:
     """Return the critical path of every step that all ranks have, by step number.
 
     Args:
-        lanes: Every rank's segments.
-        arrivals: Arrivals of these ranks; a rank without any is never left.
+        segments: Segments of every rank.
+        arrivals: Arrivals of these ranks. A path never leaves a rank without arrivals.
         clocks: Clock of every rank.
     """
-    by_rank = {arrived.rank: arrived for arrived in arrivals}
-    ranks = np.array([lane.rank for lane in lanes], dtype=np.int64)
-    tracks = {lane.rank: _track(lane, by_rank.get(lane.rank), clocks[lane.rank], ranks) for lane in lanes}
+    arrivals_of = {of_rank.rank: of_rank for of_rank in arrivals}
+    ranks = np.array([of_rank.rank for of_rank in segments], dtype=np.int64)
+    tracks = {
+        of_rank.rank: _track(of_rank, arrivals_of.get(of_rank.rank), clocks[of_rank.rank], ranks)
+        for of_rank in segments
+    }
     numbers = set.intersection(*(set(track.steps) for track in tracks.values())) if tracks else set()
     return [_walk(tracks, number) for number in sorted(numbers)]
 
@@ -203,105 +216,109 @@ def path_rows(paths: Iterable[CriticalPath]) -> list[dict[str, object]]:
 
 def _walk(tracks: Mapping[int, _Track], step: int) -> CriticalPath:
     begin = min(track.steps[step][0] for track in tracks.values())
-    # Of several that end last the one that worked longest, then the lowest, as of several that come last.
-    ends = {rank: (-track.steps[step][1], -_worked_until(track, step), rank) for rank, track in tracks.items()}
-    rank = min(ends, key=lambda rank: ends[rank])
+    # Start at the rank that ends last; of several, at the one whose last work ended last, then at the lowest.
+    order = {rank: (-track.steps[step][1], -_last_work_end(track, step), rank) for rank, track in tracks.items()}
+    rank = min(order, key=lambda rank: order[rank])
     at = tracks[rank].steps[step][1]
-    stretches = []
+    segments = []
     while (jump := _jump_before(tracks[rank], at)) and jump[0] > tracks[rank].steps[step][0]:
-        stretches.append(Stretch(rank, jump[0], at))
+        segments.append(PathSegment(rank, jump[0], at))
         at, rank = jump
-    num_jumps = len(stretches)
+    num_jumps = len(segments)
     if at > begin:
-        stretches.append(Stretch(rank, begin, at))
-    stretches.reverse()
+        segments.append(PathSegment(rank, begin, at))
+    segments.reverse()
     times: dict[tuple[int, Label], int] = {}
-    for stretch in stretches:
-        track = tracks[stretch.rank]
-        for label, time in _times(track.lane, stretch, track.steps[step][0]):
-            times[stretch.rank, label] = times.get((stretch.rank, label), 0) + time
-    return CriticalPath(step, stretches, num_jumps, times)
+    for segment in segments:
+        track = tracks[segment.rank]
+        for label, time in _times(track.segments, segment, track.steps[step][0]):
+            times[segment.rank, label] = times.get((segment.rank, label), 0) + time
+    return CriticalPath(step, segments, num_jumps, times)
 
 
-def _worked_until(track: _Track, step: int) -> int:
-    """Return when the rank's last work in a step ended, the step's start if it did none. Unit: ns."""
-    lane, (start, end) = track.lane, track.steps[step]
-    position = int(np.searchsorted(lane.start, end, side="left")) - 1
-    while position >= 0 and lane.end[position] > start:
-        if lane.labels[lane.label[position]].category != "idle":
-            return min(int(lane.end[position]), end)
+def _last_work_end(track: _Track, step: int) -> int:
+    """Return the end of the rank's last work in a step, or the start of the step if there is none. Unit: ns."""
+    segments, (start, end) = track.segments, track.steps[step]
+    position = int(np.searchsorted(segments.start, end, side="left")) - 1
+    while position >= 0 and segments.end[position] > start:
+        if segments.labels[segments.label[position]].category != "idle":
+            return min(int(segments.end[position]), end)
         position -= 1
     return start
 
 
 def _jump_before(track: _Track, at: int) -> tuple[int, int] | None:
-    """Return time and rank of the last jump before `at`; strictly, so that a path never stays where it was."""
+    """Return time and rank of the last jump strictly before `at`, so that a path always makes progress."""
     position = int(np.searchsorted(track.jump_at, at, side="left")) - 1
     return (int(track.jump_at[position]), int(track.jump_to[position])) if position >= 0 else None
 
 
-def _times(lane: Lane, stretch: Stretch, step_start: int) -> list[tuple[Label, int]]:
-    """Return what a stretch consists of; nothing of length 0."""
-    own_start = min(max(step_start, stretch.start), stretch.end)
-    known = time_by_label(lane, own_start, stretch.end)
-    times = list(zip(lane.labels, known.tolist(), strict=True))
-    times.append((_NOT_TRACED, stretch.end - own_start - int(known.sum())))
-    times.append((_BEFORE, own_start - stretch.start))
+def _times(segments: Segments, on_path: PathSegment, step_start: int) -> list[tuple[Label, int]]:
+    """Return the time of every label in a part of the path; labels without time are left out. Unit: ns."""
+    own_start = min(max(step_start, on_path.start), on_path.end)
+    traced = time_by_label(segments, own_start, on_path.end)
+    times = list(zip(segments.labels, traced.tolist(), strict=True))
+    times.append((_NOT_TRACED, on_path.end - own_start - int(traced.sum())))
+    times.append((_BEFORE, own_start - on_path.start))
     return [(label, time) for label, time in times if time]
 
 
-def _track(lane: Lane, arrived: Arrivals | None, clock: Clock, ranks: Int64) -> _Track:
-    moved = replace(lane, start=clock.aligned(lane.start), end=clock.aligned(lane.end))
-    borders = clock.aligned(np.array([(step.start, step.end) for step in lane.steps], dtype=np.int64))
-    steps = {step.number: (start, end) for step, (start, end) in zip(lane.steps, borders.tolist(), strict=True)}
-    if arrived is None:
-        nothing = np.zeros(0, dtype=np.int64)
-        return _Track(moved, steps, nothing, nothing)
-    is_wait = (arrived.waited_ns > 0) & np.isin(arrived.last_rank, ranks)
-    at, to = arrived.last_start[is_wait], arrived.last_rank[is_wait]
-    is_exposed = _stands_waiting(moved, at)
+def _track(segments: Segments, arrivals: Arrivals | None, clock: Clock, ranks: Int64) -> _Track:
+    aligned = replace(segments, start=clock.aligned(segments.start), end=clock.aligned(segments.end))
+    borders = clock.aligned(np.array([(step.start, step.end) for step in segments.steps], dtype=np.int64))
+    steps = {step.number: (start, end) for step, (start, end) in zip(segments.steps, borders.tolist(), strict=True)}
+    if arrivals is None:
+        empty = np.zeros(0, dtype=np.int64)
+        return _Track(aligned, steps, empty, empty)
+    is_wait = (arrivals.waited_ns > 0) & np.isin(arrivals.last_rank, ranks)
+    at, to = arrivals.last_start[is_wait], arrivals.last_rank[is_wait]
+    is_exposed = _is_waiting_before(aligned, at)
     order = np.argsort(at[is_exposed], kind="stable")
-    return _Track(moved, steps, at[is_exposed][order], to[is_exposed][order])
+    return _Track(aligned, steps, at[is_exposed][order], to[is_exposed][order])
 
 
-def _stands_waiting(lane: Lane, at: Int64) -> npt.NDArray[np.bool_]:
-    """Return whether the rank was communicating or idle just before each moment, outside its lane included."""
-    is_waiting = np.array([label.category in _WAITING for label in lane.labels] + [True])
-    position = np.searchsorted(lane.start, at, side="left") - 1
-    is_inside = (position >= 0) & (at <= np.append(lane.end, 0)[position])
-    return is_waiting[np.where(is_inside, np.append(lane.label, 0)[position], -1)]
+def _is_waiting_before(segments: Segments, at: Int64) -> npt.NDArray[np.bool_]:
+    """Return whether the rank was communicating or idle just before each moment; outside its segments, it was."""
+    is_waiting = np.array([label.category in _WAITING for label in segments.labels] + [True])
+    position = np.searchsorted(segments.start, at, side="left") - 1
+    is_inside = (position >= 0) & (at <= np.append(segments.end, 0)[position])
+    return is_waiting[np.where(is_inside, np.append(segments.label, 0)[position], -1)]
 
 
-class Waited(NamedTuple):
+class ExposedWaits(NamedTuple):
     """Exposed waiting of one rank, over its profiled steps. Unit: ns.
 
     Attributes:
-        bubble: For another stage of the pipeline: in point-to-point messages, and in collectives of its group.
-        straggler: For the last rank of another collective.
+        bubble: Waiting for another pipeline stage, in point-to-point transfers and in collectives of the pipeline.
+        straggler: Waiting for the last rank of other collectives.
     """
 
     bubble: int
     straggler: int
 
 
-def exposed_waits(lane: Lane, collectives: Collectives, arrived: Arrivals) -> Waited:
-    """Return how long a rank only waited for others: nothing of it computed, and no communication moved data."""
-    category = np.array([label.category in ("comm", "idle") for label in lane.labels], dtype=bool)
-    idle = intervals.union(*(border[category[lane.label]] for border in (lane.start, lane.end)))
-    steps = np.array([step[1:] for step in lane.steps], dtype=np.int64).reshape(-1, 2)
+def find_exposed_waits(segments: Segments, collectives: Collectives, arrivals: Arrivals) -> ExposedWaits:
+    """Return the time in which a rank only waited for others: it neither computed nor moved data."""
+    is_waiting = np.array([label.category in _WAITING for label in segments.labels], dtype=bool)[segments.label]
+    idle = intervals.union(segments.start[is_waiting], segments.end[is_waiting])
+    steps = np.array([step[1:] for step in segments.steps], dtype=np.int64).reshape(-1, 2)
     idle = intervals.intersection(idle, intervals.union(steps[:, 0], steps[:, 1]))
-    of_pipeline = [met.group is not None and is_of_pipeline(met.kind, met.role) for met in collectives.meetings]
-    in_pipeline = np.array(of_pipeline, dtype=bool)[collectives.meeting]
-    until = np.minimum(collectives.start + arrived.waited_ns, collectives.end)
-    idle = intervals.difference(idle, intervals.union(until, collectives.end))
-    bubble = intervals.union(collectives.start[in_pipeline], until[in_pipeline])
-    straggler = intervals.difference(intervals.union(collectives.start[~in_pipeline], until[~in_pipeline]), bubble)
-    return Waited(*(intervals.overlap_length(wait, idle) for wait in (bubble, straggler)))
+    of_pipeline = [
+        signature.group is not None and is_of_pipeline(signature.kind, signature.role)
+        for signature in collectives.signatures
+    ]
+    in_pipeline = np.array(of_pipeline, dtype=bool)[collectives.signature]
+    # A collective waits for the last rank first, and moves data from then on.
+    wait_end = np.minimum(collectives.start + arrivals.waited_ns, collectives.end)
+    idle = intervals.difference(idle, intervals.union(wait_end, collectives.end))
+    bubble = intervals.union(collectives.start[in_pipeline], wait_end[in_pipeline])
+    straggler = intervals.difference(intervals.union(collectives.start[~in_pipeline], wait_end[~in_pipeline]), bubble)
+    return ExposedWaits(*(intervals.overlap_length(wait, idle) for wait in (bubble, straggler)))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What only all ranks together tell.
+    """Results of the analysis across ranks.
 
     Attributes:
         clocks: Clock of every rank.
@@ -309,57 +326,59 @@ class Comparison:
         standings: Standing of every rank among its peers, by rank.
         waits: Exposed waiting of every rank.
         paths: Critical path of every step that all ranks have, by step number.
-        notes: What was shifted or left out in matching collectives, one line each.
+        notes: Ranks that were shifted or left out in matching collectives, one line each.
     """
 
     clocks: dict[int, Clock]
     arrivals: list[Arrivals]
     standings: list[Standing]
-    waits: dict[int, Waited]
+    waits: dict[int, ExposedWaits]
     paths: list[CriticalPath]
     notes: list[str]
 
     def rank_rows(self) -> list[dict[str, object]]:
         """Return the rows of table RANKS."""
-        return [_rank_row(self.clocks[one.rank], one, self.waits[one.rank]) for one in self.standings]
+        return [
+            _rank_row(self.clocks[standing.rank], standing, self.waits[standing.rank]) for standing in self.standings
+        ]
 
 
 def compare_ranks(
-    lanes: Sequence[Lane], collectives: Sequence[Collectives], peers: Sequence[Collection[int]] = ()
+    segments: Sequence[Segments], collectives: Sequence[Collectives], peers: Sequence[Collection[int]] = ()
 ) -> Comparison:
-    """Return what the ranks' traces tell together.
+    """Compare the ranks of a job.
 
     Args:
-        lanes: Segments of every rank, one entry per rank.
+        segments: Segments of every rank.
         collectives: Collectives of the same ranks.
-        peers: Ranks that have the same work by design, see `find_stragglers`; none for all ranks alike.
+        peers: Groups of ranks that have the same work by design, see `find_stragglers`.
     """
     matched = match_collectives(collectives)
     clocks = align(matched)
-    by_rank = sorted(lanes, key=lambda lane: lane.rank)
+    by_rank = sorted(segments, key=lambda of_rank: of_rank.rank)
     arrivals = find_arrivals(matched, clocks)
     return Comparison(
         clocks,
         arrivals,
-        find_stragglers(lanes, arrivals, peers),
+        find_stragglers(segments, arrivals, peers),
         {
-            lane.rank: exposed_waits(lane, own, arrived)
-            for lane, own, arrived in zip(by_rank, matched.collectives, arrivals, strict=False)
+            of_rank.rank: find_exposed_waits(of_rank, rank_collectives, rank_arrivals)
+            for of_rank, rank_collectives, rank_arrivals in zip(by_rank, matched.collectives, arrivals, strict=False)
         },
-        find_critical_paths(lanes, arrivals, clocks),
+        find_critical_paths(segments, arrivals, clocks),
         matched.notes,
     )
 
 
-def _rank_row(clock: Clock, standing: Standing, waited: Waited) -> dict[str, object]:
-    is_tied = clock.num_matched > 0
+def _rank_row(clock: Clock, standing: Standing, waits: ExposedWaits) -> dict[str, object]:
+    is_aligned = clock.num_matched > 0
     return standing._asdict() | {
-        "clock_reference": clock.reference if is_tied else None,
+        "clock_reference": clock.reference if is_aligned else None,
         "clock_offset_ns": clock.offset_ns,
         "clock_drift_ppm": clock.drift * MEGA,
-        "clock_measured_ns": clock.measured_ns if is_tied else None,
-        "clock_spread_ns": clock.spread_ns if is_tied else None,
+        "clock_measured_ns": clock.measured_ns if is_aligned else None,
+        "clock_spread_ns": clock.spread_ns if is_aligned else None,
         "num_matched": clock.num_matched,
-        "bubble_ns": waited.bubble,
-        "straggler_ns": waited.straggler,
+        "bubble_ns": waits.bubble,
+        "straggler_ns": waits.straggler,
     }

@@ -1,4 +1,4 @@
-"""`triplepoint trace --run`: join the ranks' tables: clocks, arrivals, bandwidths, stragglers, paths, timeline."""
+"""Join the tables of all ranks of a run: clocks, arrivals, bandwidths, stragglers, critical paths, timeline."""
 
 import shutil
 from collections.abc import Iterable, Sequence
@@ -19,58 +19,69 @@ from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS
 from triplepoint.trace import Int64
 from triplepoint.trace.clocks import Arrivals, Clock
 from triplepoint.trace.compare import Comparison, compare_ranks, path_rows
-from triplepoint.trace.distinct import distinct_of
-from triplepoint.trace.lanes import SUMMARY, Collectives, Lane, Meeting, RankSummary, read_summary
+from triplepoint.trace.distinct import distinct_values
 from triplepoint.trace.parsing import PARTS, Progress, check_one_job, check_ranks, parse_part
 from triplepoint.trace.perfetto import FILE_NAME, CounterTrack, rank_title, telemetry_counters, write_merged
+from triplepoint.trace.rank_results import (
+    SUMMARY,
+    Collectives,
+    CollectiveSignature,
+    RankSummary,
+    Segments,
+    read_summary,
+)
 from triplepoint.trace.taxonomy import Scheme
-from triplepoint.trace.timeline import Drawn, DrawnRank, write_timeline
+from triplepoint.trace.timeline import DrawnRank, DrawnTime, write_timeline
 from triplepoint.units import NS_PER_S
 
-_MEETING = ("group_name", "kind", "peer", "group", "num_ranks", "ranks")
-"""Columns of `collectives` that are a `Meeting`."""
+_SIGNATURE_COLUMNS = ("group_name", "kind", "peer", "group", "num_ranks", "ranks")
+"""Columns of `collectives` that make a `CollectiveSignature`, in its order."""
 
 
 @dataclass(frozen=True)
-class Together:
-    """All ranks of a job.
+class JoinedRanks:
+    """Results of all ranks of a job together.
 
     Attributes:
         summaries: Summary of every rank, by rank.
-        comparison: What only all ranks together tell.
-        drawn: What time the timeline shows.
+        comparison: Results of the analysis across ranks.
+        drawn: Time that the timeline shows.
     """
 
     summaries: list[RankSummary]
     comparison: Comparison
-    drawn: Drawn
+    drawn: DrawnTime
 
 
-def join_ranks(folders: Sequence[Path], out: Path) -> Together:
+def join_ranks(folders: Sequence[Path], out: Path) -> JoinedRanks:
     """Write the tables of all ranks.
 
+    Args:
+        folders: Folders of the ranks, as `parse_rank` wrote them.
+        out: Folder to write to.
+
     Raises:
-        UserError: If a folder is not whole.
+        UserError: If a rank's folder is incomplete or damaged.
     """
-    by_rank = sorted(((read_summary(folder), folder) for folder in folders), key=lambda one: one[0].rank)
-    summaries, folders = [one for one, _ in by_rank], [folder for _, folder in by_rank]
+    by_rank = sorted(((read_summary(folder), folder) for folder in folders), key=lambda pair: pair[0].rank)
+    summaries, folders = [summary for summary, _ in by_rank], [folder for _, folder in by_rank]
     check_one_job(summaries)
     for table in (KERNELS, INTERVALS, CATEGORIES):
         with table.writer(out / f"{table.name}.parquet") as append:
             for folder in folders:
                 for part in table.read_parts(folder / f"{table.name}.parquet"):
                     append(part)
-    comparison = _compare(by_rank, out) if len(by_rank) > 1 else _alone(by_rank, out)
+    comparison = _compare(by_rank, out) if len(by_rank) > 1 else _write_single_rank(by_rank, out)
     clocks = comparison.clocks
     RANKS.write(out / "ranks.parquet", RANKS.from_rows(comparison.rank_rows()))
     CRITICAL_PATH.write(out / "critical_path.parquet", CRITICAL_PATH.from_rows(path_rows(comparison.paths)))
-    return Together(summaries, comparison, _draw(folders, summaries, clocks, out))
+    return JoinedRanks(summaries, comparison, _draw(folders, summaries, clocks, out))
 
 
-def _alone(by_rank: Sequence[tuple[RankSummary, Path]], out: Path) -> Comparison:
-    """Write the collectives of one rank, or of none. It tells nothing of others; nothing is held in memory."""
-    nothing = np.empty(0, dtype=np.int64)
-    comparison = compare_ranks([], [Collectives(one.rank, [], *[nothing] * 4) for one, _ in by_rank])
+def _write_single_rank(by_rank: Sequence[tuple[RankSummary, Path]], out: Path) -> Comparison:
+    """Write the collectives of at most one rank, part by part, and return an empty comparison."""
+    empty = np.empty(0, dtype=np.int64)
+    comparison = compare_ranks([], [Collectives(summary.rank, [], *[empty] * 4) for summary, _ in by_rank])
     with COLLECTIVES.writer(out / "collectives.parquet") as append:
         for _, folder in by_rank:
             for part in COLLECTIVES.read_parts(folder / "collectives.parquet"):
@@ -79,21 +90,21 @@ def _alone(by_rank: Sequence[tuple[RankSummary, Path]], out: Path) -> Comparison
 
 
 def _compare(by_rank: Sequence[tuple[RankSummary, Path]], out: Path) -> Comparison:
-    """Write the collectives of all ranks with what the ranks tell of them together, and return all they tell."""
+    """Compare two ranks or more, and write their collectives with arrivals and bandwidths."""
     tables = [COLLECTIVES.read(folder / "collectives.parquet").sort_by("t_start_ns") for _, folder in by_rank]
-    lanes = [_lane(folder, one) for one, folder in by_rank]
-    met = [_collectives(table, one.rank) for table, (one, _) in zip(tables, by_rank, strict=True)]
-    comparison = compare_ranks(lanes, met, _peers(tables))
+    segments = [_read_segments(folder, summary) for summary, folder in by_rank]
+    collectives = [_collectives(table, summary.rank) for table, (summary, _) in zip(tables, by_rank, strict=True)]
+    comparison = compare_ranks(segments, collectives, _peers(tables))
     with COLLECTIVES.writer(out / "collectives.parquet") as append:
-        for table, arrived in zip(tables, comparison.arrivals, strict=True):
-            append(_with_arrivals(table, arrived, comparison.clocks[arrived.rank]))
+        for table, arrivals in zip(tables, comparison.arrivals, strict=True):
+            append(_with_arrivals(table, arrivals, comparison.clocks[arrivals.rank]))
     return comparison
 
 
-def _lane(folder: Path, summary: RankSummary) -> Lane:
+def _read_segments(folder: Path, summary: RankSummary) -> Segments:
     segments = SEGMENTS.read(folder / "segments.parquet")
     start = segments["t_start_ns"].to_numpy()
-    return Lane(
+    return Segments(
         rank=summary.rank,
         steps=summary.steps,
         start=start,
@@ -105,42 +116,47 @@ def _lane(folder: Path, summary: RankSummary) -> Lane:
 
 def _collectives(table: pa.Table, rank: int) -> Collectives:
     start = table["t_start_ns"].to_numpy()
-    distinct, meeting = distinct_of(table, _MEETING)
+    signatures, signature = distinct_values(table, _SIGNATURE_COLUMNS)
     return Collectives(
         rank=rank,
-        meetings=[
-            Meeting(name, kind, peer, role, num_ranks or 0, _numbers(ranks))
-            for name, kind, peer, role, num_ranks, ranks in distinct
+        signatures=[
+            CollectiveSignature(name, kind, peer, role, num_ranks or 0, _parse_ranks(ranks))
+            for name, kind, peer, role, num_ranks, ranks in signatures
         ],
-        meeting=meeting,
+        signature=signature,
         sequence=table["sequence"].to_numpy(),
         start=start,
         end=start + table["duration_ns"].to_numpy(),
     )
 
 
-def _with_arrivals(table: pa.Table, arrived: Arrivals, clock: Clock) -> pa.Table:
-    """Return a rank's collectives with what the ranks together tell, on the common clock."""
-    unknown = ~arrived.is_known
-    moving = table["duration_ns"].to_numpy() - np.where(unknown, 0, arrived.waited_ns)
+def _with_arrivals(table: pa.Table, arrivals: Arrivals, clock: Clock) -> pa.Table:
+    """Return a rank's collectives on the common clock, with their arrivals and bandwidths."""
+    unknown = ~arrivals.is_known
+    transfer_ns = table["duration_ns"].to_numpy() - np.where(unknown, 0, arrivals.waited_ns)
     columns = {
         "t_start_ns": pa.array(clock.aligned(table["t_start_ns"].to_numpy())),
-        "num_seen": pa.array(arrived.num_seen),
-        "arrival_lag_ns": pa.array(arrived.lag_ns, mask=unknown),
-        "waited_ns": pa.array(arrived.waited_ns, mask=unknown),
-        "last_rank": pa.array(arrived.last_rank, mask=unknown),
+        "num_seen": pa.array(arrivals.num_seen),
+        "arrival_lag_ns": pa.array(arrivals.lag_ns, mask=unknown),
+        "waited_ns": pa.array(arrivals.waited_ns, mask=unknown),
+        "last_rank": pa.array(arrivals.last_rank, mask=unknown),
     }
-    return _with_columns(table, columns | _bandwidths(table, moving))
+    return _with_columns(table, columns | _bandwidths(table, transfer_ns))
 
 
-def _bandwidths(table: pa.Table, moving_ns: Int64) -> dict[str, pa.Array]:
-    """Return the bandwidth columns of collectives that moved data for so long."""
+def _bandwidths(table: pa.Table, transfer_ns: Int64) -> dict[str, pa.Array]:
+    """Return the bandwidth columns of collectives.
+
+    Args:
+        table: The collectives.
+        transfer_ns: Time of each without waiting for other ranks. Unit: ns.
+    """
     size = pc.fill_null(table["size_bytes"], np.nan).to_numpy()
-    bandwidth = algorithm_bandwidth(size, np.maximum(moving_ns, 1) / NS_PER_S)
-    on_bus = bandwidth * _bus_factors(table)
+    algorithm = algorithm_bandwidth(size, np.maximum(transfer_ns, 1) / NS_PER_S)
+    bus = algorithm * _bus_factors(table)
     return {
-        "algorithm_bandwidth_bytes_per_s": pa.array(bandwidth, mask=np.isnan(bandwidth)),
-        "bus_bandwidth_bytes_per_s": pa.array(on_bus, mask=np.isnan(on_bus)),
+        "algorithm_bandwidth_bytes_per_s": pa.array(algorithm, mask=np.isnan(algorithm)),
+        "bus_bandwidth_bytes_per_s": pa.array(bus, mask=np.isnan(bus)),
     }
 
 
@@ -151,63 +167,64 @@ def _with_columns(table: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
 
 
 def _bus_factors(table: pa.Table) -> npt.NDArray[np.float64]:
-    """Return what to multiply each algorithm bandwidth by, NaN where the kind has none or the group is not known."""
+    """Return bus over algorithm bandwidth of each collective; NaN if its kind has no factor or its group is unknown."""
     factors = np.full(table.num_rows, np.nan)
     num_ranks = pc.fill_null(table["num_ranks"], 0).to_numpy()
     for kind in BUS_KINDS.intersection(pc.unique(table["kind"]).to_pylist()):
-        own = pc.equal(table["kind"], kind).to_numpy() & (num_ranks > 0)
-        factors[own] = bus_factor(kind, num_ranks[own])
+        of_kind = pc.equal(table["kind"], kind).to_numpy() & (num_ranks > 0)
+        factors[of_kind] = bus_factor(kind, num_ranks[of_kind])
     return factors
 
 
 def _peers(collectives: Sequence[pa.Table]) -> list[tuple[int, ...]]:
-    """Return ranks that have the same work by design: those that reduce gradients with one another."""
+    """Return groups of ranks that have the same work by design: the data parallel groups, if no two share a rank."""
     groups: set[tuple[int, ...]] = set()
     for table in collectives:
-        of_data = pc.unique(table.filter(pc.equal(table["group"], "dp"))["ranks"]).drop_null().to_pylist()
-        groups |= {_numbers(ranks) for ranks in of_data}
+        data_parallel = pc.unique(table.filter(pc.equal(table["group"], "dp"))["ranks"]).drop_null().to_pylist()
+        groups |= {_parse_ranks(ranks) for ranks in data_parallel}
     members = [rank for group in groups for rank in group]
     return sorted(groups) if len(members) == len(set(members)) else []
 
 
-def _numbers(ranks: str | None) -> tuple[int, ...]:
+def _parse_ranks(ranks: str | None) -> tuple[int, ...]:
     return tuple(map(int, ranks.split(","))) if ranks else ()
 
 
-def _draw(folders: Sequence[Path], summaries: Sequence[RankSummary], clocks: dict[int, Clock], out: Path) -> Drawn:
-    """Draw the first step, of the ranks that have it."""
-    first = min((one.steps[0].number for one in summaries if one.steps), default=None)
+def _draw(folders: Sequence[Path], summaries: Sequence[RankSummary], clocks: dict[int, Clock], out: Path) -> DrawnTime:
+    """Write the timeline of the first step, for the ranks that have it."""
+    first = min((summary.steps[0].number for summary in summaries if summary.steps), default=None)
     return write_timeline(
         out / "timeline.parquet",
         [
-            DrawnRank(one.rank, one.steps[0], folder / "timeline.parquet", clocks[one.rank].aligned)
-            for folder, one in zip(folders, summaries, strict=True)
-            if one.steps and one.steps[0].number == first
+            DrawnRank(summary.rank, summary.steps[0], folder / "timeline.parquet", clocks[summary.rank].aligned)
+            for folder, summary in zip(folders, summaries, strict=True)
+            if summary.steps and summary.steps[0].number == first
         ],
     )
 
 
 def join_run(run: Path, parts: Sequence[Path]) -> None:
-    """Write the tables of a whole run and its merged trace.
+    """Write the tables and the merged trace of a whole run.
 
     Args:
         run: Folder of the run.
-        parts: Folders that `parse_part` wrote, the run's others are removed; none for all of them.
+        parts: Folders that `parse_part` wrote; others of the run are removed. Empty: all of the run's folders.
 
     Raises:
-        UserError: If one of them is not whole, a rank is in two, or the run finished and a traced rank is in none.
+        UserError: If a folder is incomplete, a rank is in two folders, or the run finished and a traced rank is in
+            none.
     """
     manifest = read_manifest(run / "raw" / "manifest.json")
     folders = [path.parent for part in parts or (run / PARTS).glob("*") for path in part.glob(f"*/{SUMMARY}")]
     ranks = [read_summary(folder).rank for folder in folders]
     check_ranks(zip(folders, ranks, strict=True))
-    lost = sorted(set(read_planned_run(run / "point.json").point.traced_ranks) - set(ranks))
-    if lost and manifest.status == Status.OK:
-        raise UserError(f"{run / PARTS}: ranks {', '.join(map(str, lost))} are not parsed; run 'snakemake all'")
-    together = join_ranks(folders, run)
-    counters = _counters(run, manifest, together)
+    missing = sorted(set(read_planned_run(run / "point.json").point.traced_ranks) - set(ranks))
+    if missing and manifest.status == Status.OK:
+        raise UserError(f"{run / PARTS}: ranks {', '.join(map(str, missing))} are not parsed; run 'snakemake all'")
+    joined = join_ranks(folders, run)
+    counters = _counters(run, manifest, joined)
     write_merged(
-        run / FILE_NAME, run / "timeline.parquet", together.drawn, counters, lambda rank: rank_title(manifest, rank)
+        run / FILE_NAME, run / "timeline.parquet", joined.drawn, counters, lambda rank: rank_title(manifest, rank)
     )
     if parts:
         _remove_others(run / PARTS, parts)
@@ -216,10 +233,10 @@ def join_run(run: Path, parts: Sequence[Path]) -> None:
 def trace_run(
     run: Path, scheme: Scheme, progress: Progress, num_jobs: int | None = None, *, note: Progress | None = None
 ) -> None:
-    """Parse the traces of a run and join them, leaving nothing between: for few and small ones.
+    """Parse the traces of a run and join them, without intermediate files; for runs with few ranks.
 
     Raises:
-        UserError: As `parse_part` and `join_run` do.
+        UserError: See `parse_part` and `join_run`.
     """
     ranks = read_planned_run(run / "point.json").point.traced_ranks
     parse_part(run, range(min(ranks), max(ranks) + 1), scheme, progress, num_jobs, note=note)
@@ -229,14 +246,14 @@ def trace_run(
         shutil.rmtree(run / PARTS)
 
 
-def _counters(run: Path, manifest: Manifest, together: Together) -> list[CounterTrack]:
-    if not manifest.nodes or not together.summaries:
+def _counters(run: Path, manifest: Manifest, joined: JoinedRanks) -> list[CounterTrack]:
+    if not manifest.nodes or not joined.summaries:
         return []
-    return telemetry_counters(TELEMETRY.read(run / "telemetry.parquet"), manifest, *together.drawn)
+    return telemetry_counters(TELEMETRY.read(run / "telemetry.parquet"), manifest, *joined.drawn)
 
 
 def _remove_others(folder: Path, kept: Iterable[Path]) -> None:
-    """Remove parts that others have taken the place of: their segments are large."""
+    """Remove outdated folders of parts, which are large."""
     names = {path.resolve() for path in kept}
     for part in folder.glob("*"):
         if part.resolve() not in names:

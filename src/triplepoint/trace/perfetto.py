@@ -1,8 +1,8 @@
-"""One trace of many ranks for ui.perfetto.dev and chrome://tracing: a process per rank, a thread per lane, counters.
+"""Write the merged trace of all ranks for ui.perfetto.dev and chrome://tracing.
 
-The format is Chrome's trace JSON, gzipped: complete events (X) for spans, counter events (C) for samples, metadata (M)
-for names; times in us with three decimals from `baseTimeNanoseconds`, as Kineto writes them. Counters are power,
-temperature and clocks of the run, on the wall clock of its traces.
+Each rank is a process and each of its lanes a thread; power, temperature and clocks are counters. The format is
+Chrome's trace JSON, gzipped: complete events (X) for spans, counter events (C) for samples, metadata (M) for names.
+Times are in us with three decimals from `baseTimeNanoseconds`, as in Kineto's traces; counters are on the same clock.
 
 Source: Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
@@ -19,54 +19,54 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from isal import igzip
 
-from triplepoint.files import whole
+from triplepoint.files import atomic_file
 from triplepoint.manifest import Manifest, Node
 from triplepoint.tables import TIMELINE
 from triplepoint.trace import Int64
-from triplepoint.trace.timeline import LANES, Drawn, LaneSpans, Look, moved_lane, read_lanes
+from triplepoint.trace.timeline import LANES, DrawnTime, LaneSpans, Look, moved_lane, read_lanes
 from triplepoint.units import NS_PER_S, NS_PER_US
 
-_GPU = (
+_GPU_COUNTERS = (
     ("gpu_power_w", "GPU power", "W"),
     ("gpu_temp_c", "GPU temperature", "degC"),
     ("sm_clock_mhz", "SM clock", "MHz"),
 )
-"""Column of `telemetry`, name of its track, unit."""
+"""Columns of `telemetry` that become counters of a GPU, with title and unit."""
 
 Floats = npt.NDArray[np.float64]
 FILE_NAME = "perfetto.json.gz"
-"""What the merged trace of a run is called, in the run's folder."""
+"""File name of the merged trace in the run's folder."""
 
 _FIRST_NODE_PID = 1_000_000
 _THREADS_PER_LANE = 1000
 _LEVEL = 2
-"""Of gzip by isal: level 6 of zlib takes ten times as long for an eighth less."""
+"""Compression level of isal. Level 6 of zlib takes ten times as long, and its files are an eighth smaller."""
 
 
 class Process(NamedTuple):
-    """A row of the viewer that holds threads and counters. Its number also orders it, ranks before nodes."""
+    """A process in the viewer, with threads and counters. Viewers sort by its number: ranks before nodes."""
 
     pid: int
     title: str
 
 
 def rank_process(rank: int, title: str) -> Process:
-    """Return the process of a rank; the viewers keep number 0 for the idle process."""
+    """Return the process of a rank. Viewers reserve number 0 for the idle process."""
     return Process(rank + 1, title)
 
 
 def node_process(node: int, host: str) -> Process:
-    """Return the process that holds what a whole node was measured for."""
+    """Return the process for the counters of a whole node."""
     return Process(_FIRST_NODE_PID + node, f"node {node} · {host}")
 
 
 @dataclass(frozen=True)
 class RankTimeline:
-    """The lanes of one rank, on the clock all ranks share.
+    """The lanes of one rank, on the common clock.
 
     Attributes:
-        process: See `rank_process`.
-        lanes: Its lanes, thinned or not; spans of one lane may overlap.
+        process: Process of the rank.
+        lanes: Lanes of the rank; spans of one lane may overlap.
     """
 
     process: Process
@@ -75,14 +75,14 @@ class RankTimeline:
 
 @dataclass(frozen=True)
 class CounterTrack:
-    """Samples over time; the viewers hold a value until the next one, also over a gap.
+    """Samples of one quantity over time. Viewers draw a value up to the next one, even over a gap.
 
     Attributes:
-        process: Rank or node they belong to.
-        name: What was measured.
-        unit: In which unit.
-        t_ns: By time, shape (num_samples,). Unit: ns since 1970.
-        value: NaN where there is no sample, shape (num_samples,).
+        process: Rank or node the samples belong to.
+        name: Title of the quantity.
+        unit: Unit of the values.
+        t_ns: Times, sorted, shape (num_samples,). Unit: ns since 1970.
+        value: Values, NaN if a sample is missing, shape (num_samples,).
     """
 
     process: Process
@@ -93,16 +93,16 @@ class CounterTrack:
 
 
 def write_merged(
-    path: Path, timeline: Path, drawn: Drawn, counters: Sequence[CounterTrack], title: Callable[[int], str]
+    path: Path, timeline: Path, drawn: DrawnTime, counters: Sequence[CounterTrack], title: Callable[[int], str]
 ) -> None:
     """Write the merged trace.
 
     Args:
         path: File to write.
         timeline: Table `timeline` of all ranks.
-        drawn: What time it shows.
-        counters: Tracks of power, temperature and clocks, on the common clock.
-        title: Returns what a rank is called.
+        drawn: Time that it shows.
+        counters: Counters of ranks and nodes, on the common clock.
+        title: Returns the title of a rank.
     """
     table = TIMELINE.read(timeline)
     ranks = pc.unique(table["rank"]).to_pylist()
@@ -121,20 +121,20 @@ def write_merged(
 
 
 def write_perfetto(path: Path, ranks: Iterable[RankTimeline], counters: Iterable[CounterTrack], base_ns: int) -> None:
-    """Write the merged trace, lane by lane, in one piece.
+    """Write the merged trace atomically, lane by lane.
 
     Args:
         path: File to write, `.json.gz`.
-        ranks: The ranks, in the order they are to be read; a generator keeps only one in memory.
+        ranks: The ranks in order; with a generator only one is in memory at a time.
         counters: Counters of ranks and nodes.
-        base_ns: Time the file counts from: the earliest span or sample, best. Unit: ns since 1970.
+        base_ns: Base time of the file, at best that of the earliest span or sample. Unit: ns since 1970.
     """
     events = _events(ranks, counters, base_ns)
     head = f'{{"schemaVersion":1,"displayTimeUnit":"ms","baseTimeNanoseconds":{base_ns},"traceEvents":[\n'
     with (
-        whole(path) as scratch,
+        atomic_file(path) as scratch,
         scratch.open("wb") as file,
-        # No name and no time in the gzip header: the same trace gives the same bytes.
+        # Without name and time in the gzip header, the same trace gives the same bytes.
         igzip.IGzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=file, mtime=0) as out,
     ):
         out.write(head.encode())
@@ -146,22 +146,22 @@ def write_perfetto(path: Path, ranks: Iterable[RankTimeline], counters: Iterable
 
 
 def _events(ranks: Iterable[RankTimeline], counters: Iterable[CounterTrack], base_ns: int) -> Iterator[list[str]]:
-    """Yield events, some thousands at a time; none of them empty."""
-    named: set[int] = set()
+    """Yield non-empty lists of events: those of one lane or counter, or metadata."""
+    written_pids: set[int] = set()
     for timeline in ranks:
-        yield from _introduce(timeline.process, named)
+        yield from _process_events(timeline.process, written_pids)
         for lane in timeline.lanes:
             yield from _lane_events(timeline.process.pid, lane, base_ns)
     for track in counters:
-        yield from _introduce(track.process, named)
+        yield from _process_events(track.process, written_pids)
         if np.isfinite(track.value).any():
             yield _counter_events(track, base_ns)
 
 
-def _introduce(process: Process, named: set[int]) -> Iterator[list[str]]:
-    """Name a process the first time it is met."""
-    if process.pid not in named:
-        named.add(process.pid)
+def _process_events(process: Process, written_pids: set[int]) -> Iterator[list[str]]:
+    """Yield the metadata of a process, unless it is among `written_pids`, and add it there."""
+    if process.pid not in written_pids:
+        written_pids.add(process.pid)
         yield [
             _metadata("process_name", process.pid, 0, name=process.title),
             _metadata("process_sort_index", process.pid, 0, sort_index=process.pid),
@@ -169,10 +169,10 @@ def _introduce(process: Process, named: set[int]) -> Iterator[list[str]]:
 
 
 def _lane_events(pid: int, lane: LaneSpans, base_ns: int) -> Iterator[list[str]]:
-    """Yield the events of one lane, thread by thread and by time; a lane without spans has no thread."""
+    """Yield the events of one lane, by thread and time; a lane without spans has no thread."""
     order = LANES.index(lane.lane) if lane.lane in LANES else len(LANES)
-    looks = [_look_text(lane.lane, look) for look in lane.looks]
-    for row, spans in enumerate(_without_overlap(lane)):
+    looks = [_look_json(lane.lane, look) for look in lane.looks]
+    for row, spans in enumerate(_rows_without_overlap(lane)):
         tid = order * _THREADS_PER_LANE + row + 1
         yield [
             _metadata("thread_name", pid, tid, name=lane.lane if row == 0 else f"{lane.lane} ({row + 1})"),
@@ -180,30 +180,34 @@ def _lane_events(pid: int, lane: LaneSpans, base_ns: int) -> Iterator[list[str]]
         ]
         head = f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":'
         starts, durations = _us(lane.start[spans] - base_ns), _us(lane.end[spans] - lane.start[spans])
-        looked = zip(starts, durations, lane.look[spans].tolist(), strict=True)
-        yield [f'{head}{start},"dur":{duration},{looks[look]}' for start, duration, look in looked]
+        spans_text = zip(starts, durations, lane.look[spans].tolist(), strict=True)
+        yield [f'{head}{start},"dur":{duration},{looks[look]}' for start, duration, look in spans_text]
 
 
-def _look_text(lane: str, look: Look) -> str:
-    """Return the end of an event's text: what all spans of one look share."""
+def _look_json(lane: str, look: Look) -> str:
+    """Return the second half of an event's JSON, the same for all spans of one look."""
     arguments = {name: value for name, value in look._asdict().items() if name != "label" and value is not None}
     return _dump({"name": look.label, "cat": lane, "args": arguments})[1:]
 
 
-def _without_overlap(lane: LaneSpans) -> Iterator[Int64]:
-    """Return the numbers of a lane's spans, by time, in as few rows as have no overlap: viewers misdraw overlaps."""
+def _rows_without_overlap(lane: LaneSpans) -> Iterator[Int64]:
+    """Distribute a lane's spans over as few rows without overlap as possible: viewers draw overlaps wrongly.
+
+    Yields:
+        Indices of the spans of a row, by time.
+    """
     order = np.argsort(lane.start, kind="stable")
     start, end = lane.start[order], lane.end[order]
     if (start[1:] >= end[:-1]).all():
         return iter([order] if len(order) else [])
     ends: list[int] = []
     rows: list[list[int]] = []
-    for span, begins, stops in zip(order.tolist(), start.tolist(), end.tolist(), strict=True):
-        row = next((row for row, reached in enumerate(ends) if reached <= begins), len(ends))
+    for span, span_start, span_end in zip(order.tolist(), start.tolist(), end.tolist(), strict=True):
+        row = next((row for row, row_end in enumerate(ends) if row_end <= span_start), len(ends))
         if row == len(ends):
-            ends.append(stops)
+            ends.append(span_end)
             rows.append([])
-        ends[row] = stops
+        ends[row] = span_end
         rows[row].append(span)
     return (np.array(row) for row in rows)
 
@@ -225,27 +229,29 @@ def _dump(content: Any) -> str:
 
 
 def _us(times_ns: Int64) -> list[str]:
-    """Return nanoseconds as microseconds, exactly."""
+    """Return times in ns as texts in us, exactly."""
     if len(times_ns) and times_ns.min() < 0:
-        return [
-            f"{'-' if time < 0 else ''}{abs(time) // NS_PER_US}.{abs(time) % NS_PER_US:03d}"
-            for time in times_ns.tolist()
-        ]
-    return [f"{time // NS_PER_US}.{time % NS_PER_US:03d}" for time in times_ns.tolist()]
+        return [f"{'-' if time < 0 else ''}{_positive_us(abs(time))}" for time in times_ns.tolist()]
+    return [_positive_us(time) for time in times_ns.tolist()]
+
+
+def _positive_us(time_ns: int) -> str:
+    return f"{time_ns // NS_PER_US}.{time_ns % NS_PER_US:03d}"
 
 
 def wall_shift_ns(manifest: Manifest) -> int:
-    """Return what to add to a time of table `telemetry` for the wall clock. Unit: ns.
+    """Return the wall clock minus the clock of table `telemetry`. Unit: ns.
 
-    That table is on the first node's monotonic clock; the manifest holds one reading of both clocks of that node, taken
-    together. Traces are on the wall clock of their own node: across nodes this is as good as their wall clocks agree.
+    That table is on the first node's monotonic clock, and the manifest has one simultaneous reading of both clocks of
+    that node. Traces are on the wall clock of their own node, so across nodes the result is as good as wall clocks
+    agree.
     """
-    first = manifest.nodes[0]
-    return first.wall_ns - first.monotonic_ns
+    first_node = manifest.nodes[0]
+    return first_node.wall_ns - first_node.monotonic_ns
 
 
 def rank_title(manifest: Manifest, rank: int) -> str:
-    """Return what a rank is called: `rank 3 · node0 · gpu3`; a rank the manifest does not know has its number only."""
+    """Return the title of a rank, such as `rank 3 · node0 · gpu3`; only its number if the manifest does not have it."""
     for node in manifest.nodes:
         for device in node.devices:
             if device.rank == rank:
@@ -254,44 +260,44 @@ def rank_title(manifest: Manifest, rank: int) -> str:
 
 
 def telemetry_counters(telemetry: pa.Table, manifest: Manifest, start_ns: int, end_ns: int) -> list[CounterTrack]:
-    """Return the counters of a run around a stretch of its time; what was not measured has no track.
+    """Return the counters of a run within a window. Quantities that were not measured have no counter.
 
-    A GPU's counters belong to its rank, to its node where it had none; those of the host belong to the node.
+    Counters of a GPU belong to its rank, or to the node if it has no rank. Counters of the host belong to the node.
 
     Args:
         telemetry: Table `telemetry` of the run.
         manifest: The run's manifest.
-        start_ns: Start of the stretch; the last sample before it is kept, so that values reach it. Unit: ns since 1970.
-        end_ns: End of the stretch. Unit: ns since 1970.
+        start_ns: Start of the window; the last sample before is kept, so that its value is drawn. Unit: ns since 1970.
+        end_ns: End of the window. Unit: ns since 1970.
     """
     tracks = [track for node in manifest.nodes for track in _node_tracks(telemetry, manifest, node)]
-    cut = (cut_track(track, start_ns, end_ns) for track in tracks)
-    return [track for track in cut if np.isfinite(track.value).any()]
+    in_window = (cut_track(track, start_ns, end_ns) for track in tracks)
+    return [track for track in in_window if np.isfinite(track.value).any()]
 
 
 def _node_tracks(telemetry: pa.Table, manifest: Manifest, node: Node) -> Iterator[CounterTrack]:
-    own = telemetry.filter(pc.equal(telemetry["node"], node.node))
+    on_node = telemetry.filter(pc.equal(telemetry["node"], node.node))
     ranks = {device.device: device.rank for device in node.devices}
-    of_node = node_process(node.node, node.host)
-    for device in sorted(set(own["device"].to_pylist()), key=lambda name: (len(name), name)):
-        samples = own.filter(pc.equal(own["device"], device)).sort_by("t_ns")
+    process_of_node = node_process(node.node, node.host)
+    for device in sorted(set(on_node["device"].to_pylist()), key=lambda name: (len(name), name)):
+        samples = on_node.filter(pc.equal(on_node["device"], device)).sort_by("t_ns")
         t_ns = samples["t_ns"].to_numpy() + wall_shift_ns(manifest)
         if device == "host":
-            yield _host_power(samples, t_ns, of_node)
+            yield _host_power(samples, t_ns, process_of_node)
             continue
         has_rank = device in ranks
-        process = rank_process(ranks[device], rank_title(manifest, ranks[device])) if has_rank else of_node
-        for column, name, unit in _GPU:
+        process = rank_process(ranks[device], rank_title(manifest, ranks[device])) if has_rank else process_of_node
+        for column, name, unit in _GPU_COUNTERS:
             yield CounterTrack(process, name if has_rank else f"{device} {name}", unit, t_ns, _values(samples, column))
 
 
 def _host_power(samples: pa.Table, t_ns: Int64, process: Process) -> CounterTrack:
-    """Return the host's mean power from each sample to the next, from its energy counters."""
+    """Return the host's mean power between samples, from its energy counters."""
     cpu_j, dram_j = _values(samples, "cpu_energy_j"), _values(samples, "dram_energy_j")
     has_dram = bool(np.isfinite(dram_j).any())
     energy_j = cpu_j + dram_j if has_dram else cpu_j
-    known = np.isfinite(energy_j)
-    t_ns, energy_j = t_ns[known], energy_j[known]
+    is_measured = np.isfinite(energy_j)
+    t_ns, energy_j = t_ns[is_measured], energy_j[is_measured]
     power_w = np.diff(energy_j) / (np.diff(t_ns) / NS_PER_S)
     return CounterTrack(process, f"CPU package{' and DRAM' if has_dram else ''} power", "W", t_ns[:-1], power_w)
 
@@ -301,10 +307,10 @@ def _values(samples: pa.Table, column: str) -> Floats:
 
 
 def cut_track(track: CounterTrack, start_ns: int, end_ns: int) -> CounterTrack:
-    """Return the samples of a stretch of time, and the last measured one before it at its start."""
+    """Return the samples within a window, and the last one before it, moved to its start."""
     measured = np.isfinite(track.value)
     t_ns, value = track.t_ns[measured], track.value[measured]
     first = max(int(np.searchsorted(t_ns, start_ns, side="right")) - 1, 0)
     last = int(np.searchsorted(t_ns, end_ns, side="right"))
-    kept_ns = np.maximum(t_ns[first:last], start_ns)
-    return CounterTrack(track.process, track.name, track.unit, kept_ns, value[first:last])
+    in_window_ns = np.maximum(t_ns[first:last], start_ns)
+    return CounterTrack(track.process, track.name, track.unit, in_window_ns, value[first:last])

@@ -1,4 +1,4 @@
-"""What comes through a pipe, kept in a file while it is read: a reader goes back to where it began."""
+"""Copy pipes to files, since readers of traces read a file more than once."""
 
 import shutil
 import stat
@@ -13,32 +13,32 @@ STDIN = Path("-")
 """Argument that stands for standard input."""
 
 
-def spooled(arguments: Sequence[Path], scratch: Path, progress: Callable[[str], None]) -> list[Path]:
-    """Return the arguments with files in place of pipes, each of the name of its pipe.
+def spool_pipes(arguments: Sequence[Path], scratch: Path, progress: Callable[[str], None]) -> list[Path]:
+    """Return the arguments with pipes replaced by files of the same name.
 
-    All pipes are read at once: one writer may feed them in turns.
+    All pipes are read at the same time, because a writer may write to them in turns.
 
     Args:
         arguments: Files, folders and pipes.
-        scratch: Folder for the files; made where there is a pipe.
-        progress: Called while waiting.
+        scratch: Folder for the files; created if there is a pipe.
+        progress: Receives a line before waiting.
 
     Raises:
-        UserError: If standard input is meant and closed.
+        UserError: If standard input is an argument and is closed.
         OSError: If the disk is full.
     """
-    found = list(arguments)
-    pipes = [index for index, path in enumerate(found) if path == STDIN or _is_pipe(path)]
+    paths = list(arguments)
+    pipes = [index for index, path in enumerate(paths) if path == STDIN or _is_pipe(path)]
     if not pipes:
-        return found
-    if STDIN in found and sys.stdin is None:
+        return paths
+    if STDIN in paths and sys.stdin is None:
         raise UserError("-: standard input is closed; pipe into it, or name a file")
-    progress(f"reading what comes through {', '.join(str(found[index]) for index in pipes)}")
+    progress(f"reading what comes through {', '.join(str(paths[index]) for index in pipes)}")
     with ThreadPoolExecutor(len(pipes)) as threads:
-        copies = threads.map(lambda index: _copy(found[index], scratch / str(index)), pipes)
+        copies = threads.map(lambda index: _copy(paths[index], scratch / str(index)), pipes)
         for index, copy in zip(pipes, copies, strict=True):
-            found[index] = copy
-    return found
+            paths[index] = copy
+    return paths
 
 
 def _is_pipe(path: Path) -> bool:

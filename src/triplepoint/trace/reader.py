@@ -1,4 +1,4 @@
-"""Reader of traces: Kineto's, Nsight Systems' and rocprof's by how they begin, Chakra's by their names."""
+"""Read traces of any profiler. The format follows from the first bytes of a file, for Chakra from its name."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,52 +11,53 @@ from triplepoint.trace.kineto.reader import Header, Sink
 from triplepoint.trace.kineto.reader import read_trace as read_kineto
 from triplepoint.trace.kineto.source import Source, head
 from triplepoint.trace.profilers import Counter, Facts, Part, nsight, rocpd, rocprof_csv, rocprof_json
-from triplepoint.trace.profilers.database import MAGIC, Database, opened
+from triplepoint.trace.profilers.database import MAGIC, Database, open_database
 from triplepoint.trace.profilers.emitter import Emitter
 
 _HEAD_BYTES = 4096
 _DATABASES = {nsight.KNOWN_BY: nsight, rocpd.ROCPD: rocpd, rocpd.RPD: rocpd, rocpd.RESULTS: rocpd}
-"""Table that tells whose database it is, and its reader."""
+"""Reader of a SQLite file, by a table that only this profiler's files have."""
 
 
 def read_parts(path: Path) -> list[Part]:
-    """Return what of a trace of another profiler is the trace of one rank each.
-
-    Those of Kineto and of Chakra have no parts: each is the trace of one rank.
+    """Return the parts of a file that are the trace of one rank each; none for Kineto and Chakra, with one rank a file.
 
     Raises:
-        UserError: If the file is missing, is of no known layout, or nothing in it ran on a GPU.
+        UserError: If the file is missing, has no known layout, or has no GPU work.
     """
     if is_chakra(path):
         return []
     start = head(path, _HEAD_BYTES)
-    found: list[Part] = []
+    parts: list[Part] = []
     if start.startswith(MAGIC):
-        with opened(path) as database:
-            found = _reader(database).parts(database)
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                raise UserError(f"{path.name}: a packed SQLite file; unpack it first")
+        with open_database(path) as database:
+            parts = _database_reader(database).parts(database)
     elif rocprof_json.JSON_START.match(start):
-        found = rocprof_json.parts(_document(path))
+        parts = rocprof_json.parts(_read_json(path))
     elif rocprof_csv.is_kernel_csv(start):
-        found = rocprof_csv.parts(path)
+        parts = rocprof_csv.parts(path)
     else:
         return []
-    if not found:
+    if not parts:
         raise UserError(f"{path.name}: no work of a GPU in it; record it with 'nsys --trace=cuda' or 'rocprofv3 -r'")
-    return found
+    return parts
 
 
-def _reader(database: Database) -> ModuleType:
+def _database_reader(database: Database) -> ModuleType:
     for table, reader in _DATABASES.items():
         if table in database.tables:
             return reader
-    some = ", ".join(sorted(database.tables)[:3]) or "none"
+    some_tables = ", ".join(sorted(database.tables)[:3]) or "none"
     raise UserError(
-        f"{database.path.name}: a SQLite file of no known profiler (tables: {some}); expected one of 'nsys export "
-        "--type sqlite', rocprofv3 or rocmProfileData"
+        f"{database.path.name}: a SQLite file of no known profiler (tables: {some_tables}); expected one of 'nsys "
+        "export --type sqlite', rocprofv3 or rocmProfileData"
     )
 
 
-def _document(path: Path) -> rocprof_json.Document:
+def _read_json(path: Path) -> rocprof_json.Document:
     return rocprof_json.decode(path, b"".join(Source(path).unpacked()))
 
 
@@ -69,15 +70,15 @@ def read_trace(
     streams: bool = False,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Header:
-    """Read one trace, or the part of one rank of a trace of many.
+    """Read the trace of one rank.
 
     Args:
         path: Trace of any profiler.
-        sink: Called with arrays of `ROW` and of `LAUNCH`, as `read_kineto` does.
-        part: One of `read_parts`; None for a trace of Kineto or Chakra.
-        host: Of a trace of Kineto, give operators on the CPU too.
-        streams: Of a trace of Kineto, give every event that carries a stream or a correlation.
-        progress: Called now and then with what was read so far.
+        sink: Called with arrays of `ROW` and of `LAUNCH`, as by `read_kineto`.
+        part: Part of the file from `read_parts`; None for a trace of Kineto or Chakra.
+        host: Whether to include operators on the CPU of a Kineto trace.
+        streams: Whether to include every event of a Kineto trace that has a stream or a correlation.
+        progress: Receives progress, a line at a time.
 
     Raises:
         UserError: If the file is missing or damaged.
@@ -105,18 +106,18 @@ def read_trace(
 def _read_part(path: Path, part: Part, emitter: Emitter) -> Facts:
     start = head(path, _HEAD_BYTES)
     if start.startswith(MAGIC):
-        with opened(path) as database:
-            facts: Facts = _reader(database).read(database, part, emitter)
+        with open_database(path) as database:
+            facts: Facts = _database_reader(database).read(database, part, emitter)
             return facts
     if rocprof_json.JSON_START.match(start):
-        return rocprof_json.read(_document(path), part, emitter)
+        return rocprof_json.read(_read_json(path), part, emitter)
     return rocprof_csv.read(path, part, emitter)
 
 
 def read_counters(path: Path, part: Part) -> list[Counter]:
-    """Return what the profiler sampled of the GPU of a part: clocks, power, activity."""
+    """Return the profiler's samples of the part's GPU: clocks, power, activity; empty if the format has none."""
     if not head(path, len(MAGIC)).startswith(MAGIC):
         return []
-    with opened(path) as database:
-        found: list[Counter] = _reader(database).counters(database, part)
-        return found
+    with open_database(path) as database:
+        counters: list[Counter] = _database_reader(database).counters(database, part)
+        return counters

@@ -1,15 +1,15 @@
-"""Thinning of a lane of spans for drawing: what is wide enough to see stays exact, the rest becomes runs in cells.
+"""Thin a lane of spans for drawing: wide spans stay exact, narrow ones are merged into runs within cells.
 
-The time looked at is divided into equal cells. A span at least as wide as a cell keeps its borders. Of all shorter ones
-in a cell, the two labels with most time there get a run each, as long as their time. Time of further labels goes to the
-second run, then to the first, as far as that cannot turn a minority into a majority; only what is left after that is
-drawn empty though it was not (rare: three labels or more, about equal).
+The drawn time is divided into equal cells. A span at least as wide as a cell keeps its borders. Of the narrower spans
+in a cell, the two labels with most time get one run each, as long as the time of that label. The time of further labels
+is added to the second run, then to the first, as long as that cannot turn a minority into a majority. Any time left
+after that is drawn as empty (rare: three or more labels with about equal time).
 
-What holds for every stretch of whole cells, that is, for every pixel of a picture `num_cells`, `num_cells / 2`,
-`num_cells / 3`, ... pixels wide: if one label (or emptiness) covers more than half of it before, it covers more of it
-than any other after. Proof: in every cell, for any labels M and Z, after(M) - after(Z) >= 2 before(M) - cell; sums keep
-that. A pixel that cuts cells at its borders can be wrong about those two; no thinner that keeps a bounded number of
-spans could be right about all pixels of all widths.
+Guarantee for every range of whole cells, that is, for every pixel of a picture `num_cells`, `num_cells / 2`,
+`num_cells / 3`, ... pixels wide: if one label (or emptiness) covers more than half of it before thinning, it covers
+more of it than any other label after. Proof: in every cell, for any labels M and Z, after(M) - after(Z) >= 2 before(M)
+- cell; this also holds for sums over cells. A pixel whose borders are inside cells can be wrong by these two cells. No
+thinning to a bounded number of spans could be right for all pixels of all widths.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,17 +24,17 @@ _NEVER = np.iinfo(np.int64).max
 
 
 class Spans(NamedTuple):
-    """Spans of one lane, shape of every array (num_spans,)."""
+    """Spans of one lane; shape of every array (num_spans,)."""
 
     start: Int64
     """Unit: ns since 1970."""
     end: Int64
     """Unit: ns since 1970."""
     label: Int64
-    """What the caller knows the span's looks by."""
+    """Number of the span's label, given by the caller."""
 
     def at(self, rows: npt.NDArray | slice) -> "Spans":
-        """Return the spans in `rows`: numbers, a mask, or a slice."""
+        """Return the spans selected by indices, a mask, or a slice."""
         return Spans(self.start[rows], self.end[rows], self.label[rows])
 
     def then(self, other: "Spans") -> "Spans":
@@ -43,93 +43,93 @@ class Spans(NamedTuple):
 
 
 def no_spans() -> Spans:
-    """Return no spans at all."""
-    nothing = np.empty(0, dtype=np.int64)
-    return Spans(nothing, nothing, nothing)
+    """Return an empty set of spans."""
+    empty = np.empty(0, dtype=np.int64)
+    return Spans(empty, empty, empty)
 
 
 class LatestWins:
-    """Gives every instant to the span that started last among those running, of equal starts to the one given last.
+    """Assigns every instant to the running span that started last; among equal starts, to the one added last.
 
-    Long spans stay visible around the short ones that run over them. Kept between calls is only what may still be seen
-    again: as many spans as run at once.
+    So long spans stay visible around shorter ones on top of them. Between calls only spans that may be visible again
+    are kept: as many as run at once.
     """
 
     def __init__(self) -> None:
         self._running = no_spans()
 
     def add(self, spans: Spans) -> Spans:
-        """Return what is settled once `spans` are known: pieces up to the start of the last one, in no order.
+        """Add spans, and return the visible pieces up to the start of the last one, in no order.
 
         Args:
-            spans: In order of start, none before the last one of the previous call, none empty.
+            spans: Sorted by start, none empty, and none before the last span of the previous call.
         """
         if not len(spans.start):
             return no_spans()
-        # What was running has been cut up to the start of the last span before these.
-        num_known = len(self._running.start)
-        known = self._running.then(spans)
-        below = _span_below(known)
-        pieces = _cut(known, below, max(num_known - 1, 0))
-        stack = [len(known.start) - 1]
+        # The running spans were cut up to the start of the last one of the previous call.
+        num_running = len(self._running.start)
+        all_spans = self._running.then(spans)
+        below = _span_below(all_spans)
+        pieces = _cut(all_spans, below, max(num_running - 1, 0))
+        stack = [len(all_spans.start) - 1]
         while below[stack[-1]] >= 0:
             stack.append(int(below[stack[-1]]))
-        self._running = known.at(np.array(stack[::-1]))
+        self._running = all_spans.at(np.array(stack[::-1]))
         return pieces
 
     def finish(self) -> Spans:
-        """Return the pieces that are left: from the start of the last span on."""
+        """Return the remaining pieces: from the start of the last span on."""
         last = self._running
         self._running = no_spans()
         if not len(last.start):
             return last
-        # From the last to the first, each is seen from when the one over it ends.
+        # Each span is visible again from the end of the span on top of it.
         start = np.concatenate((last.end[1:], last.start[-1:]))
         return Spans(start, last.end, last.label)
 
 
 def _span_below(spans: Spans) -> Int64:
-    """Return for each span the latest one before it that outlasts it, -1 where there is none: it is seen again next."""
-    end = np.append(spans.end, _NEVER)  # a span below of -1 is this one, which ends the search
+    """Return for each span the one that is visible after it: the latest span before it that ends later; -1 if none."""
+    end = np.append(spans.end, _NEVER)  # index -1 refers to this end, which terminates the search
     below = np.arange(-1, len(spans.end), dtype=np.int64)
     below = np.append(below[: len(spans.end)], -1)
-    reached = np.maximum.accumulate(spans.end)
-    below[np.flatnonzero(reached[:-1] <= spans.start[1:]) + 1] = -1
-    waiting = np.flatnonzero(end[below[:-1]] <= spans.end)
-    # A candidate that ends too early hands over its own candidate: distances double from round to round.
-    while len(waiting):
-        below[waiting] = below[below[waiting]]
-        waiting = waiting[end[below[waiting]] <= spans.end[waiting]]
+    latest_end = np.maximum.accumulate(spans.end)
+    below[np.flatnonzero(latest_end[:-1] <= spans.start[1:]) + 1] = -1
+    searching = np.flatnonzero(end[below[:-1]] <= spans.end)
+    # A candidate that ends too early is replaced by its own candidate, so that distances double in every round.
+    while len(searching):
+        below[searching] = below[below[searching]]
+        searching = searching[end[below[searching]] <= spans.end[searching]]
     return below[:-1]
 
 
 def _cut(spans: Spans, below: Int64, first: int) -> Spans:
-    """Return what is seen from the start of span `first` to the start of the last one."""
+    """Return the visible pieces from the start of span `first` to the start of the last span."""
     owner = np.arange(first, len(spans.start) - 1)
-    now, until = spans.start[first:-1], spans.start[first + 1 :]
+    start, until = spans.start[first:-1], spans.start[first + 1 :]
     starts, ends, owners = [], [], []
     while len(owner):
         end = np.minimum(spans.end[owner], until)
-        seen = end > now
-        starts.append(now[seen])
-        ends.append(end[seen])
-        owners.append(owner[seen])
-        left = (end < until) & (below[owner] >= 0)
-        now, until, owner = end[left], until[left], below[owner[left]]
+        is_visible = end > start
+        starts.append(start[is_visible])
+        ends.append(end[is_visible])
+        owners.append(owner[is_visible])
+        is_left = (end < until) & (below[owner] >= 0)
+        start, until, owner = end[is_left], until[is_left], below[owner[is_left]]
     if not owners:
         return no_spans()
     return Spans(np.concatenate(starts), np.concatenate(ends), spans.label[np.concatenate(owners)])
 
 
 def latest_wins(start: Int64, end: Int64) -> Spans:
-    """Cut time among spans in any order, as `LatestWins` does.
+    """Assign every instant to one of the spans running, as `LatestWins` does.
 
     Args:
-        start: Starts. Unit: ns.
-        end: Ends; spans that end no later than they start get nothing. Unit: ns.
+        start: Starts in any order. Unit: ns.
+        end: Ends; spans that end no later than they start get no time. Unit: ns.
 
     Returns:
-        Segments by time, none of them empty; the label of each is the index of the span it belongs to.
+        Segments by time, none of them empty; the label of each is the index of its span.
     """
     order = np.argsort(start, kind="stable")
     order = order[end[order] > start[order]]
@@ -143,7 +143,7 @@ def _by_time(spans: Spans) -> Spans:
 
 
 def join(spans: Spans) -> Spans:
-    """Return disjoint spans by time with those that touch and have the same label as one."""
+    """Merge adjacent spans with the same label; the spans are disjoint and sorted by time."""
     if not len(spans.start):
         return spans
     opens = np.append(True, (spans.start[1:] != spans.end[:-1]) | (spans.label[1:] != spans.label[:-1]))
@@ -152,42 +152,43 @@ def join(spans: Spans) -> Spans:
 
 
 NUM_CELLS = 4000
-"""More than the pixels of a screen or a figure."""
+"""Default number of cells: more than the pixels of a screen or a figure."""
 
 
 class Thinner:
-    """Thins one lane as its spans stream by; memory depends on cells and on spans at once, not on their number.
+    """Thins one lane from a stream of spans. Memory grows with cells and simultaneous spans, not with all spans.
 
-    Where spans overlap, an instant belongs to the one that started last. A run never bridges a cell that holds nothing,
-    reaches no further than the spans it stands for, and the same spans thinned in one call or in many give the same.
+    Where spans overlap, an instant belongs to the one that started last. A run never covers an empty cell, and extends
+    no further than the spans it replaces. The result does not depend on how spans are divided among calls.
     """
 
     def __init__(self, start_ns: int, end_ns: int, num_cells: int = NUM_CELLS) -> None:
-        """Begin.
+        """Start with no spans.
 
         Args:
-            start_ns: Start of the time looked at; what lies before is cut off. Unit: ns.
-            end_ns: Its end, later than its start. Unit: ns.
-            num_cells: Cells it is divided into; at most three spans a cell come out. Cells are never below 1 ns.
+            start_ns: Start of the drawn time; earlier parts of spans are cut off. Unit: ns.
+            end_ns: End of the drawn time, after its start. Unit: ns.
+            num_cells: Number of cells, each at least 1 ns long. The result has at most three spans per cell.
 
         Raises:
-            ValueError: If there is no time to look at, or no cell.
+            ValueError: If the drawn time or the number of cells is not positive.
         """
         if end_ns <= start_ns or num_cells < 1:
             raise ValueError(f"cannot thin {num_cells} cells of {start_ns} to {end_ns} ns")
         self._grid = _Grid(start_ns, end_ns - start_ns, min(num_cells, end_ns - start_ns))
-        self._latest = start_ns
+        self._latest_start = start_ns
         self._lane = LatestWins()
         self._wide: list[Spans] = []
-        self._open = _no_shares()
+        self._open_shares = _no_shares()
+        """Time of narrow spans in cells that are not complete yet."""
         self._mixes: list[_Mixes] = []
 
     def add(self, start: Int64, end: Int64, label: Int64) -> None:
-        """Take in more spans of the lane.
+        """Add more spans of the lane.
 
         Args:
-            start: Starts, none before the last one of an earlier call. Shape (num_spans,). Unit: ns.
-            end: Ends; a span that ends where it starts covers nothing and is left out. Shape (num_spans,). Unit: ns.
+            start: Starts, sorted, none before the last one of an earlier call. Shape (num_spans,). Unit: ns.
+            end: Ends; empty spans are left out. Shape (num_spans,). Unit: ns.
             label: Number of each span's label, from 0. Shape (num_spans,).
 
         Raises:
@@ -196,49 +197,49 @@ class Thinner:
         first, duration = self._grid.start, self._grid.duration
         start = np.clip(start, first, first + duration)
         end = np.clip(end, first, first + duration)
-        if len(start) and (int(start[0]) < self._latest or (start[1:] < start[:-1]).any()):
+        if len(start) and (int(start[0]) < self._latest_start or (start[1:] < start[:-1]).any()):
             raise ValueError("spans of a lane must come in order of start")
         spans = Spans(start, end, label).at(end > start)
         if len(spans.start):
-            self._latest = int(spans.start[-1])
-            self._take(self._lane.add(spans), self._latest)
+            self._latest_start = int(spans.start[-1])
+            self._add_pieces(self._lane.add(spans), self._latest_start)
 
     def finish(self) -> tuple[Int64, Int64, Int64]:
-        """Return start, end and label of what is left: by time, not overlapping, at most three a cell."""
+        """Return start, end and label of the thinned spans: by time, disjoint, at most three per cell."""
         grid = self._grid
-        self._take(self._lane.finish(), grid.start + grid.duration)
-        thinned = _by_time(Spans(*_chain(self._wide))) if self._wide else no_spans()
+        self._add_pieces(self._lane.finish(), grid.start + grid.duration)
+        thinned = _by_time(Spans(*_concatenate(self._wide))) if self._wide else no_spans()
         if self._mixes:
-            runs = _runs(_Mixes(*_chain(self._mixes)), _free(grid, thinned))
+            runs = _runs(_Mixes(*_concatenate(self._mixes)), _free_time(grid, thinned))
             thinned = _by_time(thinned.then(join(_by_time(runs))))
         return thinned.start, thinned.end, thinned.label
 
-    def _take(self, pieces: Spans, settled: int) -> None:
-        """Keep wide pieces, divide the others among cells, and mix the cells that end before `settled`."""
+    def _add_pieces(self, pieces: Spans, complete_until: int) -> None:
+        """Keep wide pieces, divide the others among cells, and close the cells that end before `complete_until`."""
         is_wide = self._grid.is_wide(pieces)
         if is_wide.any():
             self._wide.append(pieces.at(is_wide))
             pieces = pieces.at(~is_wide)
-        shares = _total(self._open, _share_out(pieces, self._grid))
-        done = shares.cell < self._grid.cell(settled)
-        if done.any():
-            self._mixes.append(_mix(shares.at(done)))
-        self._open = shares.at(~done)
+        shares = _merge_shares(self._open_shares, _shares(pieces, self._grid))
+        is_complete = shares.cell < self._grid.cell(complete_until)
+        if is_complete.any():
+            self._mixes.append(_mix(shares.at(is_complete)))
+        self._open_shares = shares.at(~is_complete)
 
 
 class _Grid(NamedTuple):
-    """The cells: cell k covers ceil(k * duration / num_cells) to ceil((k + 1) * duration / num_cells) from `start`."""
+    """The cells: cell k covers ceil(k * duration / num_cells) to ceil((k + 1) * duration / num_cells) after `start`."""
 
     start: int
     duration: int
     num_cells: int
 
     def cell(self, time: Int64 | int) -> Int64:
-        """Return the cells that hold times of the grid."""
+        """Return the cell of each time."""
         return (np.asarray(time) - self.start) * self.num_cells // self.duration
 
     def border(self, cell: Int64) -> Int64:
-        """Return where cells begin. Unit: ns."""
+        """Return the start of each cell. Unit: ns."""
         return -(-cell * self.duration // self.num_cells) + self.start
 
     def is_wide(self, spans: Spans) -> np.ndarray:
@@ -247,19 +248,19 @@ class _Grid(NamedTuple):
 
 
 class _Shares(NamedTuple):
-    """Time of short spans, one entry per (cell, label), in that order: shape of every array (num_shares,)."""
+    """Time of narrow spans per cell and label, sorted by both; shape of every array (num_shares,)."""
 
     cell: Int64
     label: Int64
     time: Int64
-    """Summed. Unit: ns."""
+    """Sum over spans. Unit: ns."""
     start: Int64
-    """Start of the first. Unit: ns."""
+    """Start of the first span. Unit: ns."""
     end: Int64
-    """End of the last. Unit: ns."""
+    """End of the last span. Unit: ns."""
 
     def at(self, rows: np.ndarray) -> "_Shares":
-        """Return some of the entries."""
+        """Return the entries selected by indices or a mask."""
         return _Shares(*(column[rows] for column in self))
 
 
@@ -267,8 +268,8 @@ def _no_shares() -> _Shares:
     return _Shares(*(np.empty(0, dtype=np.int64) for _ in _Shares._fields))
 
 
-def _share_out(spans: Spans, grid: _Grid) -> _Shares:
-    """Return short spans by cell, in no order; one that lies in two cells is cut in two. It is in three never."""
+def _shares(spans: Spans, grid: _Grid) -> _Shares:
+    """Return narrow spans by cell, in no order. A span across a border is cut in two; it never covers three cells."""
     cell = grid.cell(spans.start)
     border = grid.border(cell + 1)
     crosses = np.flatnonzero(spans.end > border)
@@ -278,8 +279,8 @@ def _share_out(spans: Spans, grid: _Grid) -> _Shares:
     return _Shares(np.concatenate((cell, cell[crosses] + 1)), label, end - start, start, end)
 
 
-def _total(one: _Shares, other: _Shares) -> _Shares:
-    """Return two collections as one, with one entry per cell and label."""
+def _merge_shares(one: _Shares, other: _Shares) -> _Shares:
+    """Merge two sets of shares into one with one entry per cell and label."""
     both = _Shares(*(np.concatenate(pair) for pair in zip(one, other, strict=True)))
     if not len(both.cell):
         return both
@@ -299,50 +300,50 @@ def _total(one: _Shares, other: _Shares) -> _Shares:
 
 
 class _Mixes(NamedTuple):
-    """What is in a cell, one entry per cell with short spans, by time: shape of every array (num_cells_used,)."""
+    """Narrow spans of each cell that has any, sorted by time; shape of every array (num_cells_used,)."""
 
     cell: Int64
     start: Int64
-    """Start of the first short span. Unit: ns."""
+    """Start of the first narrow span. Unit: ns."""
     end: Int64
-    """End of the last. Unit: ns."""
+    """End of the last narrow span. Unit: ns."""
     covered: Int64
-    """Time of all short spans. Unit: ns."""
-    most: Int64
-    """Label with most time; of equals the one first seen."""
-    most_time: Int64
-    """Unit: ns."""
-    next: Int64
-    """Label with most time after it; the same label where there is no other."""
+    """Time of all narrow spans. Unit: ns."""
+    first_label: Int64
+    """Label with most time; among equals the one that starts first."""
+    first_time: Int64
+    """Time of that label. Unit: ns."""
+    second_label: Int64
+    """Label with second most time; the first label if there is no other."""
     third_time: Int64
-    """Time of the label after those; 0 where there is none. Unit: ns."""
-    is_next_first: np.ndarray
-    """Whether the second label is the one first seen."""
+    """Time of the label with third most time; 0 if there is none. Unit: ns."""
+    second_starts_first: np.ndarray
+    """Whether the second label starts before the first one."""
 
 
 def _mix(shares: _Shares) -> _Mixes:
-    """Return what there is in each cell of `shares`, which come by cell."""
+    """Return the labels with most time in each cell of `shares`, which are sorted by cell."""
     order = np.lexsort((shares.label, shares.start, -shares.time, shares.cell))
     cell, label, time, start, end = shares.at(order)
     opens = np.flatnonzero(np.append(True, cell[1:] != cell[:-1]))
     size = np.diff(np.append(opens, len(cell)))
-    # Where a cell has fewer labels, its first stands in.
+    # In a cell with fewer labels the first one is used instead.
     second, third = opens + (size > 1), opens + 2 * (size > 2)
     return _Mixes(
         cell=cell[opens],
         start=np.minimum.reduceat(start, opens),
         end=np.maximum.reduceat(end, opens),
         covered=np.add.reduceat(time, opens),
-        most=label[opens],
-        most_time=time[opens],
-        next=label[second],
+        first_label=label[opens],
+        first_time=time[opens],
+        second_label=label[second],
         third_time=np.where(size > 2, time[third], 0),
-        is_next_first=start[second] < start[opens],
+        second_starts_first=start[second] < start[opens],
     )
 
 
-def _free(grid: _Grid, wide: Spans) -> Int64:
-    """Return how much of each cell wide spans leave. Shape (num_cells,). Unit: ns."""
+def _free_time(grid: _Grid, wide: Spans) -> Int64:
+    """Return the time of each cell without wide spans. Shape (num_cells,). Unit: ns."""
     borders = grid.border(np.arange(grid.num_cells + 1))
     covered = np.concatenate(([0], np.cumsum(wide.end - wide.start)))
     before = np.searchsorted(wide.end, borders, side="right")
@@ -355,21 +356,21 @@ def _free(grid: _Grid, wide: Spans) -> Int64:
 def _runs(mixes: _Mixes, free: Int64) -> Spans:
     """Return the runs of all cells, in no order.
 
-    The second run grows by the time of further labels, then the first, none beyond what would let it win over the third
-    label where that has the majority of a wider pixel: the free time less twice the third's.
+    The second run grows by the time of further labels, then the first. Neither exceeds the free time minus twice the
+    time of the third label: beyond that it could win over a third label with the majority of a wider pixel.
     """
     covered, limit = mixes.covered, free[mixes.cell] - 2 * mixes.third_time
-    next_time = np.minimum(covered - mixes.most_time, limit)
-    most_time = np.minimum(covered - next_time, limit)
-    # The run of the label first seen begins where the short spans begin, the other ends where they end.
-    most_start = np.where(mixes.is_next_first, mixes.end - most_time, mixes.start)
-    next_start = np.where(mixes.is_next_first, mixes.start, mixes.end - next_time)
-    has_next = next_time > 0
-    return Spans(most_start, most_start + most_time, mixes.most).then(
-        Spans(next_start, next_start + next_time, mixes.next).at(has_next)
+    second_time = np.minimum(covered - mixes.first_time, limit)
+    first_time = np.minimum(covered - second_time, limit)
+    # The label that starts first gets the beginning of the time covered by narrow spans, the other one its end.
+    first_start = np.where(mixes.second_starts_first, mixes.end - first_time, mixes.start)
+    second_start = np.where(mixes.second_starts_first, mixes.start, mixes.end - second_time)
+    has_second = second_time > 0
+    return Spans(first_start, first_start + first_time, mixes.first_label).then(
+        Spans(second_start, second_start + second_time, mixes.second_label).at(has_second)
     )
 
 
-def _chain(parts: Sequence[tuple[np.ndarray, ...]]) -> Iterator[np.ndarray]:
-    """Return each column of many collections as one."""
+def _concatenate(parts: Sequence[tuple[np.ndarray, ...]]) -> Iterator[np.ndarray]:
+    """Concatenate each column of several tuples of columns."""
     return map(np.concatenate, zip(*parts, strict=True))

@@ -1,1 +1,1 @@
-"""Published claims, and the verdict of results on each: agrees, differs or cannot tell."""
+"""Published claims, and the verdict of the results on each: agrees, differs or cannot tell."""

@@ -1,4 +1,4 @@
-"""Judges what published figures show, row by row and GPU by GPU."""
+"""Judgement of claims about published figures, row by row and GPU by GPU."""
 
 import itertools
 import math
@@ -7,26 +7,34 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from triplepoint.status import Status
-from triplepoint.verdicts.file import Cells, Rows, Slots
+from triplepoint.verdicts.file import Cells, FigureClaim, SlotClaim
 from triplepoint.verdicts.number import Number, Verdict, judge_sign, judge_values, mean_of, overlap
 from triplepoint.verdicts.quantities import Slot, by_slot, largest_ratio, rear_excess
 from triplepoint.verdicts.rows import (
     NO_NUMBER,
     ClaimRow,
     Context,
-    begin,
     cannot_tell,
-    numbers,
-    of_group,
-    verdict,
-    why_not,
+    claim_columns,
+    missing_reason,
+    number_columns,
+    run_columns,
+    verdict_columns,
 )
 from triplepoint.verdicts.runs import Group, own_spread
 
 
 @dataclass(frozen=True)
 class _Pair:
-    """A row of a figure and the point of ours it speaks of, with both numbers where there are any."""
+    """A row of a figure and our runs of the same point.
+
+    Attributes:
+        cells: Row of the figure.
+        name: Name of the row.
+        group: Our runs.
+        published: Published number; None where the row has none.
+        ours: Our number; None where the runs have none.
+    """
 
     cells: Cells
     name: str
@@ -35,13 +43,13 @@ class _Pair:
     ours: Number | None
 
     @property
-    def why_not(self) -> str:
-        """Why our number is missing."""
-        return why_not(self.group) or NO_NUMBER
+    def missing_reason(self) -> str:
+        """Reason that our number is missing."""
+        return missing_reason(self.group) or NO_NUMBER
 
 
-def judge_rows(claim: Rows, context: Context) -> Iterator[ClaimRow]:
-    """Yield the rows of a claim about what a figure shows."""
+def judge_rows(claim: FigureClaim, context: Context) -> Iterator[ClaimRow]:
+    """Yield the rows of table `claims` for a claim about the rows of a figure."""
     figure = context.published.figure(claim.figure)
     pairs = []
     for cells in context.published.rows(claim.figure):
@@ -58,90 +66,100 @@ def judge_rows(claim: Rows, context: Context) -> Iterator[ClaimRow]:
         "fits": lambda: _fits(pairs),
     }
     for kind in claim.judged:
-        row = begin(claim, kind, figure.source, None if kind == "fits" else claim.quantity)
-        # What was fitted to a figure is time, power and heat; which points fit in memory was not.
+        row = claim_columns(claim, kind, figure.source, None if kind == "fits" else claim.quantity)
+        # Time, power and heat were fitted to figures, memory was not.
         row["fitted"] = None if kind == "fits" else figure.fitted
         if kind in ("order", "fits") or claim.is_relative:
             row["unit"] = "1"
-        yield from (row | found for found in judges[kind]())
+        yield from (row | judged for judged in judges[kind]())
 
 
 def _over_median(pairs: Sequence[_Pair]) -> list[_Pair]:
-    """Return both numbers of each row over the median of those rows that have both."""
-    whole = [(one.published.value, one.ours.value) for one in pairs if one.published and one.ours]
-    alone = [(one.published.value, 1.0) for one in pairs if one.published]
-    published, ours = (statistics.median(values) for values in zip(*(whole or alone or [(1.0, 1.0)]), strict=True))
+    """Return the pairs with both numbers over their medians, which are over the pairs that have both."""
+    both = [(pair.published.value, pair.ours.value) for pair in pairs if pair.published and pair.ours]
+    published_only = [(pair.published.value, 1.0) for pair in pairs if pair.published]
+    values = both or published_only or [(1.0, 1.0)]
+    published, ours = (statistics.median(column) for column in zip(*values, strict=True))
     return [
-        replace(one, published=one.published and one.published / published, ours=one.ours and one.ours / ours)
-        for one in pairs
+        replace(pair, published=pair.published and pair.published / published, ours=pair.ours and pair.ours / ours)
+        for pair in pairs
     ]
 
 
 def _values(pairs: Sequence[_Pair]) -> Iterator[ClaimRow]:
-    """Yield a row for every number of a figure."""
-    for one in pairs:
-        if one.published is None:
+    """Yield a row for every published number."""
+    for pair in pairs:
+        if pair.published is None:
             continue
-        row = {"point": one.name} | of_group(one.group) | numbers(one.published, one.ours)
-        yield row | (verdict(judge_values(one.published, one.ours)) if one.ours else cannot_tell(one.why_not))
+        row = {"point": pair.name} | run_columns(pair.group) | number_columns(pair.published, pair.ours)
+        if pair.ours:
+            yield row | verdict_columns(judge_values(pair.published, pair.ours))
+        else:
+            yield row | cannot_tell(pair.missing_reason)
 
 
 def _trends(pairs: Sequence[_Pair], axis: str, keys: Sequence[str]) -> Iterator[ClaimRow]:
-    """Yield a row for the change along an axis in each group of rows, between its ends that ran in both."""
+    """Yield a row for the change along an axis in each group of rows, between the outermost rows that ran in both."""
     groups: dict[str, list[_Pair]] = {}
-    for one in pairs:
-        if one.published:
-            groups.setdefault(", ".join(one.cells[column] for column in keys), []).append(one)
-    for name, of_name in groups.items():
-        ends = sorted((one for one in of_name if one.ours), key=lambda one: float(one.cells[axis])) or of_name
+    for pair in pairs:
+        if pair.published:
+            groups.setdefault(", ".join(pair.cells[column] for column in keys), []).append(pair)
+    for name, members in groups.items():
+        ends = sorted((pair for pair in members if pair.ours), key=lambda pair: float(pair.cells[axis])) or members
         row: ClaimRow = {"point": f"{name}, {axis} {ends[0].cells[axis]} to {ends[-1].cells[axis]}"}
         yield row | _trend(ends[0], ends[-1])
 
 
 def _trend(first: _Pair, last: _Pair) -> ClaimRow:
+    """Return the columns of a row on the change from one row of a figure to another."""
     assert first.published and last.published
     change = last.published - first.published
-    row = numbers(change, None)
+    row = number_columns(change, None)
     if not first.ours or not last.ours:
-        return row | cannot_tell(first.why_not if not first.ours else last.why_not)
+        return row | cannot_tell(first.missing_reason if not first.ours else last.missing_reason)
     if first is last:
-        return row | of_group(first.group) | cannot_tell("only one point of the figure has run in the results")
+        return row | run_columns(first.group) | cannot_tell("only one point of the figure has run in the results")
     row |= {"runs": [*first.group.runs, *last.group.runs], "origin": last.group.origin}
     ours = own_spread(last.ours, last.group) - own_spread(first.ours, first.group)
-    row |= numbers(change, ours)
+    row |= number_columns(change, ours)
     if change.low <= 0 <= change.high:
         return row | cannot_tell("the published change is smaller than what could be read off")
-    return row | verdict(judge_sign(change.sign, ours, change.half_width))
+    return row | verdict_columns(judge_sign(change.sign, ours, change.half_width))
 
 
 def _order(pairs: Sequence[_Pair]) -> Iterator[ClaimRow]:
-    """Yield one row: the rank correlation, and pairs of rows that both tell apart and that are reversed."""
-    known = [(one, one.published, one.ours) for one in pairs if one.published and one.ours]
-    row: ClaimRow = {"point": f"{len(known)} points", "runs": [run for one, *_ in known for run in one.group.runs]}
+    """Yield one row with the rank correlation and the number of reversed pairs.
+
+    Only pairs whose difference is larger than the uncertainty count, in the publication and in our results.
+    """
+    known = [(pair, pair.published, pair.ours) for pair in pairs if pair.published and pair.ours]
+    row: ClaimRow = {"point": f"{len(known)} points", "runs": [run for pair, *_ in known for run in pair.group.runs]}
     row["origin"] = known[0][0].group.origin if known else None
-    told, reversed_pairs = 0, []
-    for (one, published, ours), (other, their_published, their_ours) in itertools.combinations(known, 2):
-        least = math.hypot(published.half_width, their_published.half_width)
-        change = own_spread(their_ours, other.group) - own_spread(ours, one.group)
-        if overlap(published, their_published) or abs(change.value) <= math.hypot(least, change.half_width):
+    num_distinct, reversed_pairs = 0, []
+    for (one, published, ours), (other, other_published, other_ours) in itertools.combinations(known, 2):
+        least = math.hypot(published.half_width, other_published.half_width)
+        change = own_spread(other_ours, other.group) - own_spread(ours, one.group)
+        if overlap(published, other_published) or abs(change.value) <= math.hypot(least, change.half_width):
             continue
-        told += 1
-        if (their_published.value > published.value) != (change.value > 0):
+        num_distinct += 1
+        if (other_published.value > published.value) != (change.value > 0):
             reversed_pairs.append(f"{one.name} and {other.name}")
-    if not told:
+    if not num_distinct:
         yield row | cannot_tell("no two points of the figure are told apart in both")
         return
-    correlation = _rank_correlation([one.value for _, one, _ in known], [one.value for *_, one in known])
+    correlation = _rank_correlation([published.value for _, published, _ in known], [ours.value for *_, ours in known])
     row |= {"published": 1.0, "ours": correlation}
     if not reversed_pairs:
-        yield row | verdict((Verdict.AGREES, ""))
+        yield row | verdict_columns((Verdict.AGREES, ""))
         return
-    reason = f"{len(reversed_pairs)} of {told} pairs that both tell apart are reversed, such as {reversed_pairs[0]}"
-    yield row | verdict((Verdict.DIFFERS, reason))
+    reason = (
+        f"{len(reversed_pairs)} of {num_distinct} pairs that both tell apart are reversed, such as {reversed_pairs[0]}"
+    )
+    yield row | verdict_columns((Verdict.DIFFERS, reason))
 
 
 def _rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return Spearman's rank correlation; equal values share their mean rank."""
+    """Return Spearman's rank correlation, where equal values have their mean rank."""
     ranks = [
         [sum(low < value for low in values) + sum(equal == value for equal in values) / 2 for value in values]
         for values in (one, other)
@@ -150,31 +168,31 @@ def _rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def _fits(pairs: Sequence[_Pair]) -> Iterator[ClaimRow]:
-    """Yield a row for every point: whether it ran, 1 for yes and 0 for no."""
-    for one in pairs:
-        published = Number.within(float(one.published is not None), 0.0)
-        row = {"point": one.name} | of_group(one.group)
-        if not one.group.rows:
-            yield row | numbers(published, None) | cannot_tell(one.group.why)
+    """Yield a row for every point on whether it ran, 1 for yes and 0 for no."""
+    for pair in pairs:
+        published = Number.within(float(pair.published is not None), 0.0)
+        row = {"point": pair.name} | run_columns(pair.group)
+        if not pair.group.rows:
+            yield row | number_columns(published, None) | cannot_tell(pair.group.why)
             continue
-        status = one.group.rows[0]["status"]
-        if undecided := one.group.rows[0]["memory_undecided"]:
-            yield row | numbers(published, None) | cannot_tell(undecided)
+        status = pair.group.rows[0]["status"]
+        if undecided := pair.group.rows[0]["memory_undecided"]:
+            yield row | number_columns(published, None) | cannot_tell(undecided)
             continue
         ours = Number.within(float(status == Status.OK), 0.0)
         if published.value == ours.value:
-            yield row | numbers(published, ours) | verdict((Verdict.AGREES, ""))
+            yield row | number_columns(published, ours) | verdict_columns((Verdict.AGREES, ""))
             continue
         words = "ran, and is out of memory here" if published.value else "did not fit, and does here"
         if status == Status.INVALID:
             words = "ran, and cannot run here"
-        yield row | numbers(published, ours) | verdict((Verdict.DIFFERS, f"published it {words}"))
+        yield row | number_columns(published, ours) | verdict_columns((Verdict.DIFFERS, f"published it {words}"))
 
 
-def judge_slots(claim: Slots, context: Context) -> Iterator[ClaimRow]:
-    """Yield the rows of a claim about single GPUs."""
+def judge_slots(claim: SlotClaim, context: Context) -> Iterator[ClaimRow]:
+    """Yield the rows of table `claims` for a claim about single GPUs."""
     figure = context.published.figure(claim.figure)
-    row = begin(claim, "sign" if claim.judged == "gap_sign" else "value", figure.source, claim.quantity)
+    row = claim_columns(claim, "sign" if claim.judged == "gap_sign" else "value", figure.source, claim.quantity)
     row["fitted"] = figure.fitted
     if claim.judged == "largest_ratio":
         row["unit"] = "1"
@@ -188,47 +206,50 @@ def judge_slots(claim: Slots, context: Context) -> Iterator[ClaimRow]:
             if number := claim.published.number(cells):
                 node, slot = (figure.whole_number(cells, column) for column in (claim.node, claim.slot))
                 published[node - 1, slot] = number
-        ours = _by_slot(context, group, claim.quantity) if group.has_run else {}
+        ours = _mean_by_slot(context, group, claim.quantity) if group.has_run else {}
         ours = {slot: value for slot, value in ours.items() if slot in published}
-        of_map = row | of_group(group) | {"point": name}
+        map_row = row | run_columns(group) | {"point": name}
         if not ours:
-            yield of_map | cannot_tell(why_not(group) or NO_NUMBER)
+            yield map_row | cannot_tell(missing_reason(group) or NO_NUMBER)
         elif claim.judged == "slot":
-            yield from (of_map | found | {"point": f"{name}, {found['point']}"} for found in _each(published, ours))
+            for judged in _each_slot(published, ours):
+                yield map_row | judged | {"point": f"{name}, {judged['point']}"}
         else:
-            yield of_map | _whole(claim, published, ours, context)
+            yield map_row | _all_slots(claim, published, ours, context)
 
 
-def _by_slot(context: Context, group: Group, quantity: str) -> dict[Slot, float]:
-    """Return a quantity of each GPU, the mean over repeats."""
-    found: dict[Slot, list[float]] = {}
+def _mean_by_slot(context: Context, group: Group, quantity: str) -> dict[Slot, float]:
+    """Return the mean over repeats of a quantity of each GPU."""
+    values_of: dict[Slot, list[float]] = {}
     for row in group.rows:
         for slot, value in by_slot(context.runs.gpus_of(row["run"]), quantity).items():
-            found.setdefault(slot, []).append(value)
-    return {slot: statistics.fmean(values) for slot, values in found.items()}
+            values_of.setdefault(slot, []).append(value)
+    return {slot: statistics.fmean(values) for slot, values in values_of.items()}
 
 
-def _each(published: Mapping[Slot, Number], ours: Mapping[Slot, float]) -> Iterator[ClaimRow]:
-    """Yield a row for each slot: its mean over nodes, known from the lowest to the highest of them."""
+def _each_slot(published: Mapping[Slot, Number], ours: Mapping[Slot, float]) -> Iterator[ClaimRow]:
+    """Yield a row for each slot with its mean over nodes, whose interval is from the lowest to the highest node."""
     for slot in sorted({slot for _, slot in ours}):
-        theirs = mean_of([number for (_, other), number in published.items() if other == slot])
-        values = [value for (_, other), value in ours.items() if other == slot]
-        number = mean_of([Number.within(value, 0.0) for value in values])
-        yield {"point": f"GPU {slot}"} | numbers(theirs, number) | verdict(judge_values(theirs, number))
+        published_mean = mean_of([number for (_, other), number in published.items() if other == slot])
+        our_mean = mean_of([Number.within(value, 0.0) for (_, other), value in ours.items() if other == slot])
+        row = {"point": f"GPU {slot}"} | number_columns(published_mean, our_mean)
+        yield row | verdict_columns(judge_values(published_mean, our_mean))
 
 
-def _whole(claim: Slots, published: Mapping[Slot, Number], ours: Mapping[Slot, float], context: Context) -> ClaimRow:
-    """Return what all slots together say: one number of theirs and one of ours, by the same formula."""
+def _all_slots(
+    claim: SlotClaim, published: Mapping[Slot, Number], ours: Mapping[Slot, float], context: Context
+) -> ClaimRow:
+    """Return the columns of a row on all slots together: a published number and ours by the same formula."""
     formula = largest_ratio if claim.judged == "largest_ratio" else rear_excess
-    theirs = {slot: number.value for slot, number in published.items()}
     accuracy = max(number.half_width for number in published.values()) / math.sqrt(len(published) / 2)
-    both = [formula(values, context.slots) for values in (theirs, ours)]
-    if both[0] is None or both[1] is None:
+    published_value = formula({slot: number.value for slot, number in published.items()}, context.slots)
+    our_value = formula(ours, context.slots)
+    if published_value is None or our_value is None:
         return cannot_tell(NO_NUMBER)
     if claim.judged == "largest_ratio":
-        # One GPU over one other, not a mean of many.
+        # The ratio is of two single GPUs, not of means over many.
         accuracy = max(number.half_width / number.value for number in published.values()) * math.sqrt(2)
-    one, other = Number.within(both[0], accuracy), Number.within(both[1], 0.0)
+    theirs, own = Number.within(published_value, accuracy), Number.within(our_value, 0.0)
     if claim.judged != "gap_sign":
-        return numbers(one, other) | verdict(judge_values(one, other))
-    return numbers(one, other) | {"difference": None} | verdict(judge_sign(one.sign, other, accuracy))
+        return number_columns(theirs, own) | verdict_columns(judge_values(theirs, own))
+    return number_columns(theirs, own) | {"difference": None} | verdict_columns(judge_sign(theirs.sign, own, accuracy))

@@ -1,4 +1,4 @@
-"""What is published: `config/published/claims.yaml`, and the figures it names as tables of numbers."""
+"""Schema of `config/published/claims.yaml`: published claims, and the figures that they name, as tables of numbers."""
 
 import math
 import re
@@ -13,95 +13,98 @@ from triplepoint.errors import UserError, nearest
 from triplepoint.verdicts.number import Direction, Number
 
 FILE = Path("published", "claims.yaml")
-"""Below the folder of the configuration."""
+"""Path of the claims in the folder of the configuration."""
 FIGURES = Path("published", "figures")
+"""Path of the figures in the folder of the configuration."""
 
 Settings = dict[str, Any]
-"""Values of columns of table `points`; a list holds values of which any may be there, of a column of names all."""
+"""Required values of columns in table `points`. A list gives alternatives; for a column of names, it gives exactly the
+names."""
 Cells = dict[str, str]
-"""Text by column of one row of a figure."""
+"""Row of a figure: text by column."""
 _RANGE = re.compile(r"~?(-?\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?")
 
 
 class Figure(Strict):
-    """A published figure as a table of numbers, and which points its rows are of."""
+    """A published figure as a table of numbers, with the points that its rows are about."""
 
     file: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
     """Table in `config/published/figures/`, without `.csv`."""
     source: Annotated[str, Field(min_length=4)]
-    """Where it is published."""
+    """Publication of the figure."""
     name: str
-    """What a row is called: a pattern with the columns of `keys`."""
+    """Name of a row: a pattern with columns of the figure in braces."""
     settings: Settings
-    """Settings that all rows share."""
+    """Settings of the points of all rows."""
     keys: dict[str, str | dict[str, Settings]]
-    """Columns that say which point a row is of: the setting they hold, or the settings that each text means."""
+    """Columns that determine the point of a row: the setting that a column holds, or the settings by text of its
+    cells."""
     fitted: str | None = None
-    """Constants of the simulator that were set by this figure, so that agreement of simulated runs is no check of them.
-    None: none."""
+    """Constants of the simulator that were set by this figure, so that simulated runs that agree do not confirm them;
+    null where there are none."""
     where: dict[str, str] = {}
-    """Text of columns of the rows that are meant. None: all rows."""
+    """Rows that count, as text by column; empty for all rows."""
 
     def settings_of(self, cells: Cells) -> Settings:
-        """Return the settings of a row's point."""
-        found = dict(self.settings)
+        """Return the settings of a row's point. Raises `UserError` if `keys` lacks the text of a cell."""
+        settings = dict(self.settings)
         for column, meaning in self.keys.items():
             if isinstance(meaning, str):
-                found[meaning] = self.whole_number(cells, column)
+                settings[meaning] = self.whole_number(cells, column)
             elif cells[column] in meaning:
-                found |= meaning[cells[column]]
+                settings |= meaning[cells[column]]
             else:
                 where = f"{FIGURES / self.file}.csv: {column} {cells[column]!r}"
-                raise UserError(f"{where}: {FILE} does not say what it means{nearest(cells[column], meaning)}")
-        return found
+                raise UserError(f"{where}: {FILE} does not explain it{nearest(cells[column], meaning)}")
+        return settings
 
     def whole_number(self, cells: Cells, column: str) -> int:
-        """Return what a column that counts or numbers something holds in a row."""
+        """Return the whole number in a cell. Raises `UserError` if it holds anything else."""
         if not re.fullmatch(r"\d{1,9}", cells[column]):
             raise UserError(f"{FIGURES / self.file}.csv: {column} {cells[column][:40]!r}: expected a whole number")
         return int(cells[column])
 
 
 class Columns(Strict):
-    """Published numbers that stand in a figure, perhaps in several columns."""
+    """Published number of a row, as the sum over columns of a figure."""
 
     columns: Annotated[list[str], Field(min_length=1)]
-    """Columns whose numbers are added up. A cell is a number, or a range such as `0-3.2`."""
+    """Columns whose numbers are added. A cell is a number or a range such as `0-3.2`."""
     scale: float = 1.0
-    """Factor from their unit to that of ours."""
+    """Factor from the unit of the figure to the unit of the quantity."""
     accuracy: Annotated[float, Field(ge=0)]
-    """How far each column could be read off, on either side, in the unit of ours."""
+    """Reading error of each column on either side, in the unit of the quantity."""
 
     def number(self, cells: Cells) -> Number | None:
-        """Return the number of a row; None where a cell is empty or says that the point did not fit."""
-        found = [read_number(cells[column]) for column in self.columns]
-        if not all(found):
+        """Return the number of a row; None where a cell is empty or states that the point did not fit."""
+        ranges = [read_number(cells[column]) for column in self.columns]
+        if not all(ranges):
             return None
-        low, high = (math.fsum(one[end] for one in found if one) * self.scale for end in (0, 1))
-        accuracy = self.accuracy * math.sqrt(len(found))
+        low, high = (math.fsum(ends[end] for ends in ranges if ends) * self.scale for end in (0, 1))
+        accuracy = self.accuracy * math.sqrt(len(ranges))
         return Number((low + high) / 2, low - accuracy, high + accuracy)
 
 
 class StepFromEfficiency(Strict):
-    """Time of a step, up to a factor, of samples per second and joule: 1 / sqrt(efficiency * power)."""
+    """Step time up to a factor, from efficiency in samples per second and joule: 1 / sqrt(efficiency * power)."""
 
     efficiency: Annotated[list[str], Field(min_length=1)]
-    """Columns of efficiency over the best; their mean counts."""
+    """Columns of efficiency over the best efficiency; their mean counts."""
     power: str
     """Column of power. Unit: W."""
     efficiency_accuracy: Annotated[float, Field(gt=0)]
-    """How far efficiency could be read off."""
+    """Reading error of efficiency on either side."""
     power_accuracy: Annotated[float, Field(ge=0)]
-    """How far power could be read off. Unit: W."""
+    """Reading error of power on either side. Unit: W."""
     least_efficiency: Annotated[float, Field(gt=0)] = 0.05
-    """Below it what could be read is too coarse."""
+    """Least efficiency that counts; the reading of smaller values is too coarse."""
 
     def number(self, cells: Cells) -> Number | None:
-        """Return the number of a row; None where efficiency or power could not be read."""
-        found = [read_number(cells[column]) for column in (*self.efficiency, self.power)]
-        if not all(found):
+        """Return the relative step time of a row; None where efficiency or power is missing or too coarse."""
+        ranges = [read_number(cells[column]) for column in (*self.efficiency, self.power)]
+        if not all(ranges):
             return None
-        *efficiencies, power_w = (one[0] for one in found if one)
+        *efficiencies, power_w = (ends[0] for ends in ranges if ends)
         efficiency = math.fsum(efficiencies) / len(efficiencies)
         if efficiency < self.least_efficiency:
             return None
@@ -111,110 +114,111 @@ class StepFromEfficiency(Strict):
 
 
 class Claim(Strict):
-    """What is said, and where."""
+    """A published claim and its source."""
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
-    """Name of the claim, the same in table `claims`."""
+    """Identifier of the claim, as in table `claims`."""
     says: Annotated[str, Field(min_length=8)]
     """The claim in one sentence."""
     source: str | None = None
-    """Section or figure. None: that of the figure."""
+    """Section or figure of the publication. Default: that of the figure."""
 
 
-class Rows(Claim):
-    """What a figure shows, held against the same quantity of ours, row by row."""
+class FigureClaim(Claim):
+    """Numbers of a figure, compared row by row with the same quantity of ours."""
 
     kind: Literal["figure"]
     figure: str
     """Key in `figures`."""
     judged: Annotated[list[Literal["value", "trend", "order", "fits"]], Field(min_length=1)]
-    """`value`: every number; `trend`: its change along an axis, in each group of rows; `order`: which rows are above
-    which; `fits`: which points ran, those with a published number."""
+    """Comparisons to make. `value`: every number; `trend`: change along an axis, in each group of rows; `order`: order
+    of the rows; `fits`: points that fit in memory, which are those with a published number."""
     quantity: str
     """Quantity of ours: a column of table `points`, or one of `verdicts/quantities.py`."""
     published: Columns | StepFromEfficiency
-    """Where the number stands."""
+    """Published number of a row."""
     along: str | None = None
-    """Column whose smallest and largest value a trend runs between."""
+    """Column of a trend, which runs from its smallest to its largest value."""
     is_relative: bool = False
-    """Whether numbers are compared over the median of those that both have: published without their unit."""
+    """Whether numbers are published without their unit, and are compared over the median of the common points."""
 
 
-class Slots(Claim):
-    """What a figure shows of single GPUs, by node and slot."""
+class SlotClaim(Claim):
+    """Numbers of single GPUs in a figure, by node and slot."""
 
     kind: Literal["slots"]
     figure: str
     """Key in `figures`."""
     judged: Literal["slot", "gap", "largest_ratio", "gap_sign"]
-    """`slot`: mean of each slot over nodes; `gap`: mean of rear less mean of front slots; `largest_ratio`: hottest rear
-    over coolest front slot of a node, less 1, at most; `gap_sign`: whether rear is above front."""
+    """Comparison to make. `slot`: mean of each slot over nodes; `gap`: mean of rear less mean of front slots;
+    `largest_ratio`: hottest rear over coolest front slot of a node, less 1, in the node with the most; `gap_sign`:
+    whether rear slots are above front slots."""
     quantity: str
     """Column of table `gpus`, or `throttle_fraction`."""
     published: Columns
-    """Where the number stands."""
+    """Published number of a row."""
     node: str
-    """Column of the node, from 1."""
+    """Column of the node, numbered from 1."""
     slot: str
     """Column of the slot in the node."""
 
 
-class Stated(Claim):
-    """A number that the text states, held against the largest of ours."""
+class StatedClaim(Claim):
+    """A number in the text, compared with the largest of ours."""
 
     kind: Literal["stated"]
     stated: tuple[float, float]
-    """Ends of what is stated, in the unit of ours."""
+    """Lower and upper end of the stated number, in the unit of the quantity."""
     quantity: str
-    """As of `Rows`."""
+    """Quantity of ours, as in `FigureClaim`."""
     points: Settings
-    """Points it is stated of."""
+    """Points that the claim is about."""
 
 
-class Change(Claim):
-    """A change that is said to follow from another, without its size."""
+class ChangeClaim(Claim):
+    """The direction in which a quantity changes with a setting, without the size of the change."""
 
     kind: Literal["change"]
     quantity: str
-    """As of `Rows`."""
+    """Quantity of ours, as in `FigureClaim`."""
     direction: Direction
-    """What the change is said to do."""
+    """Direction of the change."""
     points: Settings
-    """Points it is said of."""
+    """Points that the claim is about."""
     before: Settings
     """Settings of a point before the change."""
     after: Settings
-    """Settings of it after the change."""
+    """Settings of the point after the change."""
     alike: list[str] | None = None
-    """Columns of table `points` that a pair has in common. None: every setting that does not change."""
+    """Columns of table `points` that a pair has in common. Default: every setting that does not change."""
     least: Annotated[float, Field(ge=0)] = 0.0
     """Smallest change that counts, in the unit of the quantity."""
     least_share: Annotated[float, Field(ge=0)] = 0.0
-    """The same as a share of the value before."""
+    """Smallest change that counts, as a share of the value before."""
     best: Literal["highest", "lowest"] | None = None
-    """Only the point with this value counts on either side. None: every pair."""
+    """Compare only the points with the highest or lowest value on either side. Default: compare every pair."""
 
 
-class Excess(Claim):
-    """A sign within single runs: whether a quantity is above zero in each of them."""
+class ExcessClaim(Claim):
+    """The sign of a quantity within each single run."""
 
     kind: Literal["excess"]
     quantity: str
-    """As of `Rows`."""
+    """Quantity of ours, as in `FigureClaim`."""
     direction: Direction
-    """`rises`: above zero; `falls`: below it."""
+    """`rises`: above zero; `falls`: below zero."""
     points: Settings
-    """Points it is said of."""
+    """Points that the claim is about."""
     least: Annotated[float, Field(ge=0)]
-    """Smallest value that counts, in its unit."""
+    """Smallest value that counts, in the unit of the quantity."""
 
 
-class Unknown(Claim):
+class UnknownClaim(Claim):
     """A claim that no grid here can judge."""
 
     kind: Literal["unknown"]
     unknown: Annotated[str, Field(min_length=8)]
-    """Why."""
+    """Reason that it cannot be judged."""
 
 
 class Cell(Strict):
@@ -223,50 +227,53 @@ class Cell(Strict):
     figure: str
     """Key in `figures`."""
     row: dict[str, str]
-    """Text of the columns that name the row."""
+    """Text of the columns that identify the row."""
     column: str
     """Column of the number."""
 
 
-class Finding(Claim):
-    """Numbers of a study that contradict what it says, or one another."""
+class FindingClaim(Claim):
+    """Numbers of a study that contradict its text or one another."""
 
     kind: Literal["finding"]
     numbers: Annotated[list[tuple[Cell, Cell]], Field(min_length=1)]
-    """Pairs of numbers side by side."""
+    """Pairs of contradicting numbers."""
     unit: str
     """Unit of the numbers."""
 
 
-AnyClaim = Annotated[Rows | Slots | Stated | Change | Excess | Unknown | Finding, Field(discriminator="kind")]
+AnyClaim = Annotated[
+    FigureClaim | SlotClaim | StatedClaim | ChangeClaim | ExcessClaim | UnknownClaim | FindingClaim,
+    Field(discriminator="kind"),
+]
 
 
 class Claims(Strict):
     """Content of `config/published/claims.yaml`."""
 
     study: Annotated[str, Field(min_length=8)]
-    """What is published, with where."""
+    """The published study and its source."""
     rear_slots: list[int]
-    """Slots of a node of eight GPUs that stand behind others in its air."""
+    """Slots of a node of eight GPUs that are behind others in the air flow."""
     front_slots: list[int]
-    """Slots at its inlet."""
+    """Slots of a node of eight GPUs at the air inlet."""
     figures: dict[str, Figure]
-    """Figures by the name that claims call them."""
+    """Figures by the name that claims use."""
     claims: list[AnyClaim]
     """Claims in the order in which they are shown."""
 
 
 def read_number(text: str) -> tuple[float, float] | None:
-    """Return both ends of a number or range such as `0-3.2`; None for an empty cell or another word."""
-    found = _RANGE.fullmatch(text.strip())
-    if not found:
+    """Return both ends of a number or a range such as `0-3.2`; None for any other text."""
+    match = _RANGE.fullmatch(text.strip())
+    if not match:
         return None
-    low = float(found[1])
-    return low, float(found[2] or low)
+    low = float(match[1])
+    return low, float(match[2] or low)
 
 
 def spell(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Yield settings as a reader takes them, such as `tp 8`."""
+    """Yield settings in words for readers, such as `tp 8`."""
     for name, value in settings.items():
         words = " or ".join(map(str, value)) if isinstance(value, list) else str(value)
         yield f"{name} {words or 'none'}"

@@ -1,4 +1,4 @@
-"""Judges every published claim by the results: rows of table `claims`."""
+"""Judgement of every published claim by the results: rows of table `claims`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,16 +16,16 @@ from triplepoint.verdicts.file import (
     FIGURES,
     FILE,
     Cells,
-    Change,
+    ChangeClaim,
     Claim,
     Columns,
-    Excess,
+    ExcessClaim,
     Figure,
-    Finding,
-    Rows,
-    Slots,
-    Stated,
-    Unknown,
+    FigureClaim,
+    FindingClaim,
+    SlotClaim,
+    StatedClaim,
+    UnknownClaim,
 )
 from triplepoint.verdicts.quantities import DERIVED, UNITS, Ordering, Row
 from triplepoint.verdicts.read import Published, read_claims
@@ -33,25 +33,35 @@ from triplepoint.verdicts.rows import ClaimRow, Context
 from triplepoint.verdicts.runs import Runs
 
 _JUDGES: Mapping[type[Claim], Callable[[Any, Context], Iterator[ClaimRow]]] = {
-    Rows: figure_rows.judge_rows,
-    Slots: figure_rows.judge_slots,
-    Stated: text_claims.judge_stated,
-    Change: text_claims.judge_change,
-    Excess: text_claims.judge_excess,
-    Unknown: text_claims.judge_unknown,
-    Finding: text_claims.judge_finding,
+    FigureClaim: figure_rows.judge_rows,
+    SlotClaim: figure_rows.judge_slots,
+    StatedClaim: text_claims.judge_stated,
+    ChangeClaim: text_claims.judge_change,
+    ExcessClaim: text_claims.judge_excess,
+    UnknownClaim: text_claims.judge_unknown,
+    FindingClaim: text_claims.judge_finding,
 }
 
 
 _SETTINGS = {column.name for column in POINTS.columns}
-_OF_GPUS = {column.name for column in GPUS.columns if column.type == "float"} | {"throttle_fraction"}
+"""Names that settings of claims may have."""
+_GPU_QUANTITIES = {column.name for column in GPUS.columns if column.type == "float"} | {"throttle_fraction"}
+"""Quantities of claims about single GPUs."""
 
 
 def write_claims(results: Path, studies: Sequence[str], config: Path) -> int:
-    """Write `results/tables/claims.parquet` and `.csv` from the tables of some studies, and return how many rows.
+    """Write `tables/claims.parquet` and `.csv` from the tables of studies.
+
+    Args:
+        results: Folder of results.
+        studies: Names of the studies.
+        config: Folder of the configuration.
+
+    Returns:
+        Number of rows.
 
     Raises:
-        UserError: If a table, the claims or their figures are missing or wrong.
+        UserError: If a table, the claims or their figures are missing or invalid.
     """
     claims, folder = judge(results, studies, config), results / "tables"
     CLAIMS.write(folder / "claims.parquet", claims)
@@ -60,20 +70,20 @@ def write_claims(results: Path, studies: Sequence[str], config: Path) -> int:
 
 
 def judge(results: Path, studies: Sequence[str], config: Path) -> pa.Table:
-    """Return table `claims` as judged by the tables of some studies. Raises `UserError` as `write_claims` does."""
-    judged_by = {name: read_joined(results, studies, name).to_pylist() for name in ("points", "gpus", "kernels")}
-    return CLAIMS.from_rows(judge_claims(config, judged_by))
+    """Return table `claims`, judged by the tables of studies. Arguments and errors are those of `write_claims`."""
+    tables = {name: read_joined(results, studies, name).to_pylist() for name in ("points", "gpus", "kernels")}
+    return CLAIMS.from_rows(judge_claims(config, tables))
 
 
 def judge_claims(config: Path, tables: Mapping[str, Iterable[Row]]) -> list[ClaimRow]:
-    """Return the rows of table `claims`; none where the configuration has no claims.
+    """Return the rows of table `claims`; empty where the configuration has no claims.
 
     Args:
         config: Folder of the configuration.
         tables: Rows of `points`, `gpus` and `kernels`.
 
     Raises:
-        UserError: If the claims or their figures are wrong.
+        UserError: If the claims or their figures are invalid.
     """
     published = read_claims(config)
     if published is None:
@@ -85,33 +95,33 @@ def judge_claims(config: Path, tables: Mapping[str, Iterable[Row]]) -> list[Clai
 
 
 def check_claims(published: Published) -> None:
-    """Check all names in a file of claims.
+    """Check the names of settings, quantities and columns in a file of claims.
 
     Raises:
-        UserError: One line with the claim, what it names, and the nearest there is.
+        UserError: If a name is unknown. The message names the claim and the nearest known name.
     """
     for name, figure in published.content.figures.items():
         _refuse_unknown(f"figure {name}: setting", _settings_of(figure), _SETTINGS)
     for claim in published.content.claims:
-        place = f"claim {claim.id}"
-        if isinstance(claim, Rows | Slots | Stated | Change | Excess):
-            known = _OF_GPUS if isinstance(claim, Slots) else {*UNITS, *DERIVED}
-            _refuse_unknown(f"{place}: quantity", [claim.quantity], known)
-        if isinstance(claim, Stated | Change | Excess):
-            _refuse_unknown(f"{place}: setting", _named(claim), _SETTINGS)
+        where = f"claim {claim.id}"
+        if isinstance(claim, FigureClaim | SlotClaim | StatedClaim | ChangeClaim | ExcessClaim):
+            known = _GPU_QUANTITIES if isinstance(claim, SlotClaim) else {*UNITS, *DERIVED}
+            _refuse_unknown(f"{where}: quantity", [claim.quantity], known)
+        if isinstance(claim, StatedClaim | ChangeClaim | ExcessClaim):
+            _refuse_unknown(f"{where}: setting", _settings_of_claim(claim), _SETTINGS)
         for figure_name, columns in _columns(claim):
-            figure, there = published.figure(figure_name), published.rows(figure_name)
-            known = set(there[0]) if there else set()
-            place_of = f"column of {FIGURES / figure.file}.csv"
-            _refuse_unknown(f"{place}: {place_of}", columns, known)
-            named = [name for _, name, *_ in Formatter().parse(figure.name) if name is not None]
-            _refuse_unknown(f"figure {figure_name}: {place_of}", [*figure.keys, *named], known)
-            if isinstance(claim, Rows):
-                _check_axis(claim, figure, there)
+            figure, rows = published.figure(figure_name), published.rows(figure_name)
+            known = set(rows[0]) if rows else set()
+            column = f"column of {FIGURES / figure.file}.csv"
+            _refuse_unknown(f"{where}: {column}", columns, known)
+            in_name = [name for _, name, *_ in Formatter().parse(figure.name) if name is not None]
+            _refuse_unknown(f"figure {figure_name}: {column}", [*figure.keys, *in_name], known)
+            if isinstance(claim, FigureClaim):
+                _check_axis(claim, figure, rows)
 
 
-def _check_axis(claim: Rows, figure: Figure, rows: Iterable[Cells]) -> None:
-    """Refuse a trend without an axis, or along one that has no numbers."""
+def _check_axis(claim: FigureClaim, figure: Figure, rows: Iterable[Cells]) -> None:
+    """Raise `UserError` on a trend without an axis, or along a column without whole numbers."""
     if "trend" in claim.judged and claim.along is None:
         raise UserError(f"{FILE}: claim {claim.id}: a trend needs 'along', the column it runs along")
     for cells in rows if claim.along else ():
@@ -127,27 +137,27 @@ def _settings_of(figure: Figure) -> Iterator[str]:
             yield from (name for settings in meaning.values() for name in settings)
 
 
-def _named(claim: Stated | Change | Excess) -> Iterator[str]:
+def _settings_of_claim(claim: StatedClaim | ChangeClaim | ExcessClaim) -> Iterator[str]:
     yield from claim.points
-    if isinstance(claim, Change):
+    if isinstance(claim, ChangeClaim):
         yield from (*claim.before, *claim.after, *(claim.alike or ()))
 
 
 def _columns(claim: Claim) -> Iterator[tuple[str, list[str]]]:
-    """Yield figure and columns that a claim reads."""
-    if isinstance(claim, Rows):
+    """Yield each figure that a claim reads, with the columns."""
+    if isinstance(claim, FigureClaim):
         numbers = claim.published
         columns = numbers.columns if isinstance(numbers, Columns) else [*numbers.efficiency, numbers.power]
         yield claim.figure, [*columns, *([claim.along] if claim.along else [])]
-    elif isinstance(claim, Slots):
+    elif isinstance(claim, SlotClaim):
         yield claim.figure, [*claim.published.columns, claim.node, claim.slot]
-    elif isinstance(claim, Finding):
+    elif isinstance(claim, FindingClaim):
         for pair in claim.numbers:
             yield from ((cell.figure, [*cell.row, cell.column]) for cell in pair)
 
 
-def _refuse_unknown(place: str, names: Iterable[str], known: Iterable[str]) -> None:
+def _refuse_unknown(where: str, names: Iterable[str], known: Iterable[str]) -> None:
     known = set(known)
     for name in names:
         if name not in known:
-            raise UserError(f"{FILE}: {place} {name!r} is not known{nearest(name, known)}")
+            raise UserError(f"{FILE}: {where} {name!r} is not known{nearest(name, known)}")

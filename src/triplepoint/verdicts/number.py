@@ -1,4 +1,4 @@
-"""Numbers with the interval they are known to, and the verdict on two of them."""
+"""Numbers with uncertainty intervals, and verdicts on published against own numbers."""
 
 import math
 from collections.abc import Sequence
@@ -8,13 +8,13 @@ from typing import Literal
 
 
 class Verdict(StrEnum):
-    """What results say of a claim."""
+    """Verdict of the results on a claim."""
 
     AGREES = "agrees"
     DIFFERS = "differs"
     CANNOT_TELL = "cannot tell"
     FINDING = "finding"
-    """Of what a study says against itself: no result of ours is asked."""
+    """A contradiction within a study, which needs no results."""
 
 
 Direction = Literal["rises", "falls"]
@@ -22,7 +22,13 @@ Direction = Literal["rises", "falls"]
 
 @dataclass(frozen=True)
 class Number:
-    """A value and the ends of the interval it is known to; both ends are the value where nothing is known of it."""
+    """A value with its uncertainty interval.
+
+    Attributes:
+        value: The value.
+        low: Lower end of the interval; the value itself where the uncertainty is not known.
+        high: Upper end of the interval; the value itself where the uncertainty is not known.
+    """
 
     value: float
     low: float
@@ -30,24 +36,24 @@ class Number:
 
     @classmethod
     def within(cls, value: float, accuracy: float) -> "Number":
-        """Return a value known to `accuracy` on either side, in its unit."""
+        """Return a value with an uncertainty of `accuracy` on either side, in its unit."""
         return cls(value, value - accuracy, value + accuracy)
 
     @property
     def half_width(self) -> float:
-        """Half of the interval, in the unit of the value."""
+        """Half the width of the interval, in the unit of the value."""
         return (self.high - self.low) / 2
 
     @property
     def sign(self) -> Direction:
-        """Which way it goes from zero."""
+        """Direction of the value as a change: `rises` above zero."""
         return "rises" if self.value > 0 else "falls"
 
     def __truediv__(self, divisor: float) -> "Number":
         return Number(self.value / divisor, self.low / divisor, self.high / divisor)
 
     def __sub__(self, other: "Number") -> "Number":
-        """Return the difference; errors of the two are taken as independent."""
+        """Return the difference, with the errors of the two taken as independent."""
         return Number.within(self.value - other.value, math.hypot(self.half_width, other.half_width))
 
 
@@ -57,7 +63,7 @@ def overlap(one: Number, other: Number) -> bool:
 
 
 def judge_values(published: Number, ours: Number) -> tuple[Verdict, str]:
-    """Return the verdict on two values of one quantity, and why."""
+    """Return the verdict on two values of one quantity, and the reason."""
     if overlap(published, ours):
         return Verdict.AGREES, ""
     gap = max(published.low - ours.high, ours.low - published.high)
@@ -65,12 +71,12 @@ def judge_values(published: Number, ours: Number) -> tuple[Verdict, str]:
 
 
 def judge_sign(expected: Direction, change: Number, least: float) -> tuple[Verdict, str]:
-    """Return the verdict on a change that is said to rise or to fall, and why.
+    """Return the verdict on a published direction, and the reason.
 
     Args:
-        expected: What is said of it.
-        change: The change of ours, with its spread.
-        least: Smallest change that counts, in its unit: half an interval of what is published.
+        expected: Published direction.
+        change: Change in our results, with its uncertainty.
+        least: Smallest change that counts, in its unit: the half width of the published interval.
     """
     threshold = math.hypot(least, change.half_width)
     if abs(change.value) <= threshold:
@@ -81,7 +87,7 @@ def judge_sign(expected: Direction, change: Number, least: float) -> tuple[Verdi
 
 
 def mean_of(numbers: Sequence[Number]) -> Number:
-    """Return the mean of some numbers, from the lowest to the highest end of any."""
+    """Return the mean of numbers, with an interval from their lowest to their highest end."""
     value = math.fsum(number.value for number in numbers) / len(numbers)
     return Number(value, min(number.low for number in numbers), max(number.high for number in numbers))
 

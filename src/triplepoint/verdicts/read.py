@@ -1,4 +1,4 @@
-"""Reads `config/published/claims.yaml` and the figures it names."""
+"""Reading of `config/published/claims.yaml` and of the figures that it names."""
 
 import csv
 from pathlib import Path
@@ -9,22 +9,27 @@ from triplepoint.verdicts.file import FIGURES, FILE, Cell, Cells, Claims, Figure
 
 
 class Published:
-    """Claims and the figures they name, read and checked."""
+    """Published claims, with the figures that they name, which are read on first use."""
 
     def __init__(self, content: Claims, folder: Path) -> None:
-        """Use the claims of a file whose figures are in `folder`."""
+        """Use the claims of a file.
+
+        Args:
+            content: Content of the file.
+            folder: Folder of the figures.
+        """
         self.content = content
         self._folder = folder
         self._rows: dict[str, list[Cells]] = {}
 
     def figure(self, name: str) -> Figure:
-        """Return a figure. Raises `UserError` if there is none of the name."""
+        """Return a figure. Raises `UserError` if its name is unknown."""
         if name not in self.content.figures:
             raise UserError(f"{FILE}: no figure {name!r}{nearest(name, self.content.figures)}")
         return self.content.figures[name]
 
     def rows(self, name: str) -> list[Cells]:
-        """Return the rows of a figure that are meant. Raises `UserError` if its file cannot be read."""
+        """Return the rows of a figure that its `where` selects. Raises `UserError` if its file is missing."""
         if name not in self._rows:
             figure = self.figure(name)
             rows = _read_csv(self._folder / f"{figure.file}.csv")
@@ -34,26 +39,26 @@ class Published:
         return self._rows[name]
 
     def cell(self, cell: Cell) -> tuple[float, str]:
-        """Return a number of a figure, and what its row is called. Raises `UserError` if it is not there once."""
-        found = [
+        """Return a number of a figure, and the name of its row. Raises `UserError` unless it occurs exactly once."""
+        rows = [
             cells
             for cells in self.rows(cell.figure)
             if all(cells.get(column) == text for column, text in cell.row.items())
         ]
-        numbers = [read_number(cells.get(cell.column, "")) for cells in found]
+        numbers = [read_number(cells.get(cell.column, "")) for cells in rows]
         if len(numbers) != 1 or numbers[0] is None:
             row = ", ".join(f"{column} {text}" for column, text in cell.row.items())
             raise UserError(
                 f"{FILE}: {cell.figure}: {len(numbers)} rows of {row} with a number in {cell.column!r}, expected 1"
             )
-        return numbers[0][0], self.figure(cell.figure).name.format(**found[0])
+        return numbers[0][0], self.figure(cell.figure).name.format(**rows[0])
 
 
 def read_claims(config: Path) -> Published | None:
-    """Return the published claims in a configuration folder; None where it has none.
+    """Read the published claims of a configuration folder; None where it has none.
 
     Raises:
-        UserError: If the file is wrong, or two claims have one id.
+        UserError: If the file is invalid, or two claims have one id.
     """
     if not (config / FILE).is_file():
         return None

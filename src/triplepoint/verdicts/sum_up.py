@@ -1,4 +1,4 @@
-"""How the results stand against all that is published: deviations and verdicts by claim, and both in a sentence."""
+"""Summary of the verdicts on all claims: deviations of numbers, counts of verdicts, and a sentence on each."""
 
 from collections.abc import Sequence
 
@@ -6,15 +6,16 @@ import numpy as np
 from pandas import DataFrame
 
 VERDICTS = ("agrees", "cannot tell", "differs", "finding")
-"""In the order they are drawn."""
+"""Verdicts in the order in which figures draw them."""
 _PERCENTILES = (5.0, 95.0)
+"""Ends of the range of deviations in `answer_values`."""
 
 
 def deviations(claims: DataFrame) -> DataFrame:
-    """Return every published number that has one of ours beside it, with columns `deviation`, `low` and `high`.
+    """Return the rows with a published number and ours, with columns `deviation`, `low` and `high`.
 
-    They are ours over published, of temperatures (degC) ours less published in kelvin. Both intervals are in `low` and
-    `high`: the number agrees where 1, or 0 K, is between them.
+    A deviation is ours over published; for temperatures (degC) it is ours less published, in kelvin. The ends `low` and
+    `high` include both intervals, so a number agrees where 1, or 0 K, is between them.
 
     Args:
         claims: Table `claims`.
@@ -24,47 +25,52 @@ def deviations(claims: DataFrame) -> DataFrame:
     values = values[(values["unit"] == "degC") | has_ratio]
     is_kelvin = (values["unit"] == "degC").to_numpy()
     ends = {"deviation": ("ours", "published"), "low": ("ours_lo", "published_hi"), "high": ("ours_hi", "published_lo")}
-    for name, (ours, published) in ends.items():
-        one, other = values[ours].to_numpy(float), values[published].to_numpy(float)
-        values[name] = np.where(is_kelvin, one - other, one / np.where(is_kelvin, 1.0, other))
+    for name, columns in ends.items():
+        ours, published = (values[column].to_numpy(float) for column in columns)
+        values[name] = np.where(is_kelvin, ours - published, ours / np.where(is_kelvin, 1.0, published))
     return values.assign(is_kelvin=is_kelvin, was_fitted=values["fitted"].notna()).reset_index(drop=True)
 
 
 def counts(claims: DataFrame, kinds: Sequence[str]) -> DataFrame:
-    """Return how many rows of each claim have each verdict: one row per claim and kind, a column per verdict."""
-    chosen = claims[claims["kind"].isin(list(kinds))]
-    keys = ["figure", "claim", "says", "kind"]
-    found = DataFrame({verdict: chosen["verdict"] == verdict for verdict in VERDICTS}).astype(int)
-    whole = chosen[keys].join(found).assign(was_fitted=chosen["fitted"].notna())
-    how = dict.fromkeys(VERDICTS, "sum") | {"was_fitted": "any"}
-    return whole.groupby(keys, sort=False, as_index=False).agg(how)
+    """Return the number of rows by verdict: one row per claim and kind, one column per verdict.
 
-
-def answer_values(found: DataFrame) -> str:
-    """Return how many numbers of `deviations` agree, also of those that nothing was fitted to, and how far off we are.
-
-    The range is from the 5th to the 95th percentile over all numbers that are no temperatures.
+    Args:
+        claims: Table `claims`.
+        kinds: Kinds of rows to count.
     """
-    if found.empty:
+    selected = claims[claims["kind"].isin(list(kinds))]
+    keys = ["figure", "claim", "says", "kind"]
+    is_verdict = DataFrame({verdict: selected["verdict"] == verdict for verdict in VERDICTS}).astype(int)
+    rows = selected[keys].join(is_verdict).assign(was_fitted=selected["fitted"].notna())
+    how = dict.fromkeys(VERDICTS, "sum") | {"was_fitted": "any"}
+    return rows.groupby(keys, sort=False, as_index=False).agg(how)
+
+
+def answer_values(values: DataFrame) -> str:
+    """Return a sentence on how many rows of `deviations` agree, in all and where nothing was fitted."""
+    if values.empty:
         return "No published number has one of ours beside it"
-    free = found[~found["was_fitted"]]
-    said = f"{_agreeing(found)} published numbers agree with ours"
-    if 0 < len(free) < len(found):
-        said += f", {_agreeing(free)} where nothing was fitted"
-    ratios = found.loc[~found["is_kelvin"], "deviation"].to_numpy(float)
-    if not len(ratios):
-        return said
+    not_fitted = values[~values["was_fitted"]]
+    sentence = f"{_agreeing(values)} published numbers agree with ours"
+    if 0 < len(not_fitted) < len(values):
+        sentence += f", {_agreeing(not_fitted)} where nothing was fitted"
+    return sentence
+
+
+def range_of_ratios(values: DataFrame) -> str:
+    """Return the median of ours over published, and the 5th and 95th percentile, over all values but temperatures."""
+    ratios = values.loc[~values["is_kelvin"], "deviation"].to_numpy(float)
     low, high = np.percentile(ratios, _PERCENTILES)
-    return f"{said}; ours over published is {np.median(ratios):.2f} in the median, 9 of 10 from {low:.2f} to {high:.2f}"
+    return f"median {np.median(ratios):.2f}, 9 of 10 from {low:.2f} to {high:.2f}"
 
 
-def answer_directions(found: DataFrame) -> str:
-    """Return how many of the directions, orders and fits of `counts` agree, of those that can be told."""
-    agree, differ, open_ = (int(found[name].sum()) for name in ("agrees", "differs", "cannot tell"))
+def answer_directions(by_claim: DataFrame) -> str:
+    """Return a sentence on the number of agreeing directions, orders and fits, from rows of `counts`."""
+    agree, differ, open_ = (int(by_claim[name].sum()) for name in ("agrees", "differs", "cannot tell"))
     if not agree + differ:
         return f"None of {open_} published directions can be told from these results"
     return f"{agree} of {agree + differ} published directions, orders and fits agree; {open_} more cannot be told"
 
 
-def _agreeing(found: DataFrame) -> str:
-    return f"{int((found['verdict'] == 'agrees').sum())} of {len(found)}"
+def _agreeing(values: DataFrame) -> str:
+    return f"{int((values['verdict'] == 'agrees').sum())} of {len(values)}"

@@ -1,25 +1,24 @@
-"""Published numbers of single points and GPUs, for figures to draw beside ours; nothing is judged here."""
+"""Published numbers of single points and GPUs, for figures to draw next to ours."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from triplepoint.verdicts.file import Rows, Slots
-from triplepoint.verdicts.number import Number
+from triplepoint.verdicts.file import FigureClaim, SlotClaim
 from triplepoint.verdicts.quantities import Ordering, Row, unit_of
 from triplepoint.verdicts.read import Published, read_claims
-from triplepoint.verdicts.runs import Group, Runs
+from triplepoint.verdicts.runs import Runs
 
 
 def published_values(config: Path, points: Iterable[Row]) -> list[dict[str, Any]]:
-    """Return the rows of table `published`: what figures of the published study show of points there are rows of.
+    """Return the rows of table `published`: the published numbers of points in the results.
 
     Args:
         config: Folder of the configuration.
-        points: Rows of table `points`; their status plays no part.
+        points: Rows of table `points` of any status.
 
     Raises:
-        UserError: If the claims or their figures are wrong.
+        UserError: If the claims or their figures are invalid.
     """
     published = read_claims(config)
     if published is None:
@@ -29,15 +28,16 @@ def published_values(config: Path, points: Iterable[Row]) -> list[dict[str, Any]
     return [
         row
         for claim in published.content.claims
-        if isinstance(claim, Rows | Slots)
-        for row in _of_claim(claim, published, runs)
+        if isinstance(claim, FigureClaim | SlotClaim)
+        for row in _rows_of_claim(claim, published, runs)
     ]
 
 
-def _of_claim(claim: Rows | Slots, published: Published, runs: Runs) -> Iterator[dict[str, Any]]:
-    if isinstance(claim, Rows) and (claim.is_relative or "value" not in claim.judged):
+def _rows_of_claim(claim: FigureClaim | SlotClaim, published: Published, runs: Runs) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a claim whose published numbers are absolute values."""
+    if isinstance(claim, FigureClaim) and (claim.is_relative or "value" not in claim.judged):
         return
-    if isinstance(claim, Slots) and claim.judged not in ("slot", "gap_sign"):
+    if isinstance(claim, SlotClaim) and claim.judged not in ("slot", "gap_sign"):
         return
     figure = published.figure(claim.figure)
     for cells in published.rows(claim.figure):
@@ -45,29 +45,27 @@ def _of_claim(claim: Rows | Slots, published: Published, runs: Runs) -> Iterator
         group = runs.find(figure.settings_of(cells))
         if number is None or not group.rows:
             continue
-        place: dict[str, Any] = {"node": None, "slot": None}
-        if isinstance(claim, Slots):
-            place["node"] = figure.whole_number(cells, claim.node) - 1
-            place["slot"] = figure.whole_number(cells, claim.slot)
-        yield from _rows(group, claim, figure.source, number, place)
+        node, slot = (
+            (figure.whole_number(cells, claim.node) - 1, figure.whole_number(cells, claim.slot))
+            if isinstance(claim, SlotClaim)
+            else (None, None)
+        )
+        for row in group.rows:
+            yield {
+                "run": row["run"],
+                "quantity": _quantity(claim),
+                "unit": unit_of(claim.quantity),
+                "published": number.value,
+                "published_lo": number.low,
+                "published_hi": number.high,
+                "source": claim.source or figure.source,
+                "claim": claim.id,
+                "node": node,
+                "slot": slot,
+            }
 
 
-def _rows(group: Group, claim: Rows | Slots, source: str, number: Number, place: dict[str, Any]) -> Iterator[Any]:
-    for row in group.rows:
-        yield {
-            "run": row["run"],
-            "quantity": _quantity(claim),
-            "unit": unit_of(claim.quantity),
-            "published": number.value,
-            "published_lo": number.low,
-            "published_hi": number.high,
-            "source": claim.source or source,
-            "claim": claim.id,
-            **place,
-        }
-
-
-def _quantity(claim: Rows | Slots) -> str:
-    """Return the name of what is published: throttling of single GPUs only over a value that is not published."""
-    is_normalised = isinstance(claim, Slots) and claim.judged == "gap_sign"
+def _quantity(claim: FigureClaim | SlotClaim) -> str:
+    """Return the name of the published quantity. Throttling by GPU is published over an unpublished value only."""
+    is_normalised = isinstance(claim, SlotClaim) and claim.judged == "gap_sign"
     return f"{claim.quantity}_normalised" if is_normalised else claim.quantity

@@ -17,7 +17,7 @@ from triplepoint.config.yaml_file import read, read_any
 from triplepoint.errors import PointError, UserError, nearest
 from triplepoint.predictions import Request, request_of
 from triplepoint.prices import Prices
-from triplepoint.verdicts.file import FILE, Change, Claim
+from triplepoint.verdicts.file import FILE, ChangeClaim, Claim
 from triplepoint.verdicts.read import read_claims
 from triplepoint.whatif.case import RUNS, Case
 from triplepoint.whatif.changes import with_memory
@@ -141,7 +141,7 @@ def _read_published(comparison: Comparison, source: Path, config: Path) -> dict[
     found = {}
     for model, name in comparison.published.items():
         claim = claims.get(name)
-        if not isinstance(claim, Change) or claim.quantity not in _OF_CLAIM:
+        if not isinstance(claim, ChangeClaim) or claim.quantity not in _OF_CLAIM:
             what = f"says nothing of {', '.join(_OF_CLAIM)}" if claim else f"is not there{nearest(name, claims)}"
             raise UserError(f"{source}: published: {model}: claim {name!r} of {config / FILE} {what}")
         quantity, sign = _OF_CLAIM[claim.quantity]

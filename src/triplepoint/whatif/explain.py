@@ -87,9 +87,9 @@ class _Changed:
     """A case with some factors changed.
 
     Attributes:
-        name: Of the case as it is.
-        changes: The factors.
-        case: The case with them.
+        name: Name of the unchanged case.
+        changes: The changes.
+        case: The changed case.
     """
 
     name: str
@@ -97,7 +97,7 @@ class _Changed:
     case: Case
 
     def where(self, reason: str) -> str:
-        """Return a reason with what it is of."""
+        """Return a reason, with the name of the case and its changes before it."""
         return _where(self.name, self.changes, reason)
 
 
@@ -127,16 +127,11 @@ def explain(
     unknowns = [unknowns_of(case, _prediction(_change((case, ()), config), config), config) for case in cases]
     num_tasks = sum(len(sets) + len(single) * len(of_case) for of_case in unknowns)
     with _spread(num_tasks) as map_all:
-        # Once for all unknowns: a factor such as memory tries many cases for the fastest one.
-        asked = [(case, _some(changes, some)) for case in cases for some in sets]
-        changed = dict(
-            zip(
-                [(id(case), some) for case in cases for some in sets],
-                map_all(partial(_change, config=config), asked, 1),
-                strict=True,
-            )
-        )
-        tasks: list[_Identity] = [(*key, None) for key in changed]
+        # Each case is changed once for all unknowns: a factor such as memory tries many cases to find the fastest.
+        keys = [(id(case), some) for case in cases for some in sets]
+        to_change = [(case, _some(changes, some)) for case in cases for some in sets]
+        changed = dict(zip(keys, map_all(partial(_change, config=config), to_change, 1), strict=True))
+        tasks: list[_Identity] = [(*key, None) for key in keys]
         tasks += [
             (id(case), some, unknown)
             for case, of_case in zip(cases, unknowns, strict=True)
@@ -144,8 +139,8 @@ def explain(
             for some in single
         ]
         simulate = partial(_simulate, config=config, prices=prices)
-        found = map_all(simulate, [(changed[case, some], unknown) for case, some, unknown in tasks], 4)
-        values = dict(zip(tasks, found, strict=True))
+        simulated = map_all(simulate, [(changed[case, some], unknown) for case, some, unknown in tasks], 4)
+        values = dict(zip(tasks, simulated, strict=True))
     return [
         replace(_explained(case, changes, changed, values, of_case), prices=prices)
         for case, of_case in zip(cases, unknowns, strict=True)
@@ -161,7 +156,7 @@ _Identity = tuple[int, Factors, Unknown | None]
 
 @contextlib.contextmanager
 def _spread(num_tasks: int) -> Iterator[Callable[[Callable[[Any], Any], Sequence[Any], int], list[Any]]]:
-    """Yield what maps a function over tasks, some at a time: on all cores where there are many."""
+    """Yield a function like `map`, with the chunk size as third argument; it uses all cores if tasks are many."""
     workers = min(os.cpu_count() or 1, num_tasks // _MANY)
     if workers < 2:
         yield lambda do, tasks, _: [do(task) for task in tasks]
@@ -171,7 +166,7 @@ def _spread(num_tasks: int) -> Iterator[Callable[[Callable[[Any], Any], Sequence
 
 
 def _change(task: tuple[Case, tuple[Change, ...]], config: Path) -> _Changed:
-    """Return a case with its factors changed. Raises `UserError` if it cannot have one."""
+    """Return a case with some factors changed. Raises `UserError` if a change does not apply to it."""
     case, changes = task
     changed = case
     try:

@@ -138,8 +138,9 @@ _ALL = (
         _temperature, changes.with_inlet, "config/heat: resistances do not depend on the inlet", True,
     ),
     Factor(
-        "cooling", "heat", "what takes heat from the GPUs", "ideal (dies stay at the inlet's temperature), liquid, air",
-        "ideal", _one_of("ideal", "liquid", "air"), changes.with_coolant,
+        "cooling", "cooling", "what takes heat from the GPUs",
+        "ideal (dies stay at the inlet's temperature), liquid, air", "ideal", _one_of("ideal", "liquid", "air"),
+        changes.with_coolant,
         "config/heat; ideal: a thousandth of the usual resistances, no preheat, no fans", True,
     ),
     Factor(
@@ -174,7 +175,7 @@ _ALL = (
         "free", _free_or_times, changes.with_scale_up, "free: routes leave the levels inside nodes out",
     ),
     Factor(
-        "pipeline", "pipeline depth", "waiting of pipeline stages for one another (the bubble)", "none", "none",
+        "pipeline", "pipeline bubble", "waiting of pipeline stages for one another (the bubble)", "none", "none",
         lambda text: float(_one_of("none")(text) == "none"), changes.without_bubble,
         "stages run their passes one after the other, sends included; the step takes as long as its slowest stage",
     ),

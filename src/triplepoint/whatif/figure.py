@@ -19,8 +19,8 @@ _PANELS = (
 )
 """Quantity, words, colour and scale of each panel, as far as known; cost is that of the steps of a day as it is."""
 _NOTE = (
-    "Each factor changed alone; 'interaction' is what these leave unexplained of 'all together'. {parts}Lines with "
-    "caps: 90 % interval. {prices}"
+    "Each factor is changed alone; 'interaction' is what single changes leave unexplained. {parts}Lines with caps: "
+    "90 % intervals. {prices}"
 )
 _HEAD_IN, _PART_IN = 1.3, 0.17
 """Height of a page without bars, and of a bar."""
@@ -52,10 +52,11 @@ def draw(rows: Sequence[dict[str, Any]]) -> Figure:
     height_in = _HEAD_IN + _PART_IN * (num_lines + num_words) + 0.5 * len(blocks)
     if height_in > style.TALLEST:
         raise UserError(f"whatif: {len(blocks)} points do not fit on one page; draw fewer, such as one as FILE:ID")
-    title = "\n".join(headline(_records(rows)) for rows in times)
+    title = "\n".join(headline(_records(rows)).removesuffix(".") for rows in times)
     prices = table["prices"].iloc[0]
     note = _NOTE.format(
-        parts="Parts add up to the difference. " if is_difference else "", prices=f"Prices: {prices}." if prices else ""
+        parts="parts add up to the difference; " if is_difference else "",
+        prices=f"; prices: {prices}" if prices else "",
     )
     page = style.new_page(
         title, _made_by(table), len(blocks), len(panels), style.PAGE, height_in, note,

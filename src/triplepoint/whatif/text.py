@@ -5,15 +5,16 @@ from itertools import groupby
 from typing import Any
 
 from triplepoint.prices import J_PER_KWH
+from triplepoint.text import page, paragraph, percent, table
 
 Row = Mapping[str, Any]
 
 _HEADINGS = {
-    "step_time_s": "time s",
-    "gpu_power_w": "GPU W",
-    "node_power_w": "mean node W",
-    "gpu_temp_max_c": "hottest K",
-    "node_energy_j": "node kJ",
+    "step_time_s": "step\ns",
+    "gpu_power_w": "GPU\nW",
+    "node_power_w": "node\nW",
+    "gpu_temp_max_c": "hottest\ndegC",
+    "node_energy_j": "node\nkJ/step",
     "cost": "cost",
 }
 _SCALE = {"node_energy_j": 1e-3}
@@ -23,11 +24,11 @@ _SCALE = {"node_energy_j": 1e-3}
 def render(rows: Sequence[Row]) -> str:
     """Return rows of table `whatif` as text."""
     blocks = [list(block) for _, block in groupby(rows, key=lambda row: (row["case"], row["side"]))]
-    return "\n\n".join("\n".join(_block(block)) for block in blocks)
+    return "\n\n".join(page(_block(block)) for block in blocks)
 
 
 def headline(rows: Sequence[Row]) -> str:
-    """Return what matters most to a point, or makes most of a difference, in one line.
+    """Return what changes a step most, or makes most of a difference, in one sentence.
 
     Args:
         rows: Of the step time of one point or difference.
@@ -38,8 +39,15 @@ def headline(rows: Sequence[Row]) -> str:
     whole = next(row for row in rows if row["part"] == "whole")
     to = f" ({largest['value']})" if largest["part"] == "factor" and largest["value"] else ""
     if is_difference:
-        return f"The largest part of the difference is {largest['label']}: {_percent(largest)} of {_percent(whole)}"
-    return f"Step time changes most by {largest['label']}{to}: {_percent(largest)}; all together {_percent(whole)}"
+        low, high, how = 100 * whole["share_lo"], 100 * whole["share_hi"], "longer"
+        if whole["share"] < 0:
+            low, high, how = -high, -low, "shorter"
+        return (
+            f"The second step is {percent(abs(whole['share']))} {how} [{low:.1f}, {high:.1f}]. Most of the difference "
+            f"comes from {largest['label']}: {_percent(largest)} of the first step."
+        )
+    together = f"; all changes together: {_percent(whole)}" if len(parts) > 1 else ""
+    return f"Step time changes most with {largest['label']}{to}: {_percent(largest)}{together}."
 
 
 def _percent(row: Row) -> str:
@@ -65,35 +73,46 @@ def render_measured(rows: Sequence[Row], measured: Mapping[str, float]) -> Itera
         simulated_s = next((row["base"] for row in own), None)
         if simulated_s is not None:
             over = f"{simulated_s:.4g} s, {simulated_s / measured_s - 1:+.1%}"
-            yield f"{run}: measured {measured_s:.4g} s a step in the median, simulated {over}"
+            yield f"Measured: {measured_s:.4g} s a step in the median of run {run}; simulated {over}"
 
 
-def _block(rows: Sequence[Row]) -> Iterator[str]:
+def _block(rows: Sequence[Row]) -> Iterator[Sequence[str]]:
+    """Yield the blocks of one point or difference: the sentence, the changes, and energy and money."""
     names = list(dict.fromkeys(row["quantity"] for row in rows))
     parts = _by_part(rows)
     first = {row["quantity"]: row for row in rows if row["part"] == "whole"}
     is_difference = rows[0]["side"] == "difference"
-    yield f"{rows[0]['case']}: {headline([row for row in rows if row['quantity'] == names[0]])}"
-    ends = ", ".join(f"{_HEADINGS[name].replace(' K', ' degC')} {_ends(first[name])}" for name in names)
-    yield f"  {'from one to the other' if is_difference else 'as it is, and all together'}: {ends}"
+    yield [
+        *paragraph(headline([row for row in rows if row["quantity"] == names[0]])),
+        *paragraph(f"{'From and to' if is_difference else 'Job'}: {rows[0]['case']}, simulated"),
+    ]
     money = list(_money(rows))
     names = [name for name in names if not (money and name == "cost")]
     has_shapley = any(row["shapley"] is not None for row in rows)
-    lines = [["part", "to", "time s", "%", "90 % interval of %", *(["Shapley s"] if has_shapley else [])]]
-    lines[0] += [_HEADINGS[name] for name in names[1:]]
-    lines += [_line(some, names, has_shapley) for some in parts.values()]
-    yield from _aligned(lines, 2)
-    yield from money
-    yield from (f"  {row['label']}: {row['note']}" for row in rows if row.get("note") and row["quantity"] == names[0])
+    heading = ["", "", _HEADINGS[names[0]], "%", "90 %\ninterval", *(["Shapley\ns"] if has_shapley else [])]
+    heading += [_HEADINGS[name] for name in names[1:]]
+    ends = [
+        _line_of_ends(words, column, first, names, has_shapley)
+        for words, column in zip(_ENDS[is_difference], ("base", "changed"), strict=True)
+    ]
+    changes = [_line(some, names, has_shapley) for some in parts.values()]
+    notes = [row for row in rows if row.get("note") and row["quantity"] == names[0]]
+    yield [
+        *table([heading, ends[0], *changes, ends[1]], words={0, 1}),
+        *(line for row in notes for line in paragraph(f"{row['label']} here: {row['note']}")),
+    ]
+    yield money
 
 
-def _aligned(lines: Sequence[Sequence[str]], num_words: int) -> Iterator[str]:
-    """Yield lines of cells in columns: so many of words, the others of numbers."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        words = map(str.ljust, line[:num_words], widths[:num_words])
-        numbers = map(str.rjust, line[num_words:], widths[num_words:])
-        yield ("  " + "  ".join([*words, *numbers])).rstrip()
+_ENDS = {False: ("as it is", "all changed"), True: ("from", "to")}
+"""What the first and the last row of a table are, of a point and of a difference."""
+
+
+def _line_of_ends(
+    words: str, column: str, first: Mapping[str, Row], names: Sequence[str], has_shapley: bool
+) -> list[str]:
+    values = [_SCALE.get(name, 1.0) * first[name][column] for name in names]
+    return [words, "", f"{values[0]:.4g}", *[""] * (2 + has_shapley), *(f"{value:.4g}" for value in values[1:])]
 
 
 def _by_part(rows: Sequence[Row]) -> dict[tuple[str, str | None], list[Row]]:
@@ -108,14 +127,10 @@ def _line(rows: Sequence[Row], names: Sequence[str], has_shapley: bool) -> list[
     time = by_name[names[0]]
     name = time["factor"] or time["label"]
     percent = [f"{100 * time[column]:+.1f}" for column in ("share", "share_lo", "share_hi")]
-    cells = [name, time["value"] or "", f"{time['effect']:+.3f}", percent[0], f"{percent[1]} to {percent[2]}"]
+    cells = [name, time["value"] or "", f"{time['effect']:+.3f}", percent[0], f"[{percent[1]}, {percent[2]}]"]
     if has_shapley:
         cells.append("" if time["shapley"] is None else f"{time['shapley']:+.3f}")
-    return cells + [f"{_SCALE.get(name, 1.0) * by_name[name]['effect']:+.3g}" for name in names[1:]]
-
-
-_MONEY = ("per step", "per M tokens", "per day")
-"""What energy and money are of."""
+    return cells + [_change(_SCALE.get(name, 1.0) * by_name[name]["effect"]) for name in names[1:]]
 
 
 def _money(rows: Sequence[Row]) -> Iterator[str]:
@@ -125,24 +140,26 @@ def _money(rows: Sequence[Row]) -> Iterator[str]:
         return
     first, unit = cost[0], cost[0]["unit"]
     scales = (1.0, first["steps_per_mtoken"], first["steps_per_day"])
-    yield f"  at {first['prices']}; a day is {first['steps_per_day']:,.0f} steps, as many as it takes as it is"
+    yield from paragraph(
+        f"Energy and money at {first['prices']}. A day is {first['steps_per_day']:,.0f} steps: as many as the job "
+        "takes in a day as it is."
+    )
     units = ["kWh", unit] if energy else [unit]
-    lines = [["part", *(f"{what} {of}" for what in units for of in _MONEY), "90 % interval of it"]]
+    heading = [
+        "",
+        *(f"{what} per\n{of}" for what in units for of in ("step", "M tokens", "day")),
+        "90 % interval\nper day",
+    ]
     base = [*(row["base"] / J_PER_KWH for row in energy[:1]), first["base"]]
-    lines.append(["as it is", *(f"{value * scale:.4g}" for value in base for scale in scales), ""])
+    lines = [heading, ["as it is", *(f"{value * scale:,.4g}" for value in base for scale in scales), ""]]
     for place, paid in enumerate(cost):
         name = paid["factor"] or paid["label"]
         values = [*(row["effect"] / J_PER_KWH for row in energy[place : place + 1]), paid["effect"]]
-        ends = " to ".join(_change(paid[end] * scales[2]) for end in ("effect_lo", "effect_hi"))
-        lines.append([name, *(_change(value * scale) for value in values for scale in scales), ends])
-    yield from _aligned(lines, 1)
+        ends = ", ".join(_change(paid[end] * scales[2]) for end in ("effect_lo", "effect_hi"))
+        lines.append([name, *(_change(value * scale) for value in values for scale in scales), f"[{ends}]"])
+    yield from table(lines)
 
 
 def _change(value: float) -> str:
     """Return a change with its sign, of money and energy: three digits, all before the point."""
     return f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.3g}"
-
-
-def _ends(row: Row) -> str:
-    scale = _SCALE.get(row["quantity"], 1.0)
-    return f"{scale * row['base']:.4g} -> {scale * row['changed']:.4g}"

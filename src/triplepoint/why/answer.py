@@ -13,11 +13,11 @@ from triplepoint.config.plan import read_planned_run
 from triplepoint.config.point import Point
 from triplepoint.errors import UserError
 from triplepoint.manifest import NO_STEP, read_manifest
-from triplepoint.units import S_PER_HOUR
+from triplepoint.units import S_PER_HOUR, counted
 from triplepoint.why.explain import CAUSES, Finding, explain, explain_clocks
 from triplepoint.why.gpus import describe_gpus, explain_heat
-from triplepoint.why.operations import Operations
-from triplepoint.why.recorded_operations import read_operations
+from triplepoint.why.operations import WORK, Operations
+from triplepoint.why.operations_table import read_operations
 from triplepoint.why.replay import find_order
 from triplepoint.why.run_operations import operations_of_steps, places_of_traces
 from triplepoint.why.sensed import Sensed, sense
@@ -28,6 +28,8 @@ from triplepoint.why.traced_operations import traced_operations
 
 _HOURS = 24
 """Of a day."""
+_LEAST_UNEVEN = 0.05
+"""Share of the step that is lost to unequal operations from which it is said where no worker stands out. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Answer:
         unit: What a rank computes on in words: GPU; rank where that is a processor, or not known.
         sensed: What is known of its GPUs, by rank.
         notes: What could not be told, and why.
+        step_parts: Of a rank that was traced alone, the largest parts of its step, in words.
+        is_by_rank: Whether each replica is one rank: data parallel ranks, or a layout that nobody told.
     """
 
     name: str
@@ -65,6 +69,39 @@ class Answer:
     unit: str = "GPU"
     sensed: tuple[Sensed, ...] = ()
     notes: tuple[str, ...] = ()
+    step_parts: str = ""
+    is_by_rank: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """Return the answer in a sentence: what is slow, why, and what it costs."""
+        if rows := self.rows():
+            first = rows[0]
+            cost = f"{'up to ' * first['is_bound']}{first['lost_share']:.1%} of each step"
+            hours = f"{first['lost_gpu_hours_per_day']:.3g} {self.unit} hours a day"
+            more = f"; {counted(len(rows) - 1, 'smaller cause')} below" if len(rows) > 1 else ""
+            rest = self._uneven - sum(row["lost_share"] for row in rows)
+            other = f"; other differences between {self.unit}s cost {rest:.0%}" if rest >= _LEAST_UNEVEN else ""
+            return f"{first['gpu']} is slow, cause: {first['cause']}; it costs {cost}, {hours}{more}{other}"
+        if self.step_parts:
+            return f"a step of the one rank that was traced is {self.step_parts}"
+        if self.num_gpus == 1:
+            return f"there is no other {self.unit} to compare it with"
+        if self._uneven >= _LEAST_UNEVEN:
+            kind = next(iter(self.slowdown.by_kind))
+            return (
+                f"no single {self.unit} is slow, but {self.unit}s differ: a step would be {self._uneven:.0%} shorter "
+                f"if equal operations lasted equally long, mostly {kind_name(kind)}"
+            )
+        times = self.step_times
+        long_share = times.long_s / times.total_s if times is not None else 0.0
+        steps = f"; {times.about_long_steps()}" if times is not None and long_share >= _LEAST_UNEVEN else ""
+        return f"no {self.unit} is slow: none stands out from its peers by 2 % or more{steps}"
+
+    @property
+    def _uneven(self) -> float:
+        """Share of the step that is lost because equal operations last unequally long, as the replay says."""
+        return 1 - float(self.slowdown.ideal_s.mean() / self.slowdown.replayed_s.mean()) if self.is_replayed else 0.0
 
     @property
     def is_replayed(self) -> bool:
@@ -97,6 +134,7 @@ class Answer:
         """Return all of it as plain data, keys `CONTENT`; None for what is not known."""
         slow = self.slowdown
         return {
+            "answer": self.sentence,
             "name": self.name,
             "source": self.source,
             "num_gpus": self.num_gpus,
@@ -119,6 +157,11 @@ class Answer:
             "causes": self.rows(),
             "notes": self.notes,
         }
+
+
+def kind_name(kind: str) -> str:
+    """Return what people call a kind of operation."""
+    return "work between collectives" if kind == WORK else kind.removeprefix("other-")
 
 
 def _known(value: float) -> float | None:
@@ -156,7 +199,7 @@ def why_run(run: Path, name: str = "", known: tuple[str, ...] = ()) -> Answer:
     num_gpus = sum(len(node.devices) for node in manifest.nodes)
     if not num_gpus:
         raise UserError(
-            f"{name or run.name}: its status is {manifest.status}, so no rank took a step; name a run that finished"
+            f"{name or run.name}: its status is {manifest.status}, so there are no steps; name a run that finished"
         )
     place_of = _places(run, point, num_gpus)
     sensed = {one.rank: one for one in sense(run, manifest, lambda rank: place_of(rank)[1])}
@@ -176,6 +219,8 @@ def why_run(run: Path, name: str = "", known: tuple[str, ...] = ()) -> Answer:
     found = answer_of(name or run.name, source, operations, sensed, num_gpus, lambda place: ranks.get(place, ()), notes)
     is_cpu = all(device.device == "cpu" for node in manifest.nodes for device in node.devices)
     step_times = study_steps(steps) if has_steps else None
+    if step_times is not None and point.recorded is not None and len(point.recorded.marked_ranks) == 1:
+        step_times = replace(step_times, ranks=None)
     return replace(found, step_times=step_times, unit="rank" if is_cpu else "GPU")
 
 
@@ -232,6 +277,7 @@ def answer_of(
     return Answer(
         name, source, num_gpus, num_steps, step_s, slowdown, findings, power_w, heat,
         gpus=tuple(describe_gpus(sensed)), notes=notes, sensed=tuple(sensed.values()),
+        is_by_rank=all((worker.dp, worker.stage) == (worker.rank, 0) for worker in operations.workers),
     )  # fmt: skip
 
 

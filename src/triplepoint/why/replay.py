@@ -160,7 +160,7 @@ def replay(operations: Operations, order: Order, work_s: Float, gap_s: Float | N
 
 
 def _rows(matrix: Float) -> list[Any]:
-    """Return the rows of a matrix, as numbers where it has one column: numpy takes ten times as long for one number."""
+    """Return the rows of a matrix, as floats if it has one column: arrays of one number are ten times as slow."""
     return matrix[:, 0].tolist() if matrix.shape[1] == 1 else list(matrix)
 
 

@@ -44,7 +44,7 @@ def operations_of_traces(run: Path, place: Callable[[int], tuple[int, int]], gpu
     passes = timeline.filter(pc.equal(timeline["lane"], "phase")).to_pylist()
     passes = [row for row in passes if row["label"] in _PASSES]
     if not passes:
-        raise UserError(f"{run / 'timeline.parquet'}: no phases; forward and backward passes are needed of every rank")
+        raise UserError(f"{run / 'timeline.parquet'}: has no phases; every rank needs its forward and backward passes")
     comm = _communication(run)
     rows = [_pass_row(row) for row in passes] + comm_rows(
         comm, offset_ns(timeline, comm) if len(comm) else 0, gpus_per_node
@@ -100,19 +100,21 @@ def _pass_row(row: Row) -> dict[str, Any]:
 def comm_rows(comm: pa.Table, zero_ns: int, gpus_per_node: int) -> list[dict[str, Any]]:
     """Return rows of communication, with times since `zero_ns`; those of one transfer have one key."""
     rows = []
-    told = zip(*(comm[name].to_pylist() for name in _Told._fields), strict=True)
-    each = zip(*(comm[name].to_pylist() for name in ("sequence", "num_seen", "t_start_ns", "duration_ns")), strict=True)
-    common = cache(partial(_common, gpus_per_node=gpus_per_node))
-    for what, (sequence, num_seen, start_ns, duration_ns) in zip(map(_Told._make, told), each, strict=True):
-        shared, key = common(what)
-        is_alone = what.group_name is None or (num_seen or 0) < 1
-        row = {"key": ("alone", what.rank, start_ns) if is_alone else (*key, sequence)}
-        rows.append(shared | row | {"start": start_ns - zero_ns, "duration": duration_ns})
+    shared_columns = zip(*(comm[name].to_pylist() for name in _SharedColumns._fields), strict=True)
+    own_names = ("sequence", "num_seen", "t_start_ns", "duration_ns")
+    own_columns = zip(*(comm[name].to_pylist() for name in own_names), strict=True)
+    shared_values = cache(partial(_shared_values, gpus_per_node=gpus_per_node))
+    for shared, own in zip(map(_SharedColumns._make, shared_columns), own_columns, strict=True):
+        sequence, num_seen, start_ns, duration_ns = own
+        values, key = shared_values(shared)
+        is_alone = shared.group_name is None or (num_seen or 0) < 1
+        row_key = ("alone", shared.rank, start_ns) if is_alone else (*key, sequence)
+        rows.append(values | {"key": row_key, "start": start_ns - zero_ns, "duration": duration_ns})
     return rows
 
 
-class _Told(NamedTuple):
-    """What many rows of communication have in common: columns of `collectives`."""
+class _SharedColumns(NamedTuple):
+    """Columns of `collectives` whose values many rows share."""
 
     rank: int
     kind: str
@@ -123,29 +125,29 @@ class _Told(NamedTuple):
     size_bytes: float | None
 
 
-def _common(told: _Told, gpus_per_node: int) -> tuple[Row, tuple[Any, ...]]:
-    """Return what rows of this communication have in common, and their key without their number."""
-    rank, kind, peer = told.rank, told.kind, _peer(told)
+def _shared_values(shared: _SharedColumns, gpus_per_node: int) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """Return the values that rows of communication share, and their key without the sequence number."""
+    rank, kind, peer = shared.rank, shared.kind, _peer(shared)
     if peer is not None and kind in ("send", "recv"):
         ends = (rank, peer) if kind == "send" else (peer, rank)
-        key: tuple[Any, ...] = ("pair", told.group_name, *ends)
+        key: tuple[Any, ...] = ("pair", shared.group_name, *ends)
         name = "forward-pp-comm" if ends[0] < ends[1] else "backward-pp-comm"
         members: tuple[int, ...] = ends
     else:
-        members = tuple(map(int, told.ranks.split(","))) if told.ranks else (rank,)
-        key = ("all", told.group_name, told.ranks, kind)
-        name = f"{told.group or 'other'}-{kind.replace('_', '-')}"
+        members = tuple(map(int, shared.ranks.split(","))) if shared.ranks else (rank,)
+        key = ("all", shared.group_name, shared.ranks, kind)
+        name = f"{shared.group or 'other'}-{kind.replace('_', '-')}"
     is_far = len({one // gpus_per_node for one in members}) > 1
-    size, link = told.size_bytes or 0.0, (name, is_far, len(members))
+    size, link = shared.size_bytes or 0.0, (name, is_far, len(members))
     is_large = size >= _LARGE_BYTES
     rate = {"rate_class": link if is_large else (*link, size), "size_bytes": size if is_large else 1.0}
     return {"rank": rank, "kind": name, "is_comm": True, "alike": (*link, size)} | rate, key
 
 
-def _peer(told: _Told) -> int | None:
+def _peer(shared: _SharedColumns) -> int | None:
     """Return the other end of a transfer: where the trace does not tell, the other rank of a group of two."""
-    others = [one for one in map(int, told.ranks.split(",") if told.ranks else ()) if one != told.rank]
-    return told.peer if told.peer is not None else others[0] if len(others) == 1 else None
+    others = [one for one in map(int, shared.ranks.split(",") if shared.ranks else ()) if one != shared.rank]
+    return shared.peer if shared.peer is not None else others[0] if len(others) == 1 else None
 
 
 def operations_of_rows(rows: list[dict[str, Any]], workers: list[Worker], steps: Sequence[int] = (0,)) -> Operations:
@@ -187,7 +189,9 @@ def operations_of_steps(run: Path, place: Callable[[int], tuple[int, int]]) -> O
         by_step.setdefault(step, {})[rank] = time_s
     steps = sorted(step for step, times in by_step.items() if len(times) == len(ranks))
     if not steps:
-        raise UserError(f"{run / 'raw/steps.parquet'}: no measured step that all ranks have; one at least is needed")
+        raise UserError(
+            f"{run / 'raw/steps.parquet'}: has no measured step of all ranks; launch or record the run again"
+        )
     duration_s = np.array([[by_step[step][rank] for step in steps] for rank in ranks])
     return _whole_steps([Worker(rank, *place(rank)) for rank in ranks], steps, duration_s)
 

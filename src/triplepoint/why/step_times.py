@@ -9,7 +9,7 @@ import numpy as np
 from triplepoint.effects.samples import paired, unpaired
 from triplepoint.manifest import SLOW
 from triplepoint.metrics import robust_sigma
-from triplepoint.units import counted
+from triplepoint.units import counted, show_seconds
 from triplepoint.why.operations import Operations
 
 _LEAST_STEPS = 3
@@ -43,7 +43,7 @@ class StepTimes:
         kind: measured or profiled.
         median_s: Median over steps of the time of the job's step. Unit: s.
         slowest_rank: Rank whose steps take longest in the mean, and `fastest_rank`; equal of a single rank.
-        ranks: How much longer its steps take than those of the fastest.
+        ranks: How much longer its steps take than those of the fastest; None where one rank alone marked steps.
         drift: Mean of the last third of the steps, less that of the first; None of fewer than twelve.
         long_steps: Numbers of steps far longer than the median, the longest first.
         long_ranks: Rank that took longest in each of them.
@@ -69,7 +69,7 @@ class StepTimes:
 
     def sentences(self) -> Iterator[str]:
         """Yield what is to be said, a sentence each."""
-        yield f"{counted(self.num_steps, self.kind + ' step')}: {self.median_s:.4g} s in the median"
+        yield f"{counted(self.num_steps, self.kind + ' step')}: {show_seconds(self.median_s)} in the median"
         if self.num_steps < _LEAST_STEPS:
             yield f"too few to say how ranks and steps differ: {_LEAST_STEPS} at least are needed"
             return
@@ -81,19 +81,23 @@ class StepTimes:
         if not self.long_steps:
             yield f"no step stands out: none takes {_LONG:g} times the median beyond the usual spread"
             return
+        yield self.about_long_steps()
+
+    def about_long_steps(self) -> str:
+        """Return what steps far longer than the others cost, and which they are."""
         named = ", ".join(
-            f"step {step} (rank {rank})"
+            f"step {step}{f' (rank {rank})' if self.ranks else ''}"
             for step, rank in zip(self.long_steps[:_MOST_NAMED], self.long_ranks, strict=False)
         )
         more = len(self.long_steps) - _MOST_NAMED
-        yield (
-            f"{counted(len(self.long_steps), 'step')} far longer than the others cost {self.long_s:.3g} s, "
+        return (
+            f"{counted(len(self.long_steps), 'step')} far longer than the others cost {show_seconds(self.long_s)}, "
             f"{self.long_s / self.total_s:.1%} of the time: {named}{f' and {more} more' if more > 0 else ''}"
         )
 
     def _about_ranks(self) -> str:
         if self.ranks is None:
-            return "one rank has step times: there is none to compare it with"
+            return "ranks: steps of one rank alone were marked, so ranks cannot be compared by them"
         if not self.ranks.is_clear:
             return f"ranks: none is slower beyond the spread; rank {self.slowest_rank} by {self._size(self.ranks)}"
         return (

@@ -1,9 +1,10 @@
 """Why a job is slow, as text."""
 
+import math
 from collections.abc import Iterator
 
-from triplepoint.units import S_PER_HOUR, counted
-from triplepoint.why.answer import Answer
+from triplepoint.units import S_PER_HOUR, counted, show_seconds
+from triplepoint.why.answer import Answer, kind_name
 
 _MOST_CAUSES, _MOST_PARTS = 10, 4
 _STEPS = {
@@ -13,20 +14,29 @@ _STEPS = {
     "recording": "window",
     "operations": "recorded step",
 }
+_SEEN = {
+    "traces": "from its traces",
+    "one rank": "from its trace",
+    "step times": "from step times",
+    "recording": "from sensors alone",
+    "operations": "from a table of operations",
+}
 _J_PER_KWH = 1e3 * S_PER_HOUR
 _LEAST_PART = 0.001
 """A slowdown nearer to 1 is not named."""
 
 
 def render(answer: Answer) -> str:
-    """Return an answer as lines of text."""
-    about = ([answer.heat] if answer.unit == "GPU" else []) + [*answer.gpus, *answer.notes]
-    return "\n".join([*_job(answer), "", *_causes(answer), "", *about])
+    """Return an answer as lines of text: a sentence, causes, and what they rest on."""
+    has_sensors = any(math.isfinite(one.temp_c) for one in answer.sensed)
+    about = ([answer.heat] if has_sensors else []) + [*answer.gpus, *answer.notes]
+    blocks = [[f"{answer.name}: {answer.sentence}"], [*_causes(answer)], [*_job(answer)], about]
+    return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
 def _job(answer: Answer) -> Iterator[str]:
-    steps = f"{counted(answer.num_steps, _STEPS[answer.source])} of {answer.step_s:.4g} s{_mean(answer)}"
-    yield f"{answer.name}: {counted(answer.num_gpus, answer.unit)}, {steps}, from {answer.source}"
+    steps = f"{counted(answer.num_steps, _STEPS[answer.source])} of {show_seconds(answer.step_s)}{_mean(answer)}"
+    yield f"{counted(answer.num_gpus, answer.unit)}, {steps}, {_SEEN[answer.source]}"
     if answer.is_replayed:
         yield from _replayed(answer)
     if answer.step_times is not None:
@@ -36,19 +46,24 @@ def _job(answer: Answer) -> Iterator[str]:
 def _replayed(answer: Answer) -> Iterator[str]:
     """Yield what the replay says; of step times alone there is nothing to replay."""
     slow = answer.slowdown
+    without_s, ideal_s = (show_seconds(float(times.mean())) for times in (slow.replayed_s, slow.ideal_s))
     yield (
-        f"  slowdown {slow.slowdown:.3f}: the step takes {slow.replayed_s.mean():.4g} s without late starts, and would "
-        f"take {slow.ideal_s.mean():.4g} s if equal operations lasted equally long"
+        f"  slowdown {slow.slowdown:.3f}: the step takes {without_s} without late starts, and would take {ideal_s} if "
+        "equal operations lasted equally long"
     )
     if answer.num_steps > 1:
         worst = int(slow.of_steps.argmax())
         yield f"  per step: {slow.of_steps.min():.3f} to {slow.of_steps[worst]:.3f}"
-    for what, by in (("by kind", slow.by_kind), ("by stage", slow.by_stage), ("by replica", slow.by_dp)):
+    replica = "rank" if answer.is_by_rank else "replica"
+    by_kind = {kind_name(kind): value for kind, value in slow.by_kind.items()}
+    for what, by in (("by kind", by_kind), ("by stage", slow.by_stage), (f"by {replica}", slow.by_dp)):
         large = [(key, value) for key, value in by.items() if value - 1 >= _LEAST_PART][:_MOST_PARTS]
         if large and len(by) > 1:
             yield f"  {what}: {', '.join(f'{key} {value:.3f}' for key, value in large)}"
     if slow.slowdown - 1 >= _LEAST_PART and slow.share_of_workers >= 0:
-        worker = ", ".join(f"replica {dp} stage {stage}" for dp, stage in slow.top_workers)
+        worker = ", ".join(
+            f"{replica} {dp}{'' if answer.is_by_rank else f' stage {stage}'}" for dp, stage in slow.top_workers
+        )
         yield f"  share of what is lost: slowest workers ({worker}) {slow.share_of_workers:.0%}{_last(answer)}"
     yield f"  late starts of operations: {slow.launch_slowdown - 1:.2%} of the step"
 
@@ -59,20 +74,16 @@ def _mean(answer: Answer) -> str:
 
 def _last(answer: Answer) -> str:
     share = answer.slowdown.share_of_last_stage
-    return "" if share != share else f", last stage {share:.0%}"
+    return "" if share != share else f", last stage {share:.0%}".replace("-0%", "0%")
 
 
 def _causes(answer: Answer) -> Iterator[str]:
     rows = answer.rows()
-    if not rows and answer.num_gpus == 1:
-        yield "One rank: there is no other to compare it with."
-        return
     if not rows:
-        yield f"No {answer.unit} is slow: none stands out from its peers by 2 % or more."
-        if answer.source in ("step times", "recording"):
+        if answer.source in ("step times", "recording") and answer.num_gpus > 1:
             yield "Ranks wait for each other, so step times and clocks can miss one that is late: traces show it."
         return
-    yield "causes, with what each costs the whole job:"
+    yield "causes, and what each costs the whole job:"
     lines = [[answer.unit, "cause", "step %", f"{answer.unit} h/day", "kWh/day"]]
     for row in rows[:_MOST_CAUSES]:
         energy_j = row["lost_energy_per_day_j"]

@@ -1,5 +1,5 @@
-/* The part of the AMD SMI binary interface the fake has, sizes checked against amdsmi's Python package by test_abi.py.
-   Source: amdsmi 7.0.2 (the wrapper of the package) and the AMD SMI library's reference. */
+/* Subset of the AMD SMI binary interface. test_abi.py compares sizes with amdsmi's Python package.
+   Source: amdsmi 7.0.2 (wrapper of the package) and the reference of the AMD SMI library. */
 #ifndef FAKES_AMDSMI_H
 #define FAKES_AMDSMI_H
 
@@ -109,7 +109,7 @@ struct amd_gpu_metrics {
     uint16_t xgmi_link_status[8];
 };
 
-/* Read by test_abi.py, which compares with the structure of the bindings. */
+/* test_abi.py reads these lines and compares the sizes with the structures of the bindings. */
 #define SAME_SIZE(name, size, binding) _Static_assert(sizeof(struct name) == size, #binding)
 SAME_SIZE(amd_asic_info, 896, amdsmi_asic_info_t);
 SAME_SIZE(amd_board_info, 1792, amdsmi_board_info_t);
@@ -124,7 +124,7 @@ SAME_SIZE(amd_vram_usage, 16, amdsmi_vram_usage_t);
 SAME_SIZE(amd_error_count, 64, amdsmi_error_count_t);
 SAME_SIZE(amd_gpu_metrics, 4544, amdsmi_gpu_metrics_t);
 
-/* What a call knows of its die. */
+/* The die that a call is for, and the scenario time of the call. */
 struct target {
     const struct gpu *gpu;
     int index;
@@ -136,6 +136,7 @@ status_t amd_enter_library(struct site *site);
 double package_power_w(const struct target *target, const struct sensor *sensor);
 double package_energy_j(const struct target *target);
 
+/* First line of every call for a die: the call is counted, delayed and failed as in the scenario. */
 #define ENTER(handle, target)                               \
     static struct site site = {.name = __func__};           \
     struct target target;                                   \
@@ -147,7 +148,7 @@ double package_energy_j(const struct target *target);
     status_t entered = amd_enter_library(&site);   \
     if (entered)                                   \
     return entered
-#define WANT(pointer)  \
+#define REQUIRE(pointer)  \
     if (!(pointer))    \
     return AMD_INVALID
 

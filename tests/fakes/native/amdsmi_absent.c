@@ -1,4 +1,4 @@
-/* Functions this fake does not have: there, since amdsmi's Python package looks them all up, and not supported. */
+/* Functions that this fake does not support. They exist because amdsmi's Python package looks them all up. */
 #include "amdsmi.h"
 
 #define ABSENT(name)         \

@@ -1,14 +1,14 @@
-/* The metrics table of the firmware: version 1.3 on MI200, 1.5 with xGMI counters on MI300. */
+/* Metrics table of the firmware: version 1.3 on MI200, version 1.5 with xGMI counters on MI300. */
 #include <string.h>
 
 #include "amdsmi.h"
 
-/* Bits of the throttle status that is the same for every ASIC.
+/* Bits of the throttle status that does not depend on the ASIC.
    Source: amdgpu_smu.h of the Linux kernel (from memory). */
 static const uint64_t BIT_PPT0 = 1ull << 0, BIT_TEMP_HOTSPOT = 1ull << 36, BIT_PROCHOT_GFX = 1ull << 47;
 enum { HBM_STACKS = 4, XGMI_LINKS = 7, KIBIBYTE = 1024 };
-static const double TICKS_PER_S = 1e8; /* The firmware counts in 10 ns. */
-static const double BEFORE_S = 1e4;    /* How long it has been counting when the scenario begins. */
+static const double TICKS_PER_S = 1e8; /* The firmware counts in units of 10 ns. */
+static const double BEFORE_S = 1e4;    /* Age of the counters at the start of the scenario. */
 
 static void put_temperatures(struct amd_gpu_metrics *metrics, const struct target *target) {
     double t_s = frozen_time_s(target->index, "temperature", target->t_s);
@@ -19,14 +19,11 @@ static void put_temperatures(struct amd_gpu_metrics *metrics, const struct targe
         metrics->temperature_hbm[stack] = metrics->temperature_mem;
 }
 
-static int is_active(const struct target *target, enum cause cause) {
-    return wave_value(&target->gpu->cause[cause], target->t_s) > 0;
-}
-
 static void put_throttling(struct amd_gpu_metrics *metrics, const struct target *target) {
-    metrics->indep_throttle_status = (is_active(target, POWER_CAP) ? BIT_PPT0 : 0) |
-                                     (is_active(target, SW_THERMAL) ? BIT_TEMP_HOTSPOT : 0) |
-                                     (is_active(target, HW_THERMAL) ? BIT_PROCHOT_GFX : 0);
+    metrics->indep_throttle_status =
+        (gpu_is_throttled(target->gpu, POWER_CAP, target->t_s) ? BIT_PPT0 : 0) |
+        (gpu_is_throttled(target->gpu, SW_THERMAL, target->t_s) ? BIT_TEMP_HOTSPOT : 0) |
+        (gpu_is_throttled(target->gpu, HW_THERMAL, target->t_s) ? BIT_PROCHOT_GFX : 0);
     metrics->throttle_status = metrics->indep_throttle_status != 0;
 }
 
@@ -48,9 +45,9 @@ static void put_mi300(struct amd_gpu_metrics *metrics, const struct target *targ
 
 status_t amdsmi_get_gpu_metrics_info(handle_t handle, struct amd_gpu_metrics *metrics) {
     ENTER(handle, target);
-    WANT(metrics);
+    REQUIRE(metrics);
     const struct gpu *gpu = target.gpu;
-    memset(metrics, 0xff, sizeof *metrics); /* All ones: not in this version of the table. */
+    memset(metrics, 0xff, sizeof *metrics); /* All bits set marks members that this version does not have. */
     metrics->structure_size = sizeof *metrics;
     metrics->format_revision = 1;
     metrics->content_revision = gpu->architecture >= MI300 ? 5 : 3;

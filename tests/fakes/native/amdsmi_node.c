@@ -1,4 +1,4 @@
-/* Initialisation, handles, and who a die is. */
+/* Initialisation, handles and identity of dies. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 enum { VENDOR_AMD = 0x1002, DEVICE_MI250 = 0x740c, DEVICE_MI300 = 0x74a1, PROCESSOR_AMD_GPU = 1 };
 
 static int is_initialised;
-static char handles[MAX_GPUS]; /* Of sockets and of processors: each die is a socket of one, as its PCI address says. */
+static char handles[MAX_GPUS]; /* Handles of sockets and of processors: each die has a PCI address and a socket. */
 
 status_t amdsmi_init(uint64_t flags) {
     static struct site site = {.name = __func__};
@@ -48,23 +48,23 @@ status_t amd_enter(struct site *site, handle_t handle, struct target *target) {
 
 status_t amdsmi_get_socket_handles(uint32_t *count, handle_t *sockets) {
     ENTER_LIBRARY();
-    WANT(count);
+    REQUIRE(count);
     const struct node *node = node_now();
-    uint32_t found = 0;
+    uint32_t num_sockets = 0;
     for (int i = 0; i < node->num_gpus; i++) {
         if (node_time_s(node) >= node->gpu[i].unplug_s)
             continue;
-        if (sockets && found < *count)
-            sockets[found] = &handles[i];
-        found++;
+        if (sockets && num_sockets < *count)
+            sockets[num_sockets] = &handles[i];
+        num_sockets++;
     }
-    *count = found;
+    *count = num_sockets;
     return AMD_SUCCESS;
 }
 
 status_t amdsmi_get_processor_handles(handle_t socket, uint32_t *count, handle_t *processors) {
     ENTER(socket, target);
-    WANT(count);
+    REQUIRE(count);
     *count = 1;
     if (processors)
         processors[0] = socket;
@@ -73,17 +73,17 @@ status_t amdsmi_get_processor_handles(handle_t socket, uint32_t *count, handle_t
 
 status_t amdsmi_get_processor_type(handle_t handle, int *type) {
     ENTER(handle, target);
-    WANT(type);
+    REQUIRE(type);
     *type = PROCESSOR_AMD_GPU;
     return AMD_SUCCESS;
 }
 
-/* Domain in the top 48 bits, then bus, device and function. */
+/* Return the PCI address: domain in the top 48 bits, then bus, device and function. */
 static uint64_t bdf_of(const struct gpu *gpu) { return (uint64_t)gpu->pci_bus << 8; }
 
 status_t amdsmi_get_gpu_device_bdf(handle_t handle, uint64_t *bdf) {
     ENTER(handle, target);
-    WANT(bdf);
+    REQUIRE(bdf);
     *bdf = bdf_of(target.gpu);
     return AMD_SUCCESS;
 }
@@ -98,7 +98,7 @@ status_t amdsmi_get_socket_info(handle_t socket, size_t size, char *name) {
 
 status_t amdsmi_get_processor_handle_from_bdf(uint64_t bdf, handle_t *handle) {
     ENTER_LIBRARY();
-    WANT(handle);
+    REQUIRE(handle);
     for (int i = 0; i < node_now()->num_gpus; i++)
         if (bdf_of(&node_now()->gpu[i]) == bdf) {
             *handle = &handles[i];
@@ -109,14 +109,14 @@ status_t amdsmi_get_processor_handle_from_bdf(uint64_t bdf, handle_t *handle) {
 
 status_t amdsmi_get_gpu_device_uuid(handle_t handle, uint32_t *size, char *uuid) {
     ENTER(handle, target);
-    WANT(size && uuid);
+    REQUIRE(size && uuid);
     snprintf(uuid, *size, "%s", target.gpu->uuid);
     return AMD_SUCCESS;
 }
 
 status_t amdsmi_get_gpu_enumeration_info(handle_t handle, struct amd_enumeration_info *info) {
     ENTER(handle, target);
-    WANT(info);
+    REQUIRE(info);
     memset(info, 0, sizeof *info);
     info->drm_card = (uint32_t)target.index;
     info->drm_render = 128 + (uint32_t)target.index;
@@ -128,14 +128,14 @@ status_t amdsmi_get_gpu_enumeration_info(handle_t handle, struct amd_enumeration
 
 status_t amdsmi_get_gpu_id(handle_t handle, uint16_t *id) {
     ENTER(handle, target);
-    WANT(id);
+    REQUIRE(id);
     *id = target.gpu->architecture >= MI300 ? DEVICE_MI300 : DEVICE_MI250;
     return AMD_SUCCESS;
 }
 
 status_t amdsmi_get_gpu_asic_info(handle_t handle, struct amd_asic_info *info) {
     ENTER(handle, target);
-    WANT(info);
+    REQUIRE(info);
     memset(info, 0, sizeof *info);
     int is_mi300 = target.gpu->architecture >= MI300;
     snprintf(info->market_name, sizeof info->market_name, "%s", target.gpu->name);
@@ -151,7 +151,7 @@ status_t amdsmi_get_gpu_asic_info(handle_t handle, struct amd_asic_info *info) {
 
 status_t amdsmi_get_gpu_board_info(handle_t handle, struct amd_board_info *info) {
     ENTER(handle, target);
-    WANT(info);
+    REQUIRE(info);
     memset(info, 0, sizeof *info);
     snprintf(info->product_name, sizeof info->product_name, "%s", target.gpu->name);
     snprintf(info->product_serial, sizeof info->product_serial, "%s", target.gpu->serial);
@@ -161,7 +161,7 @@ status_t amdsmi_get_gpu_board_info(handle_t handle, struct amd_board_info *info)
 
 status_t amdsmi_get_gpu_driver_info(handle_t handle, struct amd_driver_info *info) {
     ENTER(handle, target);
-    WANT(info);
+    REQUIRE(info);
     memset(info, 0, sizeof *info);
     snprintf(info->driver_version, sizeof info->driver_version, "%s", node_now()->driver_version);
     snprintf(info->driver_name, sizeof info->driver_name, "amdgpu");
@@ -169,14 +169,14 @@ status_t amdsmi_get_gpu_driver_info(handle_t handle, struct amd_driver_info *inf
 }
 
 status_t amdsmi_get_lib_version(struct amd_version *version) {
-    WANT(version);
-    *version = (struct amd_version){26, 0, 2, "26.0.2"}; /* That of ROCm 7.0.2; asked for before amdsmi_init, too. */
+    REQUIRE(version);
+    *version = (struct amd_version){26, 0, 2, "26.0.2"}; /* As in ROCm 7.0.2. Works before amdsmi_init too. */
     return AMD_SUCCESS;
 }
 
 status_t amdsmi_topo_get_numa_node_number(handle_t handle, uint32_t *numa_node) {
     ENTER(handle, target);
-    WANT(numa_node);
+    REQUIRE(numa_node);
     *numa_node = (uint32_t)target.gpu->numa_node;
     return AMD_SUCCESS;
 }
@@ -186,7 +186,7 @@ status_t amdsmi_get_gpu_topo_numa_affinity(handle_t handle, int32_t *numa_node) 
 }
 
 status_t amdsmi_status_code_to_string(status_t status, const char **text) {
-    WANT(text);
+    REQUIRE(text);
     *text = status == AMD_SUCCESS             ? "SUCCESS - Call succeeded"
             : status == AMD_NOT_SUPPORTED     ? "NOT_SUPPORTED - Feature not supported"
             : status == AMD_NO_PERMISSION     ? "NO_PERM - Permission denied"

@@ -1,4 +1,4 @@
-/* Power and energy of the package, temperatures, clocks, activity and memory of the die. */
+/* Power and energy of the package; temperatures, clocks, activity and memory of the die. */
 #include <math.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ enum {
 };
 static const double ACTIVITY_WINDOW_S = 0.02;
 
-/* The sum over the dies of the package; a secondary die has none of its own. */
+/* Return the sum over all dies of the package, 0 for a secondary die. */
 double package_power_w(const struct target *target, const struct sensor *sensor) {
     const struct node *node = node_now();
     double t_s = frozen_time_s(target->index, "power", target->t_s), power_w = 0;
@@ -37,10 +37,10 @@ double package_energy_j(const struct target *target) {
     return energy_j;
 }
 
-/* MI200 knows the mean only, MI300 the current power only. */
+/* MI200 has the mean power only, MI300 the current power only. */
 status_t amdsmi_get_power_info(handle_t handle, struct amd_power_info *info) {
     ENTER(handle, target);
-    WANT(info);
+    REQUIRE(info);
     memset(info, 0, sizeof *info);
     int is_mi300 = target.gpu->architecture >= MI300;
     const struct sensor *sensor = is_mi300 ? &target.gpu->instant : &target.gpu->average;
@@ -62,10 +62,10 @@ static int dies_of(const struct gpu *gpu) {
     return dies;
 }
 
-/* In uW, of the package. */
+/* Power caps of the package. Unit: uW. */
 status_t amdsmi_get_power_cap_info(handle_t handle, uint32_t sensor, struct amd_power_cap_info *info) {
     ENTER(handle, target);
-    WANT(info && sensor == 0);
+    REQUIRE(info && sensor == 0);
     if (target.gpu->is_secondary_die > 0)
         return AMD_NOT_SUPPORTED;
     double microwatts = 1e6 * dies_of(target.gpu);
@@ -77,7 +77,7 @@ status_t amdsmi_get_power_cap_info(handle_t handle, uint32_t sensor, struct amd_
     return AMD_SUCCESS;
 }
 
-/* Nobody may change a card's settings through the fake. */
+/* Settings cannot be changed. */
 status_t amdsmi_set_power_cap(handle_t handle, uint32_t sensor, uint64_t cap_uw) {
     ENTER(handle, target);
     (void)sensor;
@@ -87,17 +87,17 @@ status_t amdsmi_set_power_cap(handle_t handle, uint32_t sensor, uint64_t cap_uw)
 
 status_t amdsmi_get_energy_count(handle_t handle, uint64_t *count, float *resolution_uj, uint64_t *t_ns) {
     ENTER(handle, target);
-    WANT(count && resolution_uj && t_ns);
+    REQUIRE(count && resolution_uj && t_ns);
     *count = (uint64_t)(package_energy_j(&target) / target.gpu->energy_unit_j);
     *resolution_uj = (float)(target.gpu->energy_unit_j * 1e6);
     *t_ns = (uint64_t)(target.t_s * 1e9 + node_now()->start_ns);
     return AMD_SUCCESS;
 }
 
-/* In C, whole ones. */
+/* Temperature in whole degC. */
 status_t amdsmi_get_temp_metric(handle_t handle, int sensor, int metric, int64_t *temperature) {
     ENTER(handle, target);
-    WANT(temperature);
+    REQUIRE(temperature);
     double t_s = frozen_time_s(target.index, "temperature", target.t_s);
     if ((metric != TEMPERATURE_CURRENT && metric != TEMPERATURE_CRITICAL) || sensor > TEMPERATURE_HBM_3)
         return AMD_NOT_SUPPORTED;
@@ -114,7 +114,7 @@ status_t amdsmi_get_temp_metric(handle_t handle, int sensor, int metric, int64_t
 
 status_t amdsmi_get_clock_info(handle_t handle, int kind, struct amd_clk_info *info) {
     ENTER(handle, target);
-    WANT(info);
+    REQUIRE(info);
     if (kind != CLOCK_GFX && kind != CLOCK_SOC && kind != CLOCK_MEMORY)
         return AMD_NOT_SUPPORTED;
     int is_memory = kind == CLOCK_MEMORY;
@@ -127,7 +127,7 @@ status_t amdsmi_get_clock_info(handle_t handle, int kind, struct amd_clk_info *i
 
 status_t amdsmi_get_gpu_activity(handle_t handle, struct amd_engine_usage *usage) {
     ENTER(handle, target);
-    WANT(usage);
+    REQUIRE(usage);
     memset(usage, 0, sizeof *usage);
     usage->gfx_activity = (uint32_t)(100 * gpu_busy(target.gpu, target.t_s - ACTIVITY_WINDOW_S, target.t_s) + 0.5);
     usage->umc_activity = usage->gfx_activity / 2;
@@ -135,47 +135,42 @@ status_t amdsmi_get_gpu_activity(handle_t handle, struct amd_engine_usage *usage
     return AMD_SUCCESS;
 }
 
-static double used_bytes(const struct target *target) {
-    return wave_value(&target->gpu->busy, target->t_s) > 0 ? target->gpu->used_memory_bytes
-                                                           : target->gpu->idle_memory_bytes;
-}
-
-/* In MB, that is 2^20. */
+/* Memory in units of 2^20 bytes, which AMD calls MB. */
 status_t amdsmi_get_gpu_vram_usage(handle_t handle, struct amd_vram_usage *usage) {
     ENTER(handle, target);
-    WANT(usage);
+    REQUIRE(usage);
     usage->vram_total = (uint32_t)(target.gpu->memory_bytes / 1048576);
-    usage->vram_used = (uint32_t)(used_bytes(&target) / 1048576);
+    usage->vram_used = (uint32_t)(gpu_used_memory_bytes(target.gpu, target.t_s) / 1048576);
     return AMD_SUCCESS;
 }
 
 status_t amdsmi_get_gpu_memory_total(handle_t handle, int kind, uint64_t *bytes) {
     ENTER(handle, target);
-    WANT(bytes && kind == 0);
+    REQUIRE(bytes && kind == 0);
     *bytes = (uint64_t)target.gpu->memory_bytes;
     return AMD_SUCCESS;
 }
 
 status_t amdsmi_get_gpu_memory_usage(handle_t handle, int kind, uint64_t *bytes) {
     ENTER(handle, target);
-    WANT(bytes && kind == 0);
-    *bytes = (uint64_t)used_bytes(&target);
+    REQUIRE(bytes && kind == 0);
+    *bytes = (uint64_t)gpu_used_memory_bytes(target.gpu, target.t_s);
     return AMD_SUCCESS;
 }
 
 status_t amdsmi_get_gpu_total_ecc_count(handle_t handle, struct amd_error_count *count) {
     ENTER(handle, target);
-    WANT(count);
+    REQUIRE(count);
     memset(count, 0, sizeof *count);
     count->correctable_count = (uint64_t)target.gpu->ecc_corrected;
     count->uncorrectable_count = (uint64_t)target.gpu->ecc_uncorrected;
     return AMD_SUCCESS;
 }
 
-/* A count over a second, which the call waits for. */
+/* Traffic of one second, for which the call waits. */
 status_t amdsmi_get_gpu_pci_throughput(handle_t handle, uint64_t *sent, uint64_t *received, uint64_t *packet_bytes) {
     ENTER(handle, target);
-    WANT(sent && received && packet_bytes);
+    REQUIRE(sent && received && packet_bytes);
     node_wait(1);
     *packet_bytes = 256;
     *sent = (uint64_t)(traffic_bytes(target.gpu, 0, target.gpu->pcie_tx_bytes_per_s, 1) / (double)*packet_bytes);

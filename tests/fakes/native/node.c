@@ -1,4 +1,4 @@
-/* The state shared with the test: the scenario file, the page with the clock and the counts of calls. */
+/* State shared with the test: the scenario file, and the page with the clock and the counts of calls. */
 #include "node.h"
 
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Laid out as node.py has it. */
+/* Same layout as in node.py. */
 enum { NUM_COUNTS = 1023 };
 struct page {
     uint64_t generation;
@@ -27,8 +27,8 @@ static char folder[512];
 static struct page *page;
 static struct node *current;
 enum { NUM_KEPT = 8 };
-static struct node *kept[NUM_KEPT]; /* Another thread may still be reading the ones before. */
-static int next;
+static struct node *kept[NUM_KEPT]; /* Other threads can still read the nodes before the current one. */
+static int next_kept;
 static uint64_t loaded_generation;
 
 static void load(void) {
@@ -39,17 +39,17 @@ static void load(void) {
     if (!node)
         return;
     __atomic_store_n(&current, node, __ATOMIC_RELEASE);
-    free_scenario(kept[next]);
-    kept[next] = node;
-    next = (next + 1) % NUM_KEPT;
+    free_scenario(kept[next_kept]);
+    kept[next_kept] = node;
+    next_kept = (next_kept + 1) % NUM_KEPT;
 }
 
-/* There for a test to see that the loader gave it this library and not that of the machine. */
+/* Tests check that this function exists, to see that the loader has not given them the library of the machine. */
 int is_fake_node_library(void) { return 1; }
 
-/* Take up the folder TRIPLEPOINT_FAKE_NODE names, if its GPUs are of this vendor. */
-enum opened node_open(enum vendor vendor) {
-    enum opened opened = SAME_NODE;
+/* Open the node in the folder TRIPLEPOINT_FAKE_NODE, if its GPUs are of this vendor. */
+enum open_result node_open(enum vendor vendor) {
+    enum open_result result = SAME_NODE;
     const char *wanted = getenv("TRIPLEPOINT_FAKE_NODE");
     pthread_mutex_lock(&lock);
     if (!wanted) {
@@ -60,7 +60,7 @@ enum opened node_open(enum vendor vendor) {
         snprintf(folder, sizeof folder, "%s", wanted);
         snprintf(path, sizeof path, "%s/page", folder);
         current = NULL;
-        opened = NEW_NODE;
+        result = NEW_NODE;
         int file = open(path, O_RDWR | O_CLOEXEC);
         void *map = file < 0 ? MAP_FAILED : mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
         if (file >= 0)
@@ -73,10 +73,10 @@ enum opened node_open(enum vendor vendor) {
     }
     pthread_mutex_unlock(&lock);
     const struct node *node = node_now();
-    return node && node->vendor == (int)vendor ? opened : NO_NODE;
+    return node && node->vendor == (int)vendor ? result : NO_NODE;
 }
 
-/* The node as the scenario is now; NULL where there is none. */
+/* Return the node of the present scenario, NULL if there is none. */
 const struct node *node_now(void) {
     struct node *node = __atomic_load_n(&current, __ATOMIC_ACQUIRE);
     if (!node || __atomic_load_n(&page->generation, __ATOMIC_ACQUIRE) == loaded_generation)
@@ -88,7 +88,7 @@ const struct node *node_now(void) {
     return current;
 }
 
-/* CLOCK_MONOTONIC, or the virtual clock that stands in for it: where the sampler asks C for the time. */
+/* Return CLOCK_MONOTONIC, or the virtual clock in place of it. In tests the sampler's C code calls this function. */
 int64_t fake_node_now_ns(void) {
     if (node_now()->is_virtual)
         return __atomic_load_n(&page->clock_ns, __ATOMIC_ACQUIRE);
@@ -103,7 +103,7 @@ double node_time_s(const struct node *node) {
     return (double)(fake_node_now_ns() - (int64_t)node->start_ns) * 1e-9 * node->scale;
 }
 
-/* Let a call take its time; on a virtual clock by moving it. */
+/* Wait for the latency of a call. A virtual clock is advanced instead. */
 void node_wait(double seconds) {
     if (node_now()->is_virtual) {
         __atomic_fetch_add(&page->clock_ns, (int64_t)(seconds * 1e9), __ATOMIC_ACQ_REL);
@@ -113,12 +113,12 @@ void node_wait(double seconds) {
     nanosleep(&wait, NULL);
 }
 
-/* The wall clock at a scenario time: what NVML stamps values with. */
+/* Return the wall clock at a scenario time, which is NVML's time stamp of values. */
 uint64_t node_wall_us(const struct node *node, double t_s) {
     return (uint64_t)(node->start_wall_ns * 1e-3 + t_s / node->scale * 1e6);
 }
 
-/* FNV-1a, the top bit cleared: that one marks field values. */
+/* Return the FNV-1a hash of a name without its top bit, which marks keys of field values. */
 uint64_t name_key(const char *name) {
     uint64_t key = 0xcbf29ce484222325ull;
     for (; *name; name++)
@@ -129,18 +129,18 @@ uint64_t name_key(const char *name) {
 void count_call(uint64_t key, const char *name) {
     for (unsigned probe = 0; probe < NUM_COUNTS; probe++) {
         unsigned i = (unsigned)((key ^ key >> 32) % NUM_COUNTS + probe) % NUM_COUNTS;
-        uint64_t found = 0;
-        if (__atomic_compare_exchange_n(&page->counts[i].key, &found, key, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        uint64_t present = 0;
+        if (__atomic_compare_exchange_n(&page->counts[i].key, &present, key, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
             snprintf(page->counts[i].name, sizeof page->counts[i].name, "%s", name);
-        else if (found != key)
+        else if (present != key)
             continue;
         __atomic_fetch_add(&page->counts[i].count, 1, __ATOMIC_RELAXED);
         return;
     }
 }
 
-/* Whether two keys name the same thing; a field of any scope matches each of its scopes. */
-static int same_key(uint64_t rule, uint64_t key) {
+/* Return whether the key of a rule matches that of a call. A field without a scope matches all its scopes. */
+static int matches(uint64_t rule, uint64_t key) {
     int any_scope = rule >> 63 && (uint32_t)rule == ANY_SCOPE;
     return any_scope ? rule >> 32 == key >> 32 : rule == key;
 }
@@ -148,15 +148,15 @@ static int same_key(uint64_t rule, uint64_t key) {
 const struct rule *find_rule(const struct rules *rules, int gpu, uint64_t key, double t_s) {
     for (int i = 0; i < rules->count; i++) {
         const struct rule *rule = &rules->rule[i];
-        int is_here = rule->gpu == ALL_GPUS || rule->gpu == gpu;
-        int is_now = t_s >= rule->from_s && t_s < rule->until_s;
-        if (is_here && is_now && (same_key(rule->key, key) || rule->key == EVERY_CALL))
+        int is_for_gpu = rule->gpu == ALL_GPUS || rule->gpu == gpu;
+        int is_active = t_s >= rule->from_s && t_s < rule->until_s;
+        if (is_for_gpu && is_active && (matches(rule->key, key) || rule->key == EVERY_CALL))
             return rule;
     }
     return NULL;
 }
 
-/* Count a call, let it take its time, and return the code of the error the scenario has for it, or 0. */
+/* Count a call and wait for its latency. Return the status of the error that the scenario has for it, otherwise 0. */
 int enter_call(struct site *site, int gpu, double *t_s) {
     const struct node *node = node_now();
     if (!site->key)
@@ -170,7 +170,7 @@ int enter_call(struct site *site, int gpu, double *t_s) {
     return error ? (int)error->value : 0;
 }
 
-/* The time at which a counter that stands still was last right. */
+/* Return the time whose value a counter shows: the start of a freeze if the counter stands still, otherwise now. */
 double frozen_time_s(int gpu, const char *what, double t_s) {
     const struct node *node = node_now();
     if (!node->freezes.count)

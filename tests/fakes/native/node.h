@@ -1,4 +1,4 @@
-/* The node a scenario describes: its GPUs, its clock, the calls made of it. */
+/* The node of a scenario: its GPUs, its clock, and the calls to the library. */
 #ifndef FAKES_NODE_H
 #define FAKES_NODE_H
 
@@ -9,13 +9,13 @@
 enum { MAX_GPUS = 16, MAX_RULES = 256, MAX_XIDS = 64, TEXT_SIZE = 80, ALL_GPUS = -1 };
 enum cause { POWER_CAP, SW_THERMAL, HW_THERMAL, POWER_BRAKE, SYNC_BOOST, NUM_CAUSES };
 
-/* What a sensor makes of the truth: the mean of `window_s` ending `lag_s` ago, refreshed each `period_s`. */
+/* A power sensor: mean of a window of `window_s` that ended `lag_s` before the refresh, every `period_s`. */
 struct sensor {
     double period_s, window_s, lag_s, phase_s, quantum_w, gain, noise_w;
 };
 
 struct gpu {
-    /* Numbers of the scenario, by the names in parse.c. */
+    /* Numbers of the scenario; parse.c lists their names. */
     double idle_w, max_w, limit_w, default_limit_w, min_limit_w, max_limit_w, memory_power_share;
     double inlet_c, resistance_c_per_w, tau_s, memory_resistance_c_per_w, memory_tau_s, hotspot_c_per_w;
     double slowdown_c, shutdown_c, max_c, memory_max_c;
@@ -32,7 +32,7 @@ struct gpu {
     struct response die, memory;
 };
 
-/* A call (or field, or counter) that fails or stands still for a while. */
+/* A fault of a call, a field or a counter, for some time. `value` is a status, or a latency in us. */
 struct rule {
     int gpu;
     uint64_t key;
@@ -57,9 +57,9 @@ struct node {
 };
 
 enum vendor { NVIDIA = 1, AMD = 2 };
-enum opened { NO_NODE, SAME_NODE, NEW_NODE };
+enum open_result { NO_NODE, SAME_NODE, NEW_NODE };
 
-/* One function of the fake library; `key` is filled at the first call. */
+/* A function of the fake library. Its first call sets `key`. */
 struct site {
     const char *name;
     uint64_t key;
@@ -71,7 +71,7 @@ struct site {
 
 int is_fake_node_library(void);
 const struct node *node_now(void);
-enum opened node_open(enum vendor vendor);
+enum open_result node_open(enum vendor vendor);
 int64_t fake_node_now_ns(void);
 double node_time_s(const struct node *node);
 void node_wait(double seconds);
@@ -90,6 +90,8 @@ double gpu_memory_c(const struct gpu *gpu, double t_s);
 double gpu_hotspot_c(const struct gpu *gpu, double t_s);
 double gpu_sm_mhz(const struct gpu *gpu, double t_s);
 double gpu_busy(const struct gpu *gpu, double from_s, double to_s);
+double gpu_used_memory_bytes(const struct gpu *gpu, double t_s);
+int gpu_is_throttled(const struct gpu *gpu, enum cause cause, double t_s);
 double sensor_power_w(const struct gpu *gpu, const struct sensor *sensor, double t_s);
 double energy_counter_j(const struct gpu *gpu, double t_s);
 double traffic_bytes(const struct gpu *gpu, double offset_bytes, double bytes_per_s, double t_s);

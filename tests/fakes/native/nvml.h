@@ -1,5 +1,5 @@
-/* The part of the NVML binary interface the fake has, sizes checked against nvidia-ml-py by test_abi.py.
-   Source: nvml.h as described by nvidia-ml-py 13.615.71 and NVIDIA's NVML API reference. */
+/* Subset of the NVML binary interface. test_abi.py compares sizes with nvidia-ml-py.
+   Source: nvml.h as described by nvidia-ml-py 13.615.71, and NVIDIA's NVML API reference. */
 #ifndef FAKES_NVML_H
 #define FAKES_NVML_H
 
@@ -97,7 +97,7 @@ struct gpm_support {
     unsigned version, isSupportedDevice;
 };
 
-/* Read by test_abi.py, which compares with the structure of the bindings. */
+/* test_abi.py reads these lines and compares the sizes with the structures of the bindings. */
 #define SAME_SIZE(name, size, binding) _Static_assert(sizeof(struct name) == size, #binding)
 SAME_SIZE(field_value, 40, c_nvmlFieldValue_t);
 SAME_SIZE(sample, 16, c_nvmlSample_t);
@@ -115,7 +115,7 @@ SAME_SIZE(gpm_support, 8, c_nvmlGpmSupport_t);
 
 #define VERSION(type, number) (unsigned)(sizeof(type) | (number) << 24)
 
-/* What a call knows of its device. `mig` is the instance, or -1 for the whole GPU. */
+/* The GPU that a call is for, its MIG instance (-1 for the whole GPU), and the scenario time of the call. */
 struct target {
     const struct gpu *gpu;
     int index, mig;
@@ -129,7 +129,7 @@ int nvml_gpu_of(device_t device);
 int nvml_visible(unsigned index);
 unsigned nvml_num_visible(void);
 
-/* First line of every call on a device: counted, delayed and failed as the scenario says. */
+/* First line of every call for a device: the call is counted, delayed and failed as in the scenario. */
 #define ENTER(device, target)                      \
     static struct site site = {.name = __func__};  \
     struct target target;                          \
@@ -141,12 +141,12 @@ unsigned nvml_num_visible(void);
     status_t entered = nvml_enter_library(&site);  \
     if (entered)                                   \
     return entered
-/* Calls a MIG instance does not answer. */
+/* First line of calls that a MIG instance does not support. */
 #define ENTER_WHOLE(device, target) \
     ENTER(device, target);          \
     if (target.mig >= 0)            \
     return NVML_NOT_SUPPORTED
-#define WANT(pointer)  \
+#define REQUIRE(pointer)  \
     if (!(pointer))    \
     return NVML_INVALID_ARGUMENT
 

@@ -1,4 +1,4 @@
-/* Event sets: the XIDs of the scenario. */
+/* Event sets, which deliver the XID errors of the scenario. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -14,7 +14,7 @@ struct event_set {
 
 status_t nvmlEventSetCreate(struct event_set **set) {
     ENTER_LIBRARY();
-    WANT(set);
+    REQUIRE(set);
     *set = calloc(1, sizeof **set);
     (*set)->since_s = node_time_s(node_now());
     return NVML_SUCCESS;
@@ -28,19 +28,20 @@ status_t nvmlEventSetFree(struct event_set *set) {
 
 status_t nvmlDeviceGetSupportedEventTypes(device_t device, unsigned long long *types) {
     ENTER_WHOLE(device, target);
-    WANT(types);
+    REQUIRE(types);
     *types = EVENT_XID | EVENT_ECC_SINGLE | EVENT_ECC_DOUBLE;
     return NVML_SUCCESS;
 }
 
 status_t nvmlDeviceRegisterEvents(device_t device, unsigned long long types, struct event_set *set) {
     ENTER_WHOLE(device, target);
-    WANT(set);
+    REQUIRE(set);
     set->is_watched[target.index] = (types & EVENT_XID) != 0;
     return NVML_SUCCESS;
 }
 
-static status_t take(struct event_set *set, struct event_data *event) {
+/* Deliver the next XID error that is due on a watched GPU. */
+static status_t next_event(struct event_set *set, struct event_data *event) {
     const struct node *node = node_now();
     double t_s = node_time_s(node);
     for (int i = 0; i < node->num_xids; i++) {
@@ -60,12 +61,12 @@ static status_t take(struct event_set *set, struct event_data *event) {
 
 status_t nvmlEventSetWait_v2(struct event_set *set, struct event_data *event, unsigned timeout_ms) {
     ENTER_LIBRARY();
-    WANT(set && event);
+    REQUIRE(set && event);
     const struct timespec millisecond = {0, 1000000};
-    status_t status = take(set, event);
+    status_t status = next_event(set, event);
     for (unsigned waited_ms = 0; status == NVML_TIMEOUT && waited_ms < timeout_ms; waited_ms++) {
         nanosleep(&millisecond, NULL);
-        status = take(set, event);
+        status = next_event(set, event);
     }
     return status;
 }

@@ -1,4 +1,4 @@
-/* nvmlDeviceGetFieldValues: each value with its own type, scope, time stamp and error. */
+/* nvmlDeviceGetFieldValues: each value has a type, a scope, a time stamp and a status. */
 #include <math.h>
 #include <stddef.h>
 
@@ -36,7 +36,7 @@ static status_t power(const struct target *target, struct field_value *to, const
     if (to->scopeId == SCOPE_MEMORY)
         power_w *= target->gpu->memory_power_share;
     else if (to->scopeId != SCOPE_GPU)
-        return NVML_NOT_SUPPORTED; /* The module's sensor is Grace Hopper's. */
+        return NVML_NOT_SUPPORTED; /* Only Grace Hopper has a sensor of the module. */
     return give_uint(to, floor(power_w * 1000 + 1e-6));
 }
 
@@ -62,11 +62,11 @@ static status_t memory_temperature(const struct target *target, struct field_val
     return give_uint(to, floor(gpu_memory_c(target->gpu, frozen_s(target, "temperature"))));
 }
 
-/* Thresholds as margins to the highest operating temperature: shutdown and slowdown are negative. */
+/* Margins from thresholds to the highest operating temperature. Those of shutdown and slowdown are negative. */
 static status_t temperature_margin(const struct target *target, struct field_value *to) {
     const struct gpu *gpu = target->gpu;
-    const double points_c[] = {gpu->shutdown_c, gpu->slowdown_c, gpu->memory_max_c, gpu->max_c};
-    return give_int(to, gpu->max_c - points_c[to->fieldId - 193]);
+    const double thresholds_c[] = {gpu->shutdown_c, gpu->slowdown_c, gpu->memory_max_c, gpu->max_c};
+    return give_int(to, gpu->max_c - thresholds_c[to->fieldId - 193]);
 }
 
 static status_t violation(const struct target *target, struct field_value *to) {
@@ -79,7 +79,7 @@ static status_t violation(const struct target *target, struct field_value *to) {
     return give_ull(to, violation_ns(target->gpu, cause, target->t_s));
 }
 
-/* One link or, with scope UINT_MAX, all of them; even fields are sent, odd received. */
+/* Return the bytes of one link, or of all links if the scope is UINT_MAX. */
 static double nvlink_bytes(const struct target *target, const struct field_value *to, int is_received) {
     const struct gpu *gpu = target->gpu;
     double rate = is_received ? gpu->nvlink_rx_bytes_per_s : gpu->nvlink_tx_bytes_per_s;
@@ -91,7 +91,7 @@ static int has_link(const struct target *target, const struct field_value *to) {
     return target->gpu->nvlinks > 0 && (to->scopeId == ALL_LINKS || to->scopeId < target->gpu->nvlinks);
 }
 
-/* In KiB. Raw counts the protocol too. */
+/* Traffic in KiB. Even fields are sent, odd ones received. Raw fields (from 140) include the protocol. */
 static status_t nvlink_throughput(const struct target *target, struct field_value *to) {
     const double protocol = to->fieldId >= 140 ? 1.1 : 1;
     if (!has_link(target, to))
@@ -99,7 +99,7 @@ static status_t nvlink_throughput(const struct target *target, struct field_valu
     return give_ull(to, protocol * nvlink_bytes(target, to, to->fieldId % 2) / 1024);
 }
 
-/* Bytes: what NVLink 5 (Blackwell, architecture 10) counts. */
+/* Traffic in bytes, which only NVLink 5 (Blackwell, architecture 10) counts. */
 static status_t nvlink_count(const struct target *target, struct field_value *to) {
     if (target->gpu->architecture < 10 || !has_link(target, to))
         return NVML_NOT_SUPPORTED;
@@ -177,11 +177,11 @@ static status_t read_field(const struct target *target, struct field_value *to) 
 
 status_t nvmlDeviceGetFieldValues(device_t device, int count, struct field_value *values) {
     ENTER_WHOLE(device, target);
-    WANT(values && count > 0);
+    REQUIRE(values && count > 0);
     for (int i = 0; i < count; i++) {
         values[i].timestamp = (long long)node_wall_us(node_now(), target.t_s);
         values[i].latencyUsec = 3; /* A read of a real driver takes 3.5 to 7 us. */
-        values[i].value.ullVal = 0xdeadbeefdeadbeefull; /* What a failed field holds is nobody's to read. */
+        values[i].value.ullVal = 0xdeadbeefdeadbeefull; /* Nobody may use the value of a failed field. */
         values[i].valueType = 0;
         values[i].nvmlReturn = read_field(&target, &values[i]);
     }

@@ -1,4 +1,4 @@
-/* GPM: activity and traffic between two samples, Hopper and newer. */
+/* GPM, on Hopper and newer: activity and traffic between two samples. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -21,14 +21,14 @@ static const double MIB = 1048576;
 
 status_t nvmlGpmQueryDeviceSupport(device_t device, struct gpm_support *support) {
     ENTER_WHOLE(device, target);
-    WANT(support);
+    REQUIRE(support);
     support->isSupportedDevice = target.gpu->architecture >= HOPPER;
     return NVML_SUCCESS;
 }
 
 status_t nvmlGpmSampleAlloc(struct gpm_sample **sample) {
     ENTER_LIBRARY();
-    WANT(sample);
+    REQUIRE(sample);
     *sample = calloc(1, sizeof **sample);
     return NVML_SUCCESS;
 }
@@ -41,7 +41,7 @@ status_t nvmlGpmSampleFree(struct gpm_sample *sample) {
 
 status_t nvmlGpmSampleGet(device_t device, struct gpm_sample *sample) {
     ENTER_WHOLE(device, target);
-    WANT(sample);
+    REQUIRE(sample);
     if (target.gpu->architecture < HOPPER || target.gpu->mig_instances > 0)
         return NVML_NOT_SUPPORTED;
     sample->gpu = target.index;
@@ -71,7 +71,7 @@ static double bytes_per_s(const struct gpu *gpu, unsigned metric) {
     }
 }
 
-/* Percent for activity, MiB/s for traffic. */
+/* Units: % for activity, MiB/s for traffic. */
 static status_t compute(const struct gpu *gpu, const struct gpm_metrics *metrics, struct gpm_metric *metric) {
     double from_s = metrics->sample1->t_s, to_s = metrics->sample2->t_s;
     double mean_load = (wave_integral(&gpu->load, to_s) - wave_integral(&gpu->load, from_s)) / (to_s - from_s);
@@ -82,7 +82,7 @@ static status_t compute(const struct gpu *gpu, const struct gpm_metrics *metrics
 
 status_t nvmlGpmMetricsGet(struct gpm_metrics *metrics) {
     ENTER_LIBRARY();
-    WANT(metrics && metrics->sample1 && metrics->sample2);
+    REQUIRE(metrics && metrics->sample1 && metrics->sample2);
     if (metrics->sample1->gpu != metrics->sample2->gpu || metrics->sample2->t_s <= metrics->sample1->t_s)
         return NVML_INVALID_ARGUMENT;
     const struct gpu *gpu = &node_now()->gpu[metrics->sample1->gpu];

@@ -1,4 +1,4 @@
-/* Who a GPU is and where it sits; the driver. */
+/* Identity and topology of GPUs; versions of the driver. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 enum { CUDA_VERSION = 13000, PCI_DEVICE_H200 = 0x233510de, BRAND_NVIDIA = 14, AMPERE = 7, TOPOLOGY_NODE = 40, TOPOLOGY_SYSTEM = 50 };
 
 static status_t put(char *to, unsigned size, const char *text) {
-    WANT(to);
+    REQUIRE(to);
     if (strlen(text) >= size)
         return NVML_INSUFFICIENT_SIZE;
     strcpy(to, text);
@@ -26,7 +26,7 @@ status_t nvmlSystemGetNVMLVersion(char *version, unsigned size) {
 
 status_t nvmlSystemGetCudaDriverVersion_v2(int *version) {
     ENTER_LIBRARY();
-    WANT(version);
+    REQUIRE(version);
     *version = CUDA_VERSION;
     return NVML_SUCCESS;
 }
@@ -66,7 +66,7 @@ status_t nvmlDeviceGetVbiosVersion(device_t device, char *version, unsigned size
 
 status_t nvmlDeviceGetPciInfo_v3(device_t device, struct pci_info *info) {
     ENTER(device, target);
-    WANT(info);
+    REQUIRE(info);
     memset(info, 0, sizeof *info);
     info->bus = (unsigned)target.gpu->pci_bus;
     info->pciDeviceId = PCI_DEVICE_H200;
@@ -79,9 +79,9 @@ status_t nvmlDeviceGetPciInfo_v2(device_t device, struct pci_info *info) { retur
 
 status_t nvmlDeviceGetPciInfo(device_t device, struct pci_info *info) { return nvmlDeviceGetPciInfo_v3(device, info); }
 
-/* A GPU reports a negative number of the scenario as not supported. */
+/* A negative number in the scenario is not supported by the GPU. */
 static status_t unsigned_fact(double fact, unsigned *to) {
-    WANT(to);
+    REQUIRE(to);
     if (fact < 0)
         return NVML_NOT_SUPPORTED;
     *to = (unsigned)fact;
@@ -112,7 +112,7 @@ UNSIGNED_FACT(nvmlDeviceGetMultiGpuBoard, 0)
 
 status_t nvmlDeviceGetCudaComputeCapability(device_t device, int *major, int *minor) {
     ENTER(device, target);
-    WANT(major && minor);
+    REQUIRE(major && minor);
     *major = target.gpu->architecture == AMPERE ? 8 : (int)target.gpu->architecture;
     *minor = 0;
     return NVML_SUCCESS;
@@ -120,7 +120,7 @@ status_t nvmlDeviceGetCudaComputeCapability(device_t device, int *major, int *mi
 
 status_t nvmlDeviceGetPlatformInfo(device_t device, struct platform_info_v2 *info) {
     ENTER_WHOLE(device, target);
-    WANT(info);
+    REQUIRE(info);
     if (info->version != VERSION(struct platform_info_v2, 2))
         return NVML_ARGUMENT_VERSION_MISMATCH;
     if (target.gpu->slot < 0)
@@ -133,10 +133,10 @@ status_t nvmlDeviceGetPlatformInfo(device_t device, struct platform_info_v2 *inf
 status_t nvmlDeviceGetC2cModeInfoV(device_t device, void *info) {
     ENTER(device, target);
     (void)info;
-    return NVML_NOT_SUPPORTED; /* No Grace CPU behind a chip-to-chip link on these nodes. */
+    return NVML_NOT_SUPPORTED; /* These nodes have no Grace CPU behind a chip-to-chip link. */
 }
 
-/* GPUs of one socket meet at its host bridge, others across the socket link; NVLink is not in this answer. */
+/* Paths over PCIe: GPUs of one socket share its NUMA node, others are connected by the socket link. */
 status_t nvmlDeviceGetTopologyCommonAncestor(device_t one, device_t other, int *level) {
     ENTER(one, target);
     int index = nvml_gpu_of(other);
@@ -148,24 +148,24 @@ status_t nvmlDeviceGetTopologyCommonAncestor(device_t one, device_t other, int *
 
 status_t nvmlDeviceGetTopologyNearestGpus(device_t device, int level, unsigned *count, device_t *nearest) {
     ENTER(device, target);
-    WANT(count);
-    unsigned found = 0;
+    REQUIRE(count);
+    unsigned num_nearest = 0;
     for (unsigned i = 0; i < nvml_num_visible(); i++) {
         const struct gpu *other = &node_now()->gpu[nvml_visible(i)];
-        int at = other->numa_node == target.gpu->numa_node ? TOPOLOGY_NODE : TOPOLOGY_SYSTEM;
-        if (other == target.gpu || at != level)
+        int other_level = other->numa_node == target.gpu->numa_node ? TOPOLOGY_NODE : TOPOLOGY_SYSTEM;
+        if (other == target.gpu || other_level != level)
             continue;
-        if (nearest && found < *count)
-            nearest[found] = nvml_handle(nvml_visible(i), -1);
-        found++;
+        if (nearest && num_nearest < *count)
+            nearest[num_nearest] = nvml_handle(nvml_visible(i), -1);
+        num_nearest++;
     }
-    *count = found;
+    *count = num_nearest;
     return NVML_SUCCESS;
 }
 
 status_t nvmlDeviceGetCpuAffinity(device_t device, unsigned size, unsigned long *set) {
     ENTER(device, target);
-    WANT(set && size);
+    REQUIRE(set && size);
     memset(set, 0, size * sizeof *set);
     set[0] = target.gpu->numa_node > 0 ? 0xffff0000ul : 0xfffful;
     return NVML_SUCCESS;

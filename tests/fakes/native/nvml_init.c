@@ -1,4 +1,4 @@
-/* Initialisation, errors, handles. */
+/* Initialisation, texts of errors, and handles. */
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -7,14 +7,14 @@
 #include "nvml.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int users;
+static int num_users; /* Calls of nvmlInit minus calls of nvmlShutdown. */
 static int visible[MAX_GPUS];
 static unsigned num_visible;
 static struct {
     int gpu, mig;
 } handles[MAX_GPUS][8];
 
-/* The GPUs on the bus now: one that was unplugged is found no more. */
+/* List the GPUs that are on the bus now, without those unplugged. */
 static void discover(const struct node *node) {
     num_visible = 0;
     for (int i = 0; i < node->num_gpus; i++)
@@ -23,17 +23,17 @@ static void discover(const struct node *node) {
 }
 
 static status_t init(struct site *site) {
-    enum opened opened = node_open(NVIDIA);
-    if (opened == NO_NODE)
+    enum open_result result = node_open(NVIDIA);
+    if (result == NO_NODE)
         return NVML_DRIVER_NOT_LOADED;
     double t_s;
     status_t status = enter_call(site, ALL_GPUS, &t_s);
     if (status)
         return status;
     pthread_mutex_lock(&lock);
-    if (opened == NEW_NODE)
-        users = 0; /* Those of the last node, in a process that goes through several. */
-    if (users++ == 0)
+    if (result == NEW_NODE)
+        num_users = 0; /* The users were those of the node before, in a process that opens several. */
+    if (num_users++ == 0)
         discover(node_now());
     pthread_mutex_unlock(&lock);
     return NVML_SUCCESS;
@@ -52,7 +52,7 @@ status_t nvmlInit(void) { return nvmlInitWithFlags(0); }
 status_t nvmlShutdown(void) {
     ENTER_LIBRARY();
     pthread_mutex_lock(&lock);
-    users--;
+    num_users--;
     pthread_mutex_unlock(&lock);
     return NVML_SUCCESS;
 }
@@ -75,7 +75,7 @@ const char *nvmlErrorString(status_t status) {
 
 status_t nvml_enter_library(struct site *site) {
     double t_s;
-    return users <= 0 || !node_now() ? NVML_UNINITIALIZED : enter_call(site, ALL_GPUS, &t_s);
+    return num_users <= 0 || !node_now() ? NVML_UNINITIALIZED : enter_call(site, ALL_GPUS, &t_s);
 }
 
 device_t nvml_handle(int gpu, int mig) {
@@ -84,7 +84,7 @@ device_t nvml_handle(int gpu, int mig) {
     return &handles[gpu][mig + 1];
 }
 
-/* The GPU of a handle this library gave out, or -1. */
+/* Return the GPU of a handle, -1 if the handle is invalid. */
 int nvml_gpu_of(device_t device) {
     size_t offset = (size_t)((char *)device - (char *)handles);
     return !device || offset >= sizeof handles ? -1 : (int)(offset / sizeof handles[0]);
@@ -92,7 +92,7 @@ int nvml_gpu_of(device_t device) {
 
 status_t nvml_enter(struct site *site, device_t device, struct target *target) {
     const struct node *node = node_now();
-    if (users <= 0 || !node)
+    if (num_users <= 0 || !node)
         return NVML_UNINITIALIZED;
     target->index = nvml_gpu_of(device);
     if (target->index < 0 || target->index >= node->num_gpus)
@@ -111,15 +111,15 @@ unsigned nvml_num_visible(void) { return num_visible; }
 
 status_t nvmlDeviceGetCount_v2(unsigned *count) {
     ENTER_LIBRARY();
-    WANT(count);
+    REQUIRE(count);
     *count = num_visible;
     return NVML_SUCCESS;
 }
 
 status_t nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
 
-/* A handle, unless the scenario has this call fail for this very GPU. */
-static status_t give(struct site *site, int gpu, device_t *device) {
+/* Return the handle of a GPU, unless this call fails for it in the scenario. */
+static status_t get_handle(struct site *site, int gpu, device_t *device) {
     struct target target;
     *device = nvml_handle(gpu, -1);
     return nvml_enter(site, *device, &target);
@@ -127,24 +127,24 @@ static status_t give(struct site *site, int gpu, device_t *device) {
 
 status_t nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t *device) {
     static struct site site = {.name = __func__};
-    if (users <= 0 || !node_now())
+    if (num_users <= 0 || !node_now())
         return NVML_UNINITIALIZED;
-    return !device || index >= num_visible ? NVML_INVALID_ARGUMENT : give(&site, visible[index], device);
+    return !device || index >= num_visible ? NVML_INVALID_ARGUMENT : get_handle(&site, visible[index], device);
 }
 
 status_t nvmlDeviceGetHandleByIndex(unsigned index, device_t *device) {
     return nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
-/* The visible GPU whose text starts at `offset` equals `wanted`. */
+/* Return the handle of the visible GPU whose text member at `offset` equals `wanted`. */
 static status_t find(struct site *site, const char *wanted, size_t offset, device_t *device) {
     status_t status = nvml_enter_library(site);
     if (status)
         return status;
-    WANT(wanted && device);
+    REQUIRE(wanted && device);
     for (unsigned i = 0; i < num_visible; i++)
         if (!strcmp((const char *)&node_now()->gpu[visible[i]] + offset, wanted))
-            return give(site, visible[i], device);
+            return get_handle(site, visible[i], device);
     return NVML_NOT_FOUND;
 }
 
@@ -165,7 +165,7 @@ status_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, device_t *device) 
         return NVML_INVALID_ARGUMENT;
     for (unsigned i = 0; i < num_visible; i++)
         if ((unsigned)node_now()->gpu[visible[i]].pci_bus == bus)
-            return give(&site, visible[i], device);
+            return get_handle(&site, visible[i], device);
     return NVML_NOT_FOUND;
 }
 

@@ -7,10 +7,10 @@
 enum { PCIE_TX = 0, NVLINK_3 = 4, NVLINK_4 = 6, HOPPER = 9 };
 static const double PCIE_WINDOW_S = 0.02;
 
-/* A 20 ms count, which the call waits for; in KB/s. */
+/* Traffic of 20 ms, for which the call waits. Unit: KB/s. */
 status_t nvmlDeviceGetPcieThroughput(device_t device, int counter, unsigned *kb_per_s) {
     ENTER_WHOLE(device, target);
-    WANT(kb_per_s);
+    REQUIRE(kb_per_s);
     double rate = counter == PCIE_TX ? target.gpu->pcie_tx_bytes_per_s : target.gpu->pcie_rx_bytes_per_s;
     double before = traffic_bytes(target.gpu, 0, rate, target.t_s);
     node_wait(PCIE_WINDOW_S);
@@ -22,7 +22,7 @@ status_t nvmlDeviceGetPcieThroughput(device_t device, int counter, unsigned *kb_
 #define CONSTANT(call, constant)                   \
     status_t call(device_t device, unsigned *to) { \
         ENTER_WHOLE(device, target);               \
-        WANT(to);                                  \
+        REQUIRE(to);                                  \
         *to = (constant);                          \
         return NVML_SUCCESS;                       \
     }
@@ -34,10 +34,10 @@ CONSTANT(nvmlDeviceGetPcieReplayCounter, 0)
 CONSTANT(nvmlDeviceGetPcieSpeed, 32000)
 
 static status_t link(const struct target *target, unsigned number, unsigned *to, unsigned value) {
-    WANT(to);
+    REQUIRE(to);
     if (target->gpu->nvlinks <= 0)
         return NVML_NOT_SUPPORTED;
-    WANT(number < target->gpu->nvlinks);
+    REQUIRE(number < target->gpu->nvlinks);
     *to = value;
     return NVML_SUCCESS;
 }
@@ -62,29 +62,25 @@ status_t nvmlDeviceGetNvLinkErrorCounter(device_t device, unsigned number, int k
     return status;
 }
 
-static double used_bytes(const struct target *target) {
-    return wave_value(&target->gpu->busy, target->t_s) > 0 ? target->gpu->used_memory_bytes
-                                                           : target->gpu->idle_memory_bytes;
-}
 
 status_t nvmlDeviceGetMemoryInfo(device_t device, struct memory_v1 *memory) {
     ENTER(device, target);
-    WANT(memory);
+    REQUIRE(memory);
     double share = target.mig < 0 ? 1 : 1.0 / 8;
     memory->total = (unsigned long long)(target.gpu->memory_bytes * share);
-    memory->used = (unsigned long long)(used_bytes(&target) * share);
+    memory->used = (unsigned long long)(gpu_used_memory_bytes(target.gpu, target.t_s) * share);
     memory->free = memory->total - memory->used;
     return NVML_SUCCESS;
 }
 
 status_t nvmlDeviceGetMemoryInfo_v2(device_t device, struct memory_v2 *memory) {
     ENTER(device, target);
-    WANT(memory);
+    REQUIRE(memory);
     if (memory->version != VERSION(*memory, 2))
         return NVML_ARGUMENT_VERSION_MISMATCH;
     double share = target.mig < 0 ? 1 : 1.0 / 8;
     memory->total = (unsigned long long)(target.gpu->memory_bytes * share);
-    memory->used = (unsigned long long)(used_bytes(&target) * share);
+    memory->used = (unsigned long long)(gpu_used_memory_bytes(target.gpu, target.t_s) * share);
     memory->reserved = (unsigned long long)(600e6 * share);
     memory->free = memory->total - memory->used - memory->reserved;
     return NVML_SUCCESS;
@@ -92,14 +88,14 @@ status_t nvmlDeviceGetMemoryInfo_v2(device_t device, struct memory_v2 *memory) {
 
 status_t nvmlDeviceGetEccMode(device_t device, unsigned *current, unsigned *pending) {
     ENTER_WHOLE(device, target);
-    WANT(current && pending);
+    REQUIRE(current && pending);
     *current = *pending = 1;
     return NVML_SUCCESS;
 }
 
 status_t nvmlDeviceGetTotalEccErrors(device_t device, int kind, int counter, unsigned long long *errors) {
     ENTER_WHOLE(device, target);
-    WANT(errors);
+    REQUIRE(errors);
     (void)counter;
     *errors = (unsigned long long)(kind == 0 ? target.gpu->ecc_corrected : target.gpu->ecc_uncorrected);
     return NVML_SUCCESS;
@@ -108,7 +104,7 @@ status_t nvmlDeviceGetTotalEccErrors(device_t device, int kind, int counter, uns
 status_t nvmlDeviceGetRemappedRows(device_t device, unsigned *corrected, unsigned *uncorrected, unsigned *is_pending,
                                    unsigned *has_failed) {
     ENTER_WHOLE(device, target);
-    WANT(corrected && uncorrected && is_pending && has_failed);
+    REQUIRE(corrected && uncorrected && is_pending && has_failed);
     *corrected = *is_pending = *has_failed = 0;
     *uncorrected = (unsigned)target.gpu->remapped_rows;
     return NVML_SUCCESS;
@@ -123,14 +119,14 @@ status_t nvmlDeviceGetComputeRunningProcesses_v3(device_t device, unsigned *coun
 
 status_t nvmlDeviceGetMigMode(device_t device, unsigned *current, unsigned *pending) {
     ENTER_WHOLE(device, target);
-    WANT(current && pending);
+    REQUIRE(current && pending);
     *current = *pending = target.gpu->mig_instances > 0;
     return NVML_SUCCESS;
 }
 
 status_t nvmlDeviceIsMigDeviceHandle(device_t device, unsigned *is_mig) {
     ENTER(device, target);
-    WANT(is_mig);
+    REQUIRE(is_mig);
     *is_mig = target.mig >= 0;
     return NVML_SUCCESS;
 }
@@ -139,7 +135,7 @@ CONSTANT(nvmlDeviceGetMaxMigDeviceCount, 7)
 
 status_t nvmlDeviceGetMigDeviceHandleByIndex(device_t device, unsigned index, device_t *mig) {
     ENTER_WHOLE(device, target);
-    WANT(mig && index < 7);
+    REQUIRE(mig && index < 7);
     if (index >= target.gpu->mig_instances)
         return NVML_NOT_FOUND;
     *mig = nvml_handle(target.index, (int)index);
@@ -148,14 +144,14 @@ status_t nvmlDeviceGetMigDeviceHandleByIndex(device_t device, unsigned index, de
 
 status_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device_t mig, device_t *device) {
     ENTER(mig, target);
-    WANT(device && target.mig >= 0);
+    REQUIRE(device && target.mig >= 0);
     *device = nvml_handle(target.index, -1);
     return NVML_SUCCESS;
 }
 
 status_t nvmlDeviceGetGpuInstanceId(device_t mig, unsigned *instance) {
     ENTER(mig, target);
-    WANT(instance && target.mig >= 0);
+    REQUIRE(instance && target.mig >= 0);
     *instance = (unsigned)target.mig + 7;
     return NVML_SUCCESS;
 }

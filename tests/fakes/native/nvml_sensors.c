@@ -26,7 +26,7 @@ static unsigned milli(double value) { return (unsigned)floor(value * 1000 + 1e-6
 #define UINT_READING(call, reading)                  \
     status_t call(device_t device, unsigned *to) {   \
         ENTER_WHOLE(device, target);                 \
-        WANT(to);                                    \
+        REQUIRE(to);                                    \
         *to = (reading);                             \
         return NVML_SUCCESS;                         \
     }
@@ -41,13 +41,13 @@ UINT_READING(nvmlDeviceGetPowerState, 0)
 
 status_t nvmlDeviceGetPowerManagementLimitConstraints(device_t device, unsigned *low, unsigned *high) {
     ENTER_WHOLE(device, target);
-    WANT(low && high);
+    REQUIRE(low && high);
     *low = milli(target.gpu->min_limit_w);
     *high = milli(target.gpu->max_limit_w);
     return NVML_SUCCESS;
 }
 
-/* Nobody may change a card's settings through the fake. */
+/* Settings cannot be changed. */
 #define READ_ONLY(call)                                       \
     status_t call(device_t device) {                          \
         ENTER_WHOLE(device, target);                          \
@@ -60,10 +60,10 @@ READ_ONLY(nvmlDeviceResetGpuLockedClocks)
 READ_ONLY(nvmlDeviceSetMemoryLockedClocks)
 READ_ONLY(nvmlDeviceResetMemoryLockedClocks)
 
-/* The 1 s mean on Ampere but GA100 and newer, the instant value on GA100 and older. */
+/* The mean of 1 s on Ampere except GA100 and on newer GPUs, the instant value on GA100 and older GPUs. */
 status_t nvmlDeviceGetPowerUsage(device_t device, unsigned *power_mw) {
     ENTER_WHOLE(device, target);
-    WANT(power_mw);
+    REQUIRE(power_mw);
     const struct sensor *sensor = target.gpu->usage_is_average > 0 ? &target.gpu->average : &target.gpu->instant;
     *power_mw = milli(sensor_power_w(target.gpu, sensor, frozen_time_s(target.index, "power", target.t_s)));
     return NVML_SUCCESS;
@@ -71,7 +71,7 @@ status_t nvmlDeviceGetPowerUsage(device_t device, unsigned *power_mw) {
 
 status_t nvmlDeviceGetTotalEnergyConsumption(device_t device, unsigned long long *energy_mj) {
     ENTER_WHOLE(device, target);
-    WANT(energy_mj);
+    REQUIRE(energy_mj);
     double t_s = frozen_time_s(target.index, "energy", target.t_s);
     *energy_mj = (unsigned long long)(energy_counter_j(target.gpu, t_s) * 1000);
     return NVML_SUCCESS;
@@ -83,7 +83,7 @@ static int die_c(const struct target *target) {
 
 status_t nvmlDeviceGetTemperature(device_t device, int sensor, unsigned *temperature_c) {
     ENTER_WHOLE(device, target);
-    if (!temperature_c || sensor != 0) /* There is no sensor but that of the die. */
+    if (!temperature_c || sensor != 0) /* The only sensor is that of the die. */
         return NVML_INVALID_ARGUMENT;
     *temperature_c = (unsigned)die_c(&target);
     return NVML_SUCCESS;
@@ -111,7 +111,7 @@ status_t nvmlDeviceGetTemperatureThreshold(device_t device, int kind, unsigned *
     ENTER_WHOLE(device, target);
     const double thresholds[] = {target.gpu->shutdown_c, target.gpu->slowdown_c, target.gpu->memory_max_c,
                                  target.gpu->max_c};
-    WANT(threshold_c && kind >= 0);
+    REQUIRE(threshold_c && kind >= 0);
     if (kind >= 4)
         return NVML_NOT_SUPPORTED;
     *threshold_c = (unsigned)thresholds[kind];
@@ -119,7 +119,7 @@ status_t nvmlDeviceGetTemperatureThreshold(device_t device, int kind, unsigned *
 }
 
 static status_t clock_mhz(const struct target *target, int kind, double sm_mhz, unsigned *to) {
-    WANT(to && kind >= 0 && kind < NUM_CLOCKS);
+    REQUIRE(to && kind >= 0 && kind < NUM_CLOCKS);
     *to = (unsigned)(kind == CLOCK_MEMORY ? target->gpu->memory_mhz : sm_mhz);
     return NVML_SUCCESS;
 }
@@ -146,7 +146,7 @@ status_t nvmlDeviceGetApplicationsClock(device_t device, int kind, unsigned *to)
 }
 
 static status_t one_clock(double mhz, unsigned *count, unsigned *clocks) {
-    WANT(count);
+    REQUIRE(count);
     unsigned room = *count;
     *count = 1;
     if (!clocks || room < 1)
@@ -166,20 +166,20 @@ status_t nvmlDeviceGetSupportedGraphicsClocks(device_t device, unsigned memory, 
     return one_clock(target.gpu->max_sm_mhz, count, clocks);
 }
 
-static int is_active(const struct target *target, enum cause cause) {
-    return wave_value(&target->gpu->cause[cause], target->t_s) > 0;
-}
-
 status_t nvmlDeviceGetCurrentClocksEventReasons(device_t device, unsigned long long *reasons) {
+    static const unsigned reason_of[NUM_CAUSES] = {
+        [POWER_CAP] = REASON_POWER_CAP,
+        [SW_THERMAL] = REASON_SW_THERMAL,
+        [HW_THERMAL] = REASON_HW_THERMAL | REASON_HW_SLOWDOWN,
+        [POWER_BRAKE] = REASON_POWER_BRAKE | REASON_HW_SLOWDOWN,
+        [SYNC_BOOST] = REASON_SYNC_BOOST,
+    };
     ENTER_WHOLE(device, target);
-    WANT(reasons);
-    int hardware = is_active(&target, HW_THERMAL) || is_active(&target, POWER_BRAKE);
-    *reasons = (wave_value(&target.gpu->busy, target.t_s) > 0 ? 0 : REASON_IDLE) |
-               (is_active(&target, POWER_CAP) ? REASON_POWER_CAP : 0) | (hardware ? REASON_HW_SLOWDOWN : 0) |
-               (is_active(&target, SYNC_BOOST) ? REASON_SYNC_BOOST : 0) |
-               (is_active(&target, SW_THERMAL) ? REASON_SW_THERMAL : 0) |
-               (is_active(&target, HW_THERMAL) ? REASON_HW_THERMAL : 0) |
-               (is_active(&target, POWER_BRAKE) ? REASON_POWER_BRAKE : 0);
+    REQUIRE(reasons);
+    *reasons = wave_value(&target.gpu->busy, target.t_s) > 0 ? 0 : REASON_IDLE;
+    for (int cause = 0; cause < NUM_CAUSES; cause++)
+        if (gpu_is_throttled(target.gpu, cause, target.t_s))
+            *reasons |= reason_of[cause];
     return NVML_SUCCESS;
 }
 
@@ -189,7 +189,7 @@ status_t nvmlDeviceGetCurrentClocksThrottleReasons(device_t device, unsigned lon
 
 status_t nvmlDeviceGetSupportedClocksEventReasons(device_t device, unsigned long long *reasons) {
     ENTER_WHOLE(device, target);
-    WANT(reasons);
+    REQUIRE(reasons);
     *reasons = 0x1ff;
     return NVML_SUCCESS;
 }
@@ -198,11 +198,11 @@ status_t nvmlDeviceGetSupportedClocksThrottleReasons(device_t device, unsigned l
     return nvmlDeviceGetSupportedClocksEventReasons(device, reasons);
 }
 
-/* Policies 0 power, 1 thermal, 2 sync boost; the reference is in us, the time in ns. */
+/* Policies: 0 power, 1 thermal, 2 sync boost. Units: us for the reference time, ns for the violation time. */
 status_t nvmlDeviceGetViolationStatus(device_t device, int policy, struct violation_time *violation) {
     static const enum cause causes[] = {POWER_CAP, SW_THERMAL, SYNC_BOOST};
     ENTER_WHOLE(device, target);
-    WANT(violation && policy >= 0);
+    REQUIRE(violation && policy >= 0);
     if (policy >= 3)
         return NVML_NOT_SUPPORTED;
     violation->referenceTime = node_wall_us(node_now(), target.t_s);
@@ -214,7 +214,7 @@ static unsigned percent(double share) { return (unsigned)floor(share * 100 + 0.5
 
 status_t nvmlDeviceGetUtilizationRates(device_t device, struct utilization *to) {
     ENTER_WHOLE(device, target);
-    WANT(to);
+    REQUIRE(to);
     if (target.gpu->mig_instances > 0)
         return NVML_NOT_SUPPORTED;
     double end_s = floor(target.t_s / UTILIZATION_WINDOW_S) * UTILIZATION_WINDOW_S;
@@ -223,11 +223,11 @@ status_t nvmlDeviceGetUtilizationRates(device_t device, struct utilization *to) 
     return NVML_SUCCESS;
 }
 
-/* The driver's ring of readings since a wall time in us, oldest first. */
+/* Readings in the driver's ring buffer since a wall time in us, oldest first. */
 status_t nvmlDeviceGetSamples(device_t device, int kind, unsigned long long since_us, int *type, unsigned *count,
                               struct sample *samples) {
     ENTER_WHOLE(device, target);
-    WANT(type && count);
+    REQUIRE(type && count);
     if (kind != SAMPLING_TOTAL_POWER && kind != SAMPLING_GPU_UTILIZATION)
         return NVML_NOT_SUPPORTED;
     const struct sensor *sensor = &target.gpu->instant;

@@ -1,4 +1,4 @@
-/* Reads a scenario: one fact per line, as scenario.py writes it. */
+/* Reader of a scenario, which has one fact per line. scenario.py writes it. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -41,7 +41,7 @@ static const struct member waves[] = {
     {"sync_boost", offsetof(struct gpu, cause[SYNC_BOOST])},
 };
 
-static _Noreturn void refuse(const char *line) {
+static _Noreturn void fail(const char *line) {
     fprintf(stderr, "fake node: cannot read this line of the scenario: %s\n", line);
     abort();
 }
@@ -50,23 +50,23 @@ static void *find_member(struct gpu *gpu, const struct member *members, size_t c
     for (size_t i = 0; i < count; i++)
         if (!strcmp(members[i].name, name))
             return (char *)gpu + members[i].offset;
-    refuse(name);
+    fail(name);
 }
 #define FIND(gpu, members, name) find_member(gpu, members, sizeof members / sizeof *members, name)
 
 static char *word(char **rest) {
-    char *found = strtok_r(NULL, " \n", rest);
-    if (!found)
-        refuse("too short");
-    return found;
+    char *next = strtok_r(NULL, " \n", rest);
+    if (!next)
+        fail("too short");
+    return next;
 }
 
 static double number(char **rest) { return strtod(word(rest), NULL); }
 
 static void parse_text(struct node *node, int gpu, char **rest) {
     char *name = word(rest), *text = strtok_r(NULL, "\n", rest);
-    char *to = gpu < 0 ? node->driver_version : FIND(&node->gpu[gpu], texts, name);
-    snprintf(to, TEXT_SIZE, "%s", text ? text : "");
+    char *member = gpu < 0 ? node->driver_version : FIND(&node->gpu[gpu], texts, name);
+    snprintf(member, TEXT_SIZE, "%s", text ? text : "");
 }
 
 static void parse_wave(struct node *node, int gpu, char **rest) {
@@ -83,7 +83,7 @@ static void parse_wave(struct node *node, int gpu, char **rest) {
     free(value);
 }
 
-/* `name`, `field:ID`, `field:ID:SCOPE`, or `*` for every call. */
+/* Return the key of a name, `field:ID`, `field:ID:SCOPE`, or `*` for every call. */
 static uint64_t parse_key(const char *what) {
     unsigned field, scope = ANY_SCOPE;
     if (!strcmp(what, "*"))
@@ -95,7 +95,7 @@ static uint64_t parse_key(const char *what) {
 
 static void parse_rule(struct rules *rules, int gpu, char **rest) {
     if (rules->count == MAX_RULES)
-        refuse("too many rules");
+        fail("too many rules");
     struct rule *rule = &rules->rule[rules->count++];
     rule->gpu = gpu;
     rule->key = parse_key(word(rest));
@@ -106,7 +106,7 @@ static void parse_rule(struct rules *rules, int gpu, char **rest) {
 
 static void parse_xid(struct node *node, int gpu, char **rest) {
     if (node->num_xids == MAX_XIDS)
-        refuse("too many XIDs");
+        fail("too many XIDs");
     node->xid[node->num_xids].gpu = gpu;
     node->xid[node->num_xids].code = (int)number(rest);
     node->xid[node->num_xids++].at_s = number(rest);
@@ -120,7 +120,7 @@ static void parse_node(struct node *node, char **rest) {
     node->vendor = (int)number(rest);
     node->num_gpus = (int)number(rest);
     if (node->num_gpus > MAX_GPUS)
-        refuse("too many GPUs");
+        fail("too many GPUs");
 }
 
 static void parse_line(struct node *node, char *line) {
@@ -129,12 +129,12 @@ static void parse_line(struct node *node, char *line) {
         return;
     int gpu = (int)number(&rest);
     if (gpu < ALL_GPUS || gpu >= MAX_GPUS)
-        refuse(kind);
+        fail(kind);
     if (!strcmp(kind, "node"))
         parse_node(node, &rest);
     else if (!strcmp(kind, "number")) {
-        double *to = FIND(&node->gpu[gpu], numbers, word(&rest));
-        *to = number(&rest);
+        double *member = FIND(&node->gpu[gpu], numbers, word(&rest));
+        *member = number(&rest);
     } else if (!strcmp(kind, "text"))
         parse_text(node, gpu, &rest);
     else if (!strcmp(kind, "wave"))
@@ -148,7 +148,7 @@ static void parse_line(struct node *node, char *line) {
     else if (!strcmp(kind, "xid"))
         parse_xid(node, gpu, &rest);
     else
-        refuse(kind);
+        fail(kind);
 }
 
 struct node *parse_scenario(const char *path) {

@@ -1,4 +1,4 @@
-/* Values, integrals and low-pass answers of step functions. */
+/* Values, integrals and low-pass responses of step functions. */
 #include "wave.h"
 
 #include <math.h>
@@ -28,7 +28,7 @@ void wave_free(struct wave *wave) {
     free(wave->integral);
 }
 
-/* Split a time of 0 or more into whole periods and the rest. */
+/* Return the number of whole periods until a time of at least 0, and reduce the time to the rest. */
 static double whole_periods(const struct wave *wave, double *t_s) {
     if (wave->period_s <= 0)
         return 0;

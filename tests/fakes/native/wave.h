@@ -1,9 +1,9 @@
-/* Step functions of time, evaluated in closed form so that every process computes the same node. */
+/* Step functions of time, evaluated in closed form so that all processes compute the same values. */
 #ifndef FAKES_WAVE_H
 #define FAKES_WAVE_H
 
-/* Steps (start time, value), the first at 0; repeated each period_s where that is above 0, else the last one holds.
-   Before 0 the first value held for ever. */
+/* Steps with start and value; the first starts at 0. They repeat every period_s; if that is 0, the last value holds.
+   Before 0 the first value holds. */
 struct wave {
     int count;
     double period_s;
@@ -12,11 +12,11 @@ struct wave {
     double *integral; /* From 0 to the start of each step, and to the end of the period. */
 };
 
-/* A wave behind a first-order low pass that starts in balance with the first value. */
+/* A wave behind a first-order low pass, which is in equilibrium with the first value at 0. */
 struct response {
     const struct wave *wave;
     double tau_s;
-    double *at_start; /* Answer at the start of each step, and at the end of the period, to a zero state at 0. */
+    double *at_start; /* Response from state 0 at time 0: at the start of each step, and at the end of the period. */
 };
 
 void wave_set(struct wave *wave, int count, double period_s, const double *start_s, const double *value);

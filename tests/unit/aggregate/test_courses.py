@@ -7,7 +7,7 @@ import pytest
 
 from tests.synthetic import CONFIG, H200, JITTER, Spec, build, read_tables
 from triplepoint.aggregate import aggregate
-from triplepoint.aggregate.plug import Readings, together
+from triplepoint.aggregate.nodes import Readings, job_power
 from triplepoint.tables.studies import tables_folder
 
 STEP_S = 20.0
@@ -45,8 +45,8 @@ def test_power_of_a_job_is_the_sum_at_even_times() -> None:
     t_s = np.arange(0.0, 200.0)
     rising = Readings((t_s * 1e9).astype(np.int64), 100.0 + t_s)
     falling = Readings(((t_s + 0.5) * 1e9).astype(np.int64), 300.0 - (t_s + 0.5))
-    course = together([rising, falling])
+    course = job_power([rising, falling])
     assert course is not None
     power_w, period_s = course
     assert period_s == 1.0 and power_w == pytest.approx(np.full(len(power_w), 400.0))
-    assert together([rising, Readings(np.array([]), np.array([]))]) is None
+    assert job_power([rising, Readings(np.array([]), np.array([]))]) is None

@@ -75,7 +75,7 @@ def test_read_sensors_tells_cards_from_trials(tmp_path: Path) -> None:
 
 def test_read_sensors_unknown_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "notes.json").write_text("[1, 2]")
-    with pytest.raises(UserError, match=r"notes.json: neither a sensor card .* nor a trial"):
+    with pytest.raises(UserError, match=r"notes.json: expected a sensor card .* or a trial"):
         read_sensors(tmp_path)
     (tmp_path / "notes.json").write_text("{")
     with pytest.raises(UserError, match=r"notes.json: not readable as JSON"):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triplepoint.aggregate.phases import fit_with_care
+from triplepoint.aggregate.phases import fit_with_jackknife
 
 LIMIT_W = 700.0
 NUM_MOVES = 40
@@ -28,7 +28,7 @@ def repeated(num_steps: int, seed: int, drift_w: float) -> tuple[np.ndarray, np.
 
 def test_fit_of_powers_that_stay_is_exact() -> None:
     time_s, energy_j, place, powers_w = repeated(4, 1, 0.0)
-    found = fit_with_care(time_s, energy_j, float(energy_j.sum() / time_s.sum()), place, LIMIT_W)
+    found = fit_with_jackknife(time_s, energy_j, float(energy_j.sum() / time_s.sum()), place, LIMIT_W)
     assert found.power_w == pytest.approx(powers_w, rel=0.01)
     assert (found.error_w < 10).all()
 
@@ -38,7 +38,7 @@ def test_errors_cover_powers_that_change_within_a_step(num_steps: int) -> None:
     away = []
     for seed in range(200):
         time_s, energy_j, place, powers_w = repeated(num_steps, seed, 60.0)
-        found = fit_with_care(time_s, energy_j, float(energy_j.sum() / time_s.sum()), place, LIMIT_W)
+        found = fit_with_jackknife(time_s, energy_j, float(energy_j.sum() / time_s.sum()), place, LIMIT_W)
         away.append(np.abs(found.power_w - powers_w) / found.error_w)
     assert np.mean(np.array(away) < 2) > 0.9, "as many as a normal distribution has"
 
@@ -47,6 +47,6 @@ def test_errors_cover_powers_that_change_within_a_step(num_steps: int) -> None:
 def test_no_power_is_one_that_no_gpu_has(seed: int, drift_w: float, num_steps: int) -> None:
     time_s, energy_j, place, _ = repeated(num_steps, seed, drift_w)
     mean_w = float(energy_j.sum() / time_s.sum())
-    found = fit_with_care(time_s, energy_j, mean_w, place, LIMIT_W)
+    found = fit_with_jackknife(time_s, energy_j, mean_w, place, LIMIT_W)
     assert (found.power_w > 0).all() and (found.power_w <= 1.1 * LIMIT_W).all()
     assert (found.error_w <= 0.5 * mean_w * (1 + 1e-9)).all(), "where nothing is known, half the mean"

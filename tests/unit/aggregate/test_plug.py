@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from triplepoint.aggregate.plug import Readings, plug_columns
+from triplepoint.aggregate.nodes import Readings, plug_columns
 
 
 def node(offset_s: float = 0.0, period_s: float = 1.0, number: int = 400, phase: float = 0.0) -> Readings:

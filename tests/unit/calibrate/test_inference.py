@@ -44,7 +44,7 @@ def test_rows_of_a_model_left_out_lie_in_their_intervals() -> None:
 
 def test_intervals_say_something() -> None:
     calibration = ServingCalibration.load(CONFIG)
-    ends = [calibration.known_to(case.job, case.serving, case.step).whole_s for case in selected()]
+    ends = [calibration.intervals_of(case.job, case.serving, case.step).whole_s for case in selected()]
     assert np.median([math.sqrt(high / low) for low, high in ends]) < 1.5
 
 
@@ -83,7 +83,7 @@ def test_score_by_hand() -> None:
 def test_intervals_hold_what_they_are_around(prompt: int, output: int, batch: int) -> None:
     job, serving = read_cases()[0].job, Serving(prompt, output, batch)
     step = predict_inference(job, serving, config=CONFIG)
-    found = ServingCalibration.load(CONFIG).known_to(job, serving, step)
+    found = ServingCalibration.load(CONFIG).intervals_of(job, serving, step)
     around = (step.prefill_s, found.first_token_s), (step.time_per_output_token_s, found.per_token_s)
     for time_s, (low, high) in (*around, (step.whole_s, found.whole_s)):
         assert low < time_s < high and low * high == pytest.approx(time_s**2)

@@ -109,6 +109,6 @@ def test_command_finds_power_and_cooling_and_writes_them(
 
 def test_command_wants_both_recording_and_gpu(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["calibrate", "--power", str(recording)]) == 2
-    assert "--power and --gpu go together" in capsys.readouterr().err
+    assert "--power needs --gpu" in capsys.readouterr().err
     assert main(["calibrate", "--power", str(recording), "--gpu", "a100", "--config", str(CONFIG)]) == 2
-    assert "a fit begins at what is known" in capsys.readouterr().err
+    assert "the fit starts from this file" in capsys.readouterr().err

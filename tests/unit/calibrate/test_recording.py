@@ -128,7 +128,7 @@ def test_out_is_for_tables(recording: Path, config: Path, capsys: pytest.Capture
 
 def test_kernel_activity_by_hand() -> None:
     """A GEMM at 0.8 of peak with a tenth of the bandwidth; a copy at 0.9 of the bandwidth."""
-    peaks = Peaks(tensor_flops=1e15, sm_flops=5e13, hbm=4e12, link=9e11)
+    peaks = Peaks(tensor_flops=1e15, sm_flops=5e13, hbm=4e12)
     found = kernel_activity([1, 0], np.array([8e11, 0]), np.array([4e8, 3.6e9]), 1e-3, peaks)
     assert np.asarray(found.awake).tolist() == [1, 1]
     assert np.asarray(found.tensor) == pytest.approx([0.8, 0])

@@ -96,7 +96,7 @@ def test_what_was_not_measured_widens(
     calibration: Calibration, stack: str, name: str, architecture: str, new: list[str]
 ) -> None:
     job = on(stack, name, architecture)
-    assert calibration.new_of(job) == new
+    assert calibration.uncalibrated(job) == new
     known = calibration.scale(on("NeMo dgxc v25.02", "h100", "Hopper"), SURE)
     widths = [getattr(calibration.fitted.widths, one) for one in new]
     # What is new adds in squares; a job of a stack that is known stands where it stood.
@@ -168,13 +168,13 @@ def test_stacks_of_a_table_are_added_to_what_is_fitted(calibration: Calibration)
     job = on("my-trainer 1", "h100", "Hopper")
     usual = calibration.constants(job).factor
     assert usual < 1.4 < found.constants(job).factor < 1.61
-    assert "stack" in calibration.new_of(job) and found.new_of(job) == []
+    assert "stack" in calibration.uncalibrated(job) and found.uncalibrated(job) == []
     assert found.scale(job, SURE) < calibration.scale(job, SURE)
 
 
 def test_an_unknown_name_is_no_kin_of_other_unknown_ones(calibration: Calibration) -> None:
     found = added(calibration, rows("my-trainer 1", "h100", "Hopper", 1.6), "mine")
-    assert found.new_of(on("your-trainer", "h100", "Hopper")) == ["stack"]
+    assert found.uncalibrated(on("your-trainer", "h100", "Hopper")) == ["stack"]
     assert found.constants(on("your-trainer", "h100", "Hopper")) == calibration.constants(on("x", "h100", "Hopper"))
 
 

@@ -84,7 +84,7 @@ def test_unknown_option_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_place_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str) -> None:
     (tmp_path / "file").write_text("in the way")
     line = refused(capsys, *command.format(out=tmp_path / "file" / "below").split())
-    assert f"{tmp_path / 'file'} is no folder; move it away, or use another path" in line
+    assert f"{tmp_path / 'file'} is not a folder; move it away, or use another path" in line
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

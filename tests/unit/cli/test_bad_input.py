@@ -88,7 +88,7 @@ def test_file_that_cannot_be_read(
     name = next(word for word in command.split() if "{}" in word).rpartition("{}")[2].partition(":")[0]
     FILES[kind](tmp_path / f"bad{name}")
     line = refused(capfd, *command.format(tmp_path / "bad", out=tmp_path / "out").split())
-    assert "bad" in line or "among the arguments" in line, "the file is named"
+    assert "bad" in line, "the file is named"
     assert not (tmp_path / "out").exists()
 
 
@@ -158,7 +158,7 @@ def test_words_that_make_no_sense(words: list[str], capfd: pytest.CaptureFixture
 def test_export_into_a_place_that_cannot_be_made(kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("in the way")
     line = refused(capfd, "export", "smoke", "--to", kind, "--out", str(tmp_path / "file" / "below"))
-    assert "is no folder; move it away" in line
+    assert "is not a folder; move it away" in line
 
 
 AS_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.getuid() == 0 else []

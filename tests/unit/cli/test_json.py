@@ -84,7 +84,7 @@ def test_stages_of_a_run_answer_what_they_wrote(
     row = found["rows"][0]
     assert row["factor"] == "network" and math.isfinite(row["effect"])
     assert found["measured"] == {}, "a simulated run is not measured"
-    monkeypatch.setattr("triplepoint.advise.recommend.read_manifest", lambda path: SimpleNamespace(origin="measured"))
+    monkeypatch.setattr("triplepoint.aggregate.steps.read_manifest", lambda path: SimpleNamespace(origin="measured"))
     asked = argparse.Namespace(points=run, other=None, results=Path("results"))
     whatif = importlib.import_module("triplepoint.cli.whatif")
     assert whatif._measured(asked) == {run: pytest.approx(row["base"], rel=0.05)}

@@ -56,6 +56,30 @@ def test_first_line_comes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert log.read_text() == "reading\n"
 
 
+@pytest.mark.parametrize(
+    ("line", "far"),
+    [
+        ("read rank1.json.gz (2 of 8)", (2, 8)),
+        ("reading rank1.json: 50 % of 120 MB, 7 events (2 of 3)", (1.5, 3)),
+        ("reading one.json: 25 % of 80 MB, 7 events", (0.25, 1)),
+        ("writing the run", None),
+    ],
+)
+def test_line_says_how_far_it_is(line: str, far: tuple[float, int] | None) -> None:
+    assert module.how_far(line) == far
+
+
+def test_time_left_follows_from_the_pace_of_the_part_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = log_of(tmp_path, monkeypatch)
+    progress = Clocked("reading")
+    for now_s, line in ((10, "time: 4 of 8"), (20, "time: 6 of 8"), (30, "heat: 5 of 50"), (40, "heat: 10 of 50")):
+        progress(line)
+        progress.show(now_s)
+    assert log.read_text().splitlines() == [
+        "time: 4 of 8", "time: 6 of 8, about 10 s left", "heat: 5 of 50", "heat: 10 of 50, about 80 s left",
+    ]  # fmt: skip
+
+
 def test_terminal_has_one_line_that_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as terminal:

@@ -5,14 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from triplepoint.compare.answer import answer, seconds
+from triplepoint.compare.answer import answer
 from triplepoint.compare.changes import Change
 from triplepoint.compare.parts import Contribution, StepDifference
 from triplepoint.compare.quantities import QuantityDifference
 from triplepoint.compare.sides import Side
 from triplepoint.compare.traced import Part, Traced, part_name
 from triplepoint.effects import Effect
-from triplepoint.trace.lanes import Job, RankSummary
+from triplepoint.trace.rank_results import Job, RankSummary
+from triplepoint.units import show_seconds
 
 GEMM, GATHER, IDLE = Part("compute", "gemm"), Part("comm", "all_gather", "tp"), Part("idle", "host")
 
@@ -141,7 +142,7 @@ def test_names_of_parts_and_times() -> None:
         "gemm", "exposed all_gather of tp", "waiting for launches from the CPU",
         "exposed communication of unknown kind", "exposed device_to_host", "other computation",
     ]  # fmt: skip
-    assert [seconds(value) for value in (12.345678, 0.0123456, 1.5e-6, 1e-12)] == [
+    assert [show_seconds(value) for value in (12.345678, 0.0123456, 1.5e-6, 1e-12)] == [
         "12.35 s",
         "12.35 ms",
         "1.5 us",

@@ -114,8 +114,8 @@ TIMED = f"{HEAD},step_time_s\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no row in it"),
-        (TIMED, "no row in it"),
+        ("", "has no rows"),
+        (TIMED, "has no rows"),
         (f"{HEAD},step_tme_s\n{ROW},1\n", "unknown column 'step_tme_s' (did you mean 'step_time_s'?)"),
         (f"{HEAD},xyz\n{ROW},1\n", "unknown column 'xyz'; expected a setting or a column of table points"),
         (f"{HEAD},run\n{ROW},1\n", "unknown column 'run'"),
@@ -129,7 +129,7 @@ TIMED = f"{HEAD},step_time_s\n"
         (f"{HEAD},step_time_s_sd\n{ROW},1\n", "step_time_s_sd without step_time_s"),
         (f"{TIMED}{ROW},\n", "line 2: no measured value"),
         (f"{HEAD}\n{ROW}\n", "line 2: no measured value"),
-        (f"{TIMED}{ROW},1\na,gpt3-175b,h200x32,128,2,16,1\n", "line 3: id 'a' stands twice"),
+        (f"{TIMED}{ROW},1\na,gpt3-175b,h200x32,128,2,16,1\n", "line 3: id 'a' is given to two rows"),
         (f"{TIMED}a,no-such,h200x32,128,8,4,1\n", "line 2: unknown model 'no-such'"),
         ("model,cluster,step_time_s\ngpt3-175b,h200x32,1\n", "line 2: key 'global_batch_size' is missing"),
         (f"{TIMED}{ROW},1,2\n", "line 2: 8 cells, the header has 7"),
@@ -138,7 +138,7 @@ TIMED = f"{HEAD},step_time_s\n"
             "id,model,cluster,global_batch_size,step_time_s\na,gpt3-175b,h200x32,128,1\n",
             "4 points have these settings; state tp: 2 or 8",
         ),
-        (f"{HEAD},step_time_s,step_time_s\n{ROW},1,1\n", "column 'step_time_s' stands 2 times"),
+        (f"{HEAD},step_time_s,step_time_s\n{ROW},1,1\n", "column 'step_time_s' is there 2 times"),
     ],
 )
 def test_compare_refuses_in_one_line(

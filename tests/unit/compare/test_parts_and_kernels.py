@@ -13,7 +13,7 @@ from triplepoint.compare.parts import UNPROFILED, Contribution, StepDifference, 
 from triplepoint.compare.sides import Side
 from triplepoint.compare.traced import KernelName, KernelTime, Part, Traced, of_repeats, part_of
 from triplepoint.effects.samples import unpaired
-from triplepoint.trace.lanes import Job, RankSummary
+from triplepoint.trace.rank_results import Job, RankSummary
 
 GEMM = Part("compute", "gemm")
 TP = Part("comm", "all_gather", "tp")

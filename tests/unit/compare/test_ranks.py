@@ -7,8 +7,7 @@ import pytest
 
 from tests.unit.why.test_traced_operations import LATE_MS, TRANSFER_MS, WORK_MS, one_late, write_traces
 from triplepoint.compare.answer import answer
-from triplepoint.compare.parts import step_difference
-from triplepoint.compare.ranks import find_changed_rank
+from triplepoint.compare.parts import find_changed_rank, step_difference
 from triplepoint.compare.sides import Side
 from triplepoint.compare.traced import Traced, of_tables
 from triplepoint.tables import KERNELS

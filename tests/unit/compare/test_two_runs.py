@@ -113,7 +113,7 @@ def test_repeats_of_a_studys_point_are_paired(results: Path) -> None:
 def test_measured_and_simulated_runs_are_marked(results: Path) -> None:
     found = compare(TP8.run, SIMULATED.run, results)
     assert "(A measured, B simulated)" in found.sentence
-    assert any("hold the error of the model" in note for note in found.notes)
+    assert any("include the model's error" in note for note in found.notes)
     assert {one.effect.basis for one in found.quantities if one.name == "gpu_temp_c"} <= {"mixed", "none"}
     assert [side["origin"] for side in (found.content()["first"], found.content()["other"])] == [
         "measured", "simulated",
@@ -127,7 +127,7 @@ def test_equal_work_is_compared_where_tokens_per_gpu_differ(results: Path) -> No
     scale = (128 * 2048 / 32) / (16 * 128 / 4)
     assert found.step.scale == pytest.approx(scale)
     assert found.step.other_s == pytest.approx(0.202 * scale)
-    assert any("times the tokens of A's" in note for note in found.notes) and parts_add_up(found)
+    assert any("times the tokens of a GPU of A" in note for note in found.notes) and parts_add_up(found)
     assert any("the models differ" in note for note in found.notes)
 
 
@@ -259,7 +259,7 @@ def test_words_that_mean_nothing_are_refused(results: Path, capsys: pytest.Captu
     at = ("--results", results)
     near = TP8.run.replace("gpt3", "gtp3")
     assert refusal(capsys, near, FULL.run, *at).endswith(f"no such run, trace or folder (did you mean {TP8.run!r}?)")
-    assert "3 runs begin so" in refusal(capsys, "gpt3-175b_h200x32_tp8-pp4_mbs1", "tiny-llama", *at)
+    assert "3 runs begin like this" in refusal(capsys, "gpt3-175b_h200x32_tp8-pp4_mbs1", "tiny-llama", *at)
     assert "did you mean 'synthetic'?" in refusal(capsys, "sintetic:tp=8", FULL.run, *at)
     assert "did you mean 'tp'?" in refusal(capsys, "synthetic:tpp=8", FULL.run, *at)
     assert "add recompute=none or full" in refusal(
@@ -270,11 +270,11 @@ def test_words_that_mean_nothing_are_refused(results: Path, capsys: pytest.Captu
 
 def test_the_same_twice_is_refused(results: Path, capsys: pytest.CaptureFixture) -> None:
     line = refusal(capsys, TP8.run, results / "runs" / TP8.run, "--results", results)
-    assert line.endswith(f"both mean {TP8.run}; name two different runs")
-    assert "both mean" in refusal(
+    assert line.endswith(f"both name {TP8.run}; name two different runs")
+    assert "both name" in refusal(
         capsys, "synthetic:model=tiny-llama,micro_batch_size=1", TINY[1].run, "--results", results
     )
-    assert "both mean ddp_a100_rank0.json.gz" in refusal(capsys, A100, A100)
+    assert "both name ddp_a100_rank0.json.gz" in refusal(capsys, A100, A100)
 
 
 def test_runs_that_did_not_finish_are_refused(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -308,7 +308,7 @@ def test_sides_without_anything_in_common_are_refused(
     assert "no trace files" in refusal(capsys, tmp_path / "empty", A100)
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "intervals.parquet").touch()
-    assert "tables that 'triplepoint trace' made" in refusal(capsys, tmp_path / "tables", A100)
+    assert "holds tables of 'triplepoint trace'" in refusal(capsys, tmp_path / "tables", A100)
     (tmp_path / "rank0.json").write_text('{"traceEvents": []}')
     assert "no work in the traces" in refusal(capsys, tmp_path / "rank0.json", A100)
     half = tmp_path / "rank1.json.gz"

@@ -133,5 +133,5 @@ def test_cluster_like_another_has_its_keys_but_those_it_gives(config_dir: Path) 
     assert (wide.time_limit_s, wide.num_nodes, wide.executor) == (600, 3, "slurm")
     (clusters / "wider.yaml").write_text((clusters / "wide.yaml").read_text().replace("wide", "wider"))
     replace(clusters / "wider.yaml", "like: cpu-local", "like: wide")
-    with pytest.raises(UserError, match="like: wide is itself like cpu-local; name that one"):
+    with pytest.raises(UserError, match="like: wide is itself like cpu-local; write like: cpu-local"):
         catalogue.cluster("wider")

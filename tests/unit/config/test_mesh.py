@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triplepoint.config.mesh import Group, Place, RankMesh, beside_border, ranks_by_role
+from triplepoint.config.mesh import Group, Place, RankMesh, ranks_at_boundary, ranks_by_role
 from triplepoint.config.point import Layout
 from triplepoint.plan import select
 
@@ -29,9 +29,9 @@ def test_ranks_by_role_without_a_pipeline() -> None:
     assert ranks_by_role(Layout(dp=32), 8, ROWS) == (0, 1, 7, 8)
 
 
-def test_beside_border_of_stages_on_several_nodes() -> None:
+def test_ranks_at_boundary_of_stages_on_several_nodes() -> None:
     stages = [range(0, 16), range(16, 32), range(4, 8), range(0, 8), range(6, 10)]
-    assert [beside_border(ranks, 8) for ranks in stages] == [(7, 8), (23, 24), (), (), (7, 8)]
+    assert [ranks_at_boundary(ranks, 8) for ranks in stages] == [(7, 8), (23, 24), (), (), (7, 8)]
 
 
 def test_plan_roles_are_those_of_the_clusters_airflow() -> None:

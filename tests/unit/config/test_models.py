@@ -44,8 +44,8 @@ def test_no_two_models_are_one_architecture() -> None:
 def test_pattern_of_mixers_without_their_shapes_is_refused() -> None:
     content = CATALOGUE.model("mamba2-370m").model_dump()
     for change, reason in (
-        ({"mixers": {"pattern": "M"}}, "pattern has 'M' and there is no mamba; give mamba"),
-        ({"mixers": {"pattern": "*E"}}, "pattern of mixers has 'E' and there is no moe; give moe"),
+        ({"mixers": {"pattern": "M"}}, "pattern has 'M', which needs mamba; add it"),
+        ({"mixers": {"pattern": "*E"}}, "pattern of mixers has 'E', which needs moe; add it"),
         (
             {"mixers": {"pattern": "*-", "has_feed_forward": True}},
             "pattern has '-', 'E' or 'H', and has_feed_forward is true",

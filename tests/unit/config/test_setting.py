@@ -67,7 +67,7 @@ def test_switch_of_the_layout_is_in_labels(monkeypatch: pytest.MonkeyPatch) -> N
 def test_setting_of_some_engines_names_the_default_as_a_study_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, default in (("samples", "padded"), ("etp", None), ("sequence_parallel", True)):
         monkeypatch.setattr(rules, "DEFAULTS", {name: default})
-        monkeypatch.setattr(rules, "_OF_SOME_ENGINES", {name: ("megatron",)})
+        monkeypatch.setattr(rules, "_LIMITED_ENGINES", {name: ("megatron",)})
         changes = {"layout": Layout(dp=32, etp=1)} if name == "etp" else {}
         reason = rules.check_engine(make().model_copy(update=changes))
         text = {"padded": "padded", None: "null", True: "true"}[default]

@@ -5,7 +5,7 @@ import pytest
 from pandas import DataFrame
 
 from triplepoint.effects.courses import over_step
-from triplepoint.effects.swings import answer, spectrum
+from triplepoint.effects.swings import answer, notes, spectrum
 
 
 def test_over_step_takes_the_mean_of_each_gpu_first() -> None:
@@ -39,7 +39,7 @@ def test_answer_has_repeats_in_brackets_and_the_published_number() -> None:
         {"run": ["a", "b"], "job_power_swing_fraction": [0.14, 0.18], "job_power_line_hz": [0.09, 0.092]}
     )
     published = DataFrame({"run": ["a"], "quantity": ["job_power_swing_fraction"], "published": [0.151]})
-    assert answer(repeats, published) == (
-        "the power of the job swings by 16.0 % [14.0, 18.0] (published 15.1 %) of its mean, "
-        "most strongly at 0.0910 Hz [0.0900, 0.0920]"
-    )
+    assert answer(repeats, "a job") == "The power of a job swings by 16.0 % [14.0, 18.0] of its mean"
+    assert notes(repeats, published) == (
+        "swing 16.0 % [14.0, 18.0]\npublished 15.1 %", "strongest at 0.0910 Hz [0.0900, 0.0920]",
+    )  # fmt: skip

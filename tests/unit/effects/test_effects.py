@@ -8,7 +8,7 @@ import pytest
 
 from triplepoint import effects
 from triplepoint.effects import Effect
-from triplepoint.effects.titles import about_intervals, answer_best
+from triplepoint.effects.titles import rank
 
 
 def rows(name: str, times_s: list[float], **more: Any) -> pd.DataFrame:
@@ -53,6 +53,15 @@ def test_single_launches_have_the_interval_of_their_steps() -> None:
     effect = effects.compare(rows("a", [1.0], **ends), rows("b", [1.0], **ends), "step_time_s")
     assert effect.basis == "steps"
     assert math.log1p(effect.high) == pytest.approx(1.645 * math.sqrt(2) * 1.2533 * 0.1 / 5, rel=1e-3)
+
+
+def test_equal_steps_show_no_spread() -> None:
+    """A sensor of whole degrees, or one value a run: an interval without width would claim a certain difference."""
+    ends = {"gpu_temp_p10_c": 60.0, "gpu_temp_p90_c": 60.0, "num_measured_steps": 25}
+    effect = effects.compare(
+        rows("a", [1.0], gpu_temp_c=60.0, **ends), rows("b", [1.0], gpu_temp_c=61.0, **ends), "gpu_temp_c"
+    )
+    assert effect.value == 1 and math.isnan(effect.low) and effect.basis == "none"
 
 
 def test_simulated_runs_have_the_paired_error_of_the_model() -> None:
@@ -155,59 +164,52 @@ def test_pairs_differ_in_the_setting_alone() -> None:
 
 
 def test_answer_names_the_best_and_what_it_beats() -> None:
-    points = pd.concat([simulated("TP4·PP4", 1.10), simulated("TP2·PP8", 1.0)])
+    ranking = rank(pd.concat([simulated("TP4·PP4", 1.10), simulated("TP2·PP8", 1.0)]))
     # 1.10 * exp(-+0.0465): 5.0 and 15.2 %.
-    assert answer_best(points) == "TP2·PP8 is 10.0 % [5.0, 15.2] faster than TP4·PP4"
+    assert ranking.sentence == "TP2·PP8 is 10.0 % [5.0, 15.2] faster than TP4·PP4"
+    assert ranking.note == "TP2·PP8 first\n+10.0 % [5.0, 15.2]" and ranking.is_clear
 
 
 def test_answer_names_ties() -> None:
     points = pd.concat([simulated("a", 1.0), simulated("b", 1.01), simulated("c", 1.02), simulated("d", 1.2)])
-    assert answer_best(points) == "a is 20 % [14.5, 26] faster than d, but tied with b and c"
+    assert rank(points).sentence == "a is 20 % [14.5, 26] faster than d, but tied with b and c"
+    assert rank(points).note == "3 layouts tied\n+20 % [14.5, 26]"
 
 
 def test_answer_where_all_are_tied() -> None:
     points = pd.concat([simulated("a", 1.0), simulated("b", 1.01)])
-    assert answer_best(points) == "a and b are tied: a is 1.0 % [-3.6, 5.8] faster than b"
+    assert rank(points).sentence == "both layouts are tied: a is 1.0 % [-3.6, 5.8] faster than b"
+    assert not rank(points).is_clear and rank(points).next == "b"
 
 
 def test_from_twice_as_fast_on_the_factor_is_said() -> None:
     points = pd.concat([simulated("a", 1.0), simulated("b", 4.0)])
     # 4 * exp(-+0.04653): 3.82 and 4.19.
-    assert answer_best(points) == "a is 4.0 times [3.8, 4.2] as fast as b"
-
-
-def test_what_intervals_are_over_is_that_of_the_comparisons() -> None:
-    """Repeats of the best alone are no pairs."""
-    ends = {"step_time_p10_s": 0.9, "step_time_p90_s": 1.1}
-    points = pd.concat([rows("a", [1.0, 1.1], **ends), rows("b", [2.0], **ends)])
-    assert about_intervals(points) == effects.ABOUT["steps"]
+    assert rank(points).sentence == "a is 4.0 times [3.8, 4.2] as fast as b"
 
 
 def test_answer_counts_what_did_not_finish() -> None:
     points = pd.concat([simulated("a", 1.0), simulated("b", 1.0).assign(status="oom")])
-    assert answer_best(points) == "of 2 layouts, only a finished"
-    assert answer_best(points.assign(status="oom")) == "of 2 layouts, none finished"
+    assert rank(points).sentence == "of 2 layouts, only a finished"
+    assert rank(points.assign(status="oom")).sentence == "of 2 layouts, none finished"
 
 
-@pytest.mark.parametrize(("status", "end"), [("ok", ""), ("oom", ", and it did not finish")])
-def test_answer_of_one_layout_says_that_there_is_no_other(status: str, end: str) -> None:
-    points = simulated("layout not known", 1.0).assign(status=status)
-    assert answer_best(points) == f"only one layout was run (layout not known){end}"
+def test_answer_of_one_layout_says_that_there_is_no_other() -> None:
+    points = simulated("TP2", 1.0)
+    assert rank(points).sentence == "only one layout was run, TP2" and rank(points).note == ""
+    assert rank(points.assign(status="oom")).sentence == "the only layout did not finish"
+
+
+def test_layouts_on_another_number_of_gpus_are_not_compared() -> None:
+    points = pd.concat([simulated(name, 1.0) for name in "ab"]).assign(num_gpus=64)
+    ranking = rank(pd.concat([points, simulated("c", 0.5).assign(num_gpus=32)]))
+    assert ranking.best == "a" and list(ranking.leads) == ["b"]
 
 
 def test_answer_counts_ties_of_many() -> None:
     points = pd.concat([simulated(name, 1.0) for name in "abcd"])
-    assert answer_best(points).startswith("all 4 layouts are tied: a is 0.0 % [")
-    assert answer_best(pd.concat([points, simulated("e", 2.0)])).endswith("as fast as e, but tied with 3 others")
-
-
-def test_less_power_is_a_share_of_the_others() -> None:
-    """400 W are 20 % less than 500 W; 5 samples/(s*MJ) are 25 % more than 4."""
-    low = simulated("a", 1.0).assign(gpu_power_w=400.0, job_gpu_samples_per_s_mj=5.0)
-    high = simulated("b", 1.0).assign(gpu_power_w=500.0, job_gpu_samples_per_s_mj=4.0)
-    points = pd.concat([high, low])
-    assert answer_best(points, "gpu_power_w") == "a is 20 % lower in power than b"
-    assert answer_best(points, "job_gpu_samples_per_s_mj") == "a is 25 % more efficient than b"
+    assert rank(points).sentence.startswith("all 4 layouts are tied: a is 0.0 % [")
+    assert rank(pd.concat([points, simulated("e", 2.0)])).sentence.endswith("as fast as e, but tied with 3 others")
 
 
 def test_a_missing_value_is_refused() -> None:

@@ -4,7 +4,8 @@ import math
 
 import pandas as pd
 
-from triplepoint.effects.networks import answer, in_order, name_networks
+from triplepoint.effects.networks import answer, fastest, in_order, name_networks, range_of
+from triplepoint.effects.titles import Change
 
 
 def points(*rows: tuple[str, str, float]) -> pd.DataFrame:
@@ -30,19 +31,16 @@ def test_in_order_is_by_bandwidth_and_unknown_ones_last() -> None:
 
 def test_answer_compares_the_widest_with_the_narrowest() -> None:
     found = points(("x-1x100", "a", 10.0), ("x-1x100", "b", 5.0), ("x-8x400", "a", 2.0), ("x-8x400", "b", 4.0))
-    assert answer(found).splitlines() == [
-        "With 8×400 instead of 1×100 Gb/s a node, training is 1.25 to 5 times as fast (2 layouts)",
-        "m with 1×100 Gb/s: b is 2.0 times [2.0, 2.0] as fast as a",
-        "m with 8×400 Gb/s: a is 2.0 times [2.0, 2.0] as fast as b",
-    ]
+    change = answer(found)
+    assert isinstance(change, Change)
+    # Factors 5 and 1.25: their mean is 2.5, and an interval over two holds 1.
+    assert change.sentence == "training on 8×400 Gb/s a node is up to 5.0 times as fast as on 1×100 in both layouts"
+    assert change.short("step time") == "-80 to -20 %"
+    assert range_of(change) == " (1.25 to 5 times by layout)"
+    assert fastest(found) == {"m": "1×100: b first, ×2.0 [2.0, 2.0]\n8×400: a first, ×2.0 [2.0, 2.0]"}
 
 
 def test_answer_of_one_network() -> None:
-    assert answer(points(("x-1x100", "a", 10.0))) == "No two networks to compare"
-
-
-def test_answer_has_one_line_where_one_layout_is_fastest_on_both() -> None:
-    found = points(("x-1x100", "a", 5.0), ("x-1x100", "b", 10.0), ("x-8x400", "a", 2.0), ("x-8x400", "b", 4.0))
-    assert answer(found).splitlines()[1:] == [
-        "m with 8×400 Gb/s: a is 2.0 times [2.0, 2.0] as fast as b; a is fastest with 1×100 too"
-    ]
+    found = points(("x-1x100", "a", 10.0), ("x-1x100", "b", 5.0))
+    assert answer(found) == "No two networks to compare"
+    assert fastest(found) == {"m": "1×100: b first, ×2.0 [2.0, 2.0]"}

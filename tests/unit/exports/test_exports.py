@@ -102,7 +102,7 @@ def test_mlflow_itself_reads_the_store(results: Path, tmp_path: Path, monkeypatc
 
 
 def test_prometheus_text_has_the_values_in_base_units(results: Path, points: list[dict[str, Any]]) -> None:
-    lines = prometheus.text_of("smoke", read_runs("smoke", results), results).splitlines()
+    lines = prometheus.metrics_text("smoke", read_runs("smoke", results), results).splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     row = points[0]
     labels = f'study="smoke",run="{row["run"]}",origin="measured",model="tiny-llama",cluster="cpu-local"'
@@ -117,7 +117,7 @@ def test_prometheus_text_has_the_values_in_base_units(results: Path, points: lis
 
 
 def test_prometheus_labels_are_escaped() -> None:
-    assert prometheus._escaped('a"b\\c\nd') == 'a\\"b\\\\c\\nd'
+    assert prometheus._escape('a"b\\c\nd') == 'a\\"b\\\\c\\nd'
 
 
 def test_wandb_without_its_library_is_one_line(

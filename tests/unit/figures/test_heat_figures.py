@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from tests.unit.figures.test_figures import read, texts
 from triplepoint import figures
 from triplepoint.effects import between_gpus
-from triplepoint.figures import traffic_heatmap
+from triplepoint.figures import gpu_map, traffic_heatmap
 
 MAPS = ["thermal_heatmap", "clock_heatmap", "traffic_heatmap", "throttling", "node_airflow"]
 
@@ -40,8 +40,9 @@ def test_thermal_heatmap_has_the_temperature_of_every_gpu(studies: dict[str, Pat
         assert by_rank["gpu_temp_c"].to_dict() == {rank: 52.0 + 2 * (rank % 8) for rank in by_rank.index}
         assert by_rank.loc[9, "node"] == 1 and by_rank.loc[9, "number"] == 1
     title = " ".join(texts(figure)[0].split())
-    assert title.startswith("h200x32: a run's hottest GPU is 14.0 K [14.0, 14.0] hotter than its coolest")
-    assert "the hottest of all has 66 °C (node 0 GPU 7" in title
+    assert title == "h200x32: the hottest GPU of a run is 14.0 K [14.0, 14.0] hotter than its coolest"
+    (marked,) = (text for text in texts(figure) if text.startswith("○"))
+    assert marked.startswith("○ 66 °C, node 0 GPU 7, ")
 
 
 def test_thermal_heatmap_has_published_gpus_below_ours(studies: dict[str, Path]) -> None:
@@ -49,7 +50,7 @@ def test_thermal_heatmap_has_published_gpus_below_ours(studies: dict[str, Path])
     _, numbers = figures.load("thermal_heatmap").draw(tables)
     (row,) = numbers[numbers["is_published"]].to_dict("records")
     assert (row["node"], row["number"], row["gpu_temp_c"]) == (1, 2, 70.0)
-    assert row["row"].endswith(", published")
+    assert row["row"].endswith(", published") and "published" in texts(figures.load("thermal_heatmap").draw(tables)[0])
     rows = list(dict.fromkeys(numbers["row"]))
     assert rows.index(row["row"]) == rows.index(row["row"].removesuffix(", published")) + 1
 
@@ -66,13 +67,14 @@ def test_clock_heatmap_draws_the_clock_while_busy_where_every_gpu_has_it(studies
 
 
 def test_traffic_heatmap_breaks_off_what_is_far_slower() -> None:
-    cells = pd.DataFrame({"row": ["near", "far", "far"], "at": [0, 0, 4], "is_far": [False, True, True]})
+    names = ["tiny near", "tiny far"]
+    cells = pd.DataFrame({"row": [names[0], names[1], names[1]], "at": [0, 0, 4], "is_far": [False, True, True]})
     cells = cells.assign(tx_share=[0.5, 0.7, 0.8], rx_share=[0.2, 0.1, 0.1])
     scale = traffic_heatmap._scale(cells)
     assert (scale.vmin, scale.vmax) == (0.5, 50.0), "two decades to the highest share of what is not far slower"
     axes = Figure().subplots()
-    traffic_heatmap._write_beyond(axes, cells.assign(value=100 * cells["tx_share"]), ["near", "far"], 50.0)
-    assert [(text.get_text(), text.get_position()) for text in axes.texts] == [("80", (2.0, 1))]
+    traffic_heatmap._write_beyond(axes, cells.assign(value=100 * cells["tx_share"]), names, 50.0)
+    assert [(text.get_text(), text.get_position()) for text in axes.texts] == [("80", (2.0, 2))]
     alone = traffic_heatmap._scale(cells[cells["is_far"]])
     assert alone.vmax == pytest.approx(80), "where all are far slower they set the scale"
 
@@ -91,8 +93,21 @@ def test_traffic_heatmap_has_every_link_by_direction(studies: dict[str, Path]) -
     assert set(numbers["link"]) == {"nvlink", "infiniband"}
     found = texts(figure)
     assert {"NVLink, sent", "NVLink, received", "InfiniBand, sent", "InfiniBand, received"} <= set(found)
-    title = " ".join(found[0].split())
-    assert "20 % [20, 20] of NVLink (at most 20 %" in title and "60 % [60, 60] of InfiniBand (at most 60 %" in title
+    assert " ".join(found[0].split()) == "InfiniBand is the fullest link on h200x32: runs use 60 % [60, 60] of it"
+    notes = [" ".join(text.split()) for text in found]
+    assert "20 % [20, 20] at most 20 %" in notes and "60 % [60, 60] at most 60 %" in notes
+
+
+def test_cells_of_one_value_beside_each_other_are_one_box() -> None:
+    boxes = gpu_map._boxes(np.array([[1.0, 1.0, np.nan, 2.0], [3.0, 4.0, 4.0, np.nan]]))
+    assert boxes.get_array().tolist() == [1.0, 2.0, 3.0, 4.0]
+    spans = [(path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in boxes.get_paths()]
+    assert spans == [(-0.5, 1.5), (2.5, 3.5), (-0.5, 0.5), (0.5, 2.5)]
+
+
+def test_lines_of_a_map_name_each_model_above_its_first_row() -> None:
+    names = ["a TP1", "a TP1", "a TP2", "b TP1"]
+    assert gpu_map.lines_of(names) == {"a": 0, "a TP1": 1, "a TP2": 2, "b": 3, "b TP1": 4}
 
 
 def test_throttling_draws_the_causes_that_were_met(studies: dict[str, Path]) -> None:
@@ -100,7 +115,7 @@ def test_throttling_draws_the_causes_that_were_met(studies: dict[str, Path]) -> 
     figure, numbers = figures.load("throttling").draw(read(studies["paper"]))
     assert numbers["run"].nunique() == 3
     assert {"power limit", "heat (driver)"} <= set(texts(figure))
-    assert any("No GPU was throttled by: heat (hardware)" in " ".join(text.split()) for text in texts(figure))
+    assert any(text.startswith("never by\nheat\u00a0(hardware)") for text in texts(figure))
     hot = numbers["rank"] == 3
     assert numbers.loc[hot, "sw_thermal_share"].to_numpy() == pytest.approx(0.1)
     assert numbers.loc[~hot, "power_cap_share"].to_numpy() == pytest.approx(0.1)
@@ -136,7 +151,7 @@ def test_node_airflow_compares_rows_by_lane(studies: dict[str, Path]) -> None:
     assert slots["gpu_temp_c"].tolist() == [52.0 + 2 * slot for slot in range(8)]
     runs = numbers[numbers["what"] == "run"]
     assert len(runs) and runs["difference_k"].to_numpy() == pytest.approx(8.0)
-    assert "rear GPUs are 8.0 K [8.0, 8.0] hotter" in " ".join(texts(figure)[0].split())
+    assert "Rear GPUs are 8.0 K [8.0, 8.0] hotter" in " ".join(texts(figure)[0].split())
     assert not any("%" in text and "hotter" in text for text in texts(figure))
 
 
@@ -194,8 +209,8 @@ def test_cooling_compares_the_coolest_with_the_warmest(studies: dict[str, Path])
     figure, numbers = figures.load("cooling").draw({"points": both, "nodes": nodes})
     assert {"h200x32\n30 °C", "cool\n20 °C"} <= set(texts(figure))
     title = " ".join(texts(figure)[0].split())
-    assert title.startswith("With h200x32-cool instead of h200x32, speed is 2.0 times [2.0, 2.0] as high")
-    assert "hottest GPU falls by 10.0 K [10.0, 10.0]" in title
+    assert title == "h200x32-cool makes the hottest GPU 10.0 K [10.0, 10.0] cooler than h200x32"
+    assert {"-10.0 K\n[-10.0, -10.0]", "×2.0\n[2.0, 2.0]"} <= set(texts(figure))
     assert set(numbers["cluster"]) == {"h200x32", "h200x32-cool"}
 
 

@@ -37,7 +37,7 @@ def test_layout_at_another_setting_says_which() -> None:
     """On 64 H100, GPT-3 under FSDP was published with a quarter of the batch."""
     _, numbers = draw("parallelism", "optimizations", name="parallelism_sweep_h100")
     gpt = numbers[numbers["group"].str.startswith("gpt3-175b on h100x64")]
-    assert gpt["layout"].tolist() == ["TP2·PP32", "TP4·PP16", "TP8·PP8", "TP8·FSDP4 gbs32"]
+    assert gpt["layout"].tolist() == ["TP2·PP32", "TP4·PP16", "TP8·PP8", "TP8·FSDP4 gbs32 32 GPUs"]
     assert gpt["setting"].str.contains("batch 128").all()
 
 

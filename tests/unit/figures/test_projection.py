@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from matplotlib.text import Text
 
+from triplepoint.effects.titles import Statement
 from triplepoint.errors import UserError
 from triplepoint.figures import projection, spec_of
 from triplepoint.figures.write import write_figure
@@ -34,21 +35,21 @@ def rows_of(over_first: tuple[float, float, float]) -> list[dict[str, Any]]:
     return slow + [row(size, "8x800 Gb/s", 1.0, over_first) for size in (512, 8192)]
 
 
-def title(over_first: tuple[float, float, float]) -> str:
-    return projection.answer(PROJECTION.from_rows(rows_of(over_first)).to_pandas())
+def answer(over_first: tuple[float, float, float]) -> Statement:
+    (said,) = projection.answer(PROJECTION.from_rows(rows_of(over_first)).to_pandas())
+    return said
 
 
 def test_title_has_the_largest_size_and_the_change_of_the_network() -> None:
-    first, second = title((0.84, 0.79, 0.88)).splitlines()
-    assert first == "With 8x800 Gb/s instead of 8x100 Gb/s steps of 8,192 GPUs are 16.0 % [12.0, 21] shorter"
-    assert second == (
-        "gpt3-175b on 8,192 GPUs with 8x100 Gb/s keeps 98 % [88, 108] of the speed per GPU of 512; failures leave "
-        "90 % [80, 95] of that"
-    )
+    said = answer((0.84, 0.79, 0.88))
+    assert said.sentence == "with 8x800 Gb/s instead of 8x100 Gb/s steps of 8,192 GPUs are 16.0 % [12.0, 21] shorter"
+    assert said.others == (
+        "8x100 Gb/s keeps 98 % [88, 108] of the speed of 512 GPUs", "they leave 90 % [80, 95] of the tokens",
+    )  # fmt: skip
 
 
 def test_a_change_that_may_be_none_is_a_tie() -> None:
-    assert title((0.98, 0.9, 1.02)).splitlines()[0].endswith("are 2.0 % [-2.0, 10.0] shorter, a tie")
+    assert answer((0.98, 0.9, 1.02)).sentence.endswith("are 2.0 % [-2.0, 10.0] shorter, a tie")
 
 
 def test_figure_is_written_from_its_projection(tmp_path: Path) -> None:

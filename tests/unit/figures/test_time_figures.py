@@ -51,16 +51,22 @@ def test_exposed_and_overlapped_add_up_to_kernel_seconds() -> None:
     assert parts.sum() == pytest.approx((8 + 8 + 10) / 3)
 
 
-def test_answer_communication_has_the_share_of_the_least_and_most_busy_rank() -> None:
+def test_share_of_communication_by_rank_and_by_cluster() -> None:
     # 2 of 8 s, 0 of 8 s, 5 of 10 s: 25 % on average.
-    assert shares.answer_communication(TWO_STAGES, {"a": "PP2"}) == (
-        "Communication takes 25 % of kernel time in PP2 (0 to 50 % by rank)"
+    found = shares.communication_shares(TWO_STAGES).loc["a"]
+    assert found.to_dict() == pytest.approx({"mean": 0.25, "low": 0.0, "high": 0.5})
+    assert shares.answer_communication(TWO_STAGES, {"a": "x"}) == "Communication takes 25 % of kernel time"
+    two = pd.concat([TWO_STAGES, TWO_STAGES[TWO_STAGES["rank"] == 2].assign(run="b")])
+    assert shares.answer_communication(two, {"a": "x", "b": "y"}) == (
+        "Communication takes 25 % of kernel time on x and 50 % on y"
     )
+    assert shares.answer_communication(two, {"a": "x", "b": "x"}) == "Communication takes 25 to 50 % of kernel time"
 
 
 def test_every_part_has_its_colour_and_every_colour_its_part() -> None:
     assert {*shares.CLASSES, shares.OTHER} == set(marks.KERNEL_CLASSES)
     assert {*shares.KINDS, "send", "recv", "other"} == set(marks.COMMUNICATION)
+    assert marks.COMMUNICATION["send"] == marks.COMMUNICATION["recv"] == marks.COMMUNICATION["send_recv"]
 
 
 def test_small_classes_are_one_part() -> None:
@@ -87,7 +93,7 @@ def test_published_parts_leave_the_rest_of_the_total_to_other() -> None:
     assert shares.published_parts(pd.DataFrame(rows), "figure 3").empty
 
 
-def test_answer_stages_by_hand() -> None:
+def test_stages_by_hand() -> None:
     rows = [
         (layout, size, stage, compute, total)
         for layout, size, stage, compute, total in [
@@ -95,10 +101,10 @@ def test_answer_stages_by_hand() -> None:
         ]
     ]  # fmt: skip
     totals = pd.DataFrame(rows, columns=["layout", "micro_batch_size", "stage", "compute_s", "total_s"])
-    assert shares.answer_stages(totals) == (
-        "the busiest stage computes 10 % (PP2) longer than the least busy one at micro-batch 1; "
-        "with 2 instead of 1, kernel time rises by 25 % (1 layout)"
-    )
+    assert shares.spread_of_stages(totals).to_dict() == pytest.approx({"PP2": 0.1})
+    change = shares.change_of_stages(totals)
+    assert change and change.sentence == "micro-batch 2 takes 25 % more kernel time than micro-batch 1 in 1 layout"
+    assert shares.change_of_stages(totals[totals["micro_batch_size"] == 1]) is None
 
 
 def test_link_shares_take_the_busier_direction() -> None:
@@ -120,7 +126,7 @@ def test_occupancy_is_weighted_by_time() -> None:
     )  # fmt: skip
     classes = occupancy.by_class(kernels)
     assert classes.set_index("class")["occupancy"].to_dict() == pytest.approx({"gemm": 0.3, "norm": 0.9})
-    assert occupancy.answer(classes, {"a": "TP2"}) == "Kernels keep an occupancy of 60 % in TP2 (30 to 90 % by class)"
+    assert occupancy.answer(classes, {"a": "TP2"}) == "Kernels keep an occupancy of 60 % in TP2"
 
 
 def test_occupancy_draws_launch_geometry_where_a_trace_has_it(studies: dict) -> None:

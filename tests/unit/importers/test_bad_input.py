@@ -69,7 +69,7 @@ def test_words_for_no_value_are_gaps(tmp_path: Path) -> None:
 
 
 def test_cell_that_is_no_number_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"column power.draw: '3x0 W' is no number; mend the cell"):
+    with pytest.raises(UserError, match=r"column power.draw: '3x0 W' is not a number; correct the cell"):
         read(smi(tmp_path, line(0), line(1, "3x0 W")), UTC)
 
 
@@ -116,7 +116,7 @@ def test_misspelt_columns_are_named_with_the_nearest(tmp_path: Path) -> None:
     )
     assert found.left_out == {"power.drw": "not known (did you mean 'power.draw'?)"}
     with pytest.raises(
-        UserError, match=r"no column of nvidia-smi CSV that is known among .* \(did you mean 'power.draw'\?\)"
+        UserError, match=r"no column of nvidia-smi CSV is known among .* \(did you mean 'power.draw'\?\)"
     ):
         read(smi(tmp_path, "2026/05/01 10:00:00.000, 0, 300", header="timestamp, index, power.drw [W]"), UTC)
 
@@ -130,10 +130,76 @@ def test_counters_that_wrap_and_restart_go_on(tmp_path: Path) -> None:
     assert values(part(read(tmp_path, UTC), "host"), "cpu_energy_j") == pytest.approx([0, 0, 1e-3, 1.001], abs=1e-6)
     (tmp_path / "rapl.log").unlink()
     (tmp_path / "dcgm.log").write_text(
-        "#Entity   TOTEC\nID        mJ\nGPU 0     9000\nGPU 0     9500\nGPU 0     100\nGPU 0     400\n"
+        "#Entity   TOTEC\nID        mJ\nGPU 0     9000000\nGPU 0     9500000\nGPU 0     100000\nGPU 0     400000\n"
     )
     found = read(tmp_path, Wanted(start="2026-05-01 10:00:00", period_s=1))
-    assert values(part(found), "gpu_energy_j") == pytest.approx([0, 0.5, 0.5, 0.8]), "a driver that was loaded again"
+    assert values(part(found), "gpu_energy_j") == pytest.approx([0, 500, 500, 800]), "a driver that was loaded again"
+
+
+def test_counter_that_counts_no_joules_is_left_out_and_said(tmp_path: Path) -> None:
+    """That of MI100 counts 0.006 J in ten seconds at 35 W: issue 38 of ROCm/amdsmi."""
+    rows = ["1722967684,0,35,0.861", "1722967689,0,36,0.864", "1722967694,0,34,0.867"]
+    (tmp_path / "smi.csv").write_text("timestamp,gpu,socket_power,total_energy_consumption\n" + "\n".join(rows) + "\n")
+    found = read(tmp_path)
+    assert "gpu_energy_j" not in part(found).columns
+    assert found.notes == ["node0: gpu0: gpu_energy_j rises by 0.0006 W and is left out; the power read is 35 W"]
+    (tmp_path / "smi.csv").write_text(
+        "timestamp,gpu,socket_power,total_energy_consumption\n1722967684,0,35,1\n1722967694,0,35,351\n"
+    )
+    assert values(part(read(tmp_path)), "gpu_energy_j").tolist() == [0, 350]
+
+
+def test_header_of_another_query_is_no_line_of_the_first(tmp_path: Path) -> None:
+    path = smi(
+        tmp_path,
+        line(0),
+        "timestamp, index, temperature.gpu, power.draw [W]",
+        "2026/05/01 10:00:01.000, 0, 60, 300.00 W",
+    )
+    with pytest.raises(UserError, match="smi.csv:3: a header other than the first line, .*; split the file there"):
+        read(path, UTC)
+    assert len(part(read(smi(tmp_path, line(0), HEADER, line(1)), UTC)).t_ns) == 2, "a log that was appended to"
+
+
+def test_seconds_with_a_decimal_comma_are_one_cell(tmp_path: Path) -> None:
+    """As `date --iso-8601=ns` prints them before the cells of nvidia-smi."""
+    rows = [f"2026-01-03T15:36:5{n},123456789+01:00, 300.20 W" for n in range(3)]
+    (tmp_path / "smi.csv").write_text("timestamp,power.draw\n" + "\n".join(rows) + "\n")
+    assert part(read(tmp_path)).t_ns[0] == 1767451010123456789
+
+
+SCREEN = "Mon Jan  5 10:00:00 2026\n+-----+\n| NVIDIA-SMI 550.54.15   Driver Version: 550.54.15 |\n"
+LOGGER = (
+    "timestamp,gpu_index,temperature_C,utilization_gpu_percent,power_W\n2025-09-24T03:48:33.493Z,0, 38, 100, 387.26\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (SCREEN, "the table that nvidia-smi shows on a screen; record with: nvidia-smi --query-gpu="),
+        ("==============NVSMI LOG==============\n", "the report of nvidia-smi -q; record with"),
+        ("GPU: 0\n    POWER:\n        SOCKET_POWER: 10 W\n", "the list that amd-smi shows on a screen"),
+        ("timestamp,emissions,emissions_rate,gpu_power\n2026-01-05T10:00:00,0.1,0.1,300\n", "CodeCarbon's sums"),
+        (LOGGER, "a CSV of a tool that is not known; write what its columns are into a YAML file"),
+    ],
+)
+def test_what_is_no_recording_says_what_it_is_and_what_to_record(tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "found.csv").write_text(content)
+    with pytest.raises(UserError) as refused:
+        read(tmp_path, UTC)
+    assert f"{tmp_path / 'found.csv'}: {said}" in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_draft_of_a_mapping_reads_the_file_it_is_of(tmp_path: Path) -> None:
+    (tmp_path / "gpu_metrics.csv").write_text(LOGGER)
+    with pytest.raises(UserError) as refused:
+        read(tmp_path)
+    draft = tmp_path / "map.yaml"
+    draft.write_text(str(refused.value).partition("you should check: ")[2])
+    gpu = part(read(tmp_path, Wanted(mapping=draft)))
+    assert values(gpu, "gpu_power_w").tolist() == [387.26] and values(gpu, "gpu_temp_c").tolist() == [38]
+    assert values(gpu, "gpu_utilisation").tolist() == [1]
 
 
 @pytest.mark.parametrize(
@@ -141,9 +207,9 @@ def test_counters_that_wrap_and_restart_go_on(tmp_path: Path) -> None:
     [
         ("notes.txt", "nothing of use\n", "no telemetry and no traces; found notes.txt; known are nvidia-smi CSV, "),
         ("empty.csv", HEADER + "\n", "a header and no whole line below it"),
-        ("a.json", '{"data":{"result":[{"metric":{"x":"1"},"values":[[1,"2"]]}]}}', "a series without __name__"),
-        ("a.json", '{"data":{"result":[{"metric":{"__name__":"up"},"values":[[1,"2"]]}]}}', "is known among: up"),
-        ("smi.csv", HEADER + "\nyesterday, 0, 300, 60\n", "column timestamp: 'yesterday' is no time; expected 2026"),
+        ("a.json", '{"data":{"result":[{"metric":{"x":"1"},"values":[[1,"2"]]}]}}', "a series has no __name__"),
+        ("a.json", '{"data":{"result":[{"metric":{"__name__":"up"},"values":[[1,"2"]]}]}}', "metrics is known: up"),
+        ("smi.csv", HEADER + "\nyesterday, 0, 300, 60\n", "column timestamp: 'yesterday' is not a time; expected 2026"),
         ("smi.csv", HEADER + "\n2026/02/31 10:00:00.000, 0, 300, 60\n", "no such date"),
     ],
 )  # fmt: skip
@@ -213,10 +279,10 @@ def test_map_reads_a_csv_of_any_tool(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("gpu_power_w", "gpu_powr_w"), "gpu_powr_w is no column of telemetry (did you mean 'gpu_power_w'?)"),
+        (("gpu_power_w", "gpu_powr_w"), "gpu_powr_w is not a column of telemetry (did you mean 'gpu_power_w'?)"),
         (("kW", "MHz"), "the unit 'MHz' does not fit gpu_power_w"),
         (("column: Watt", "column: Wat"), "no column 'Wat', which --map names (did you mean 'watt'?)"),
-        (("%d.%m.%Y", "%m-%d-%Y"), "'01.05.2026 10:00:00' is no time of the format"),
+        (("%d.%m.%Y", "%m-%d-%Y"), "'01.05.2026 10:00:00' is not a time of the format"),
         (("time: when", "tim: when"), "tim"),
     ],
 )
@@ -246,9 +312,9 @@ def test_gzip_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ('{"metric": {"__name__": "DCGM_FI_DEV_POWER_USAGE"}, "values": [[1e18, "300"]]}', "values that are no"),
+        ('{"metric": {"__name__": "DCGM_FI_DEV_POWER_USAGE"}, "values": [[1e18, "300"]]}', "values are not pairs"),
         ("[" * 100_000 + '"metric" "values"', "damaged JSON"),
-        ('[[{"metric": {}, "values": []}]]', "no answer of Prometheus"),
+        ('[[{"metric": {}, "values": []}]]', "not an answer of Prometheus"),
     ],
     ids=["time far off", "nested deeply", "list in a list"],
 )
@@ -279,7 +345,7 @@ def test_pipe_of_something_else_is_named_as_the_user_named_it(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hello\n")))
     assert main(["import", "-", "--results", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("triplepoint: -: no telemetry and no traces; found stdin; known are nvidia-smi CSV")
+    assert line.startswith("triplepoint: -: no telemetry and no traces; found another file; known are nvidia-smi CSV")
 
 
 def test_archive_on_a_pipe_says_that_it_is_to_be_unpacked(

@@ -149,5 +149,5 @@ def test_name_hosts_by_pattern_and_order(tmp_path: Path) -> None:
     found = name_hosts(paths, tmp_path, r"(n\d+)")
     assert in_order(list(found.values()), ()) == ["n9", "n10"]
     assert in_order(list(found.values()), ("n10",)) == ["n10"]
-    with pytest.raises(UserError, match="with a group for the host is not found in x-n10.csv"):
+    with pytest.raises(UserError, match="does not match x-n10.csv, or has no group for the host"):
         name_hosts(paths, tmp_path, r"host(\d)")

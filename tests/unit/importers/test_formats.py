@@ -174,6 +174,38 @@ def test_amd_smi_metric_and_monitor() -> None:
     assert values(part(read(SAMPLES / "amd_smi_metric.json", STARTED)), "gpu_power_w").tolist() == [10]
 
 
+def test_amd_smi_watched_begins_with_a_hint_and_repeats_its_header() -> None:
+    found = read(SAMPLES / "amd_smi_energy.csv")
+    assert found.is_amd and found.notes == []
+    assert values(part(found, "gpu1"), "gpu_energy_j") == pytest.approx([0, 42.3, 84.556, 126.854])
+    table = read(SAMPLES / "amd_smi_monitor.txt")
+    gpu = part(table, "gpu0")
+    assert gpu.t_ns.tolist() == [1753969973 * 10**9]
+    expected = {"gpu_power_w": 750, "gpu_temp_c": 69, "gpu_memory_temp_c": 50, "sm_clock_mhz": 1278}
+    expected |= {"gpu_utilisation": 1, "gpu_memory_utilisation": 0.01}
+    assert {name: values(gpu, name)[0] for name in expected} == expected
+    assert values(part(table, "gpu2"), "gpu_power_w").tolist() == [178]
+
+
+def test_amd_smi_table_of_four_digits_and_json_below_a_hint(tmp_path: Path) -> None:
+    """Columns are set to the right: 1000 W leaves one blank before it."""
+    hint, header = "'CTRL' + 'C' to stop watching output:\n", " TIMESTAMP  GPU  XCP  POWER   GPU_T      VRAM_USAGE\n"
+    rounds = [f"{header}178655463{n}    0    0 1178 W   69 °C    2.9/ 15.9 GB\n\n\n" for n in range(2)]
+    (tmp_path / "watch.txt").write_text(hint + "".join(rounds))
+    assert values(part(read(tmp_path)), "gpu_power_w").tolist() == [1178] * 2
+    one = '[{"timestamp": 178655463%d, "gpu": 0, "power_usage": {"value": 35, "unit": "W"}}]\n'
+    (tmp_path / "watch.txt").write_text(hint + "".join(one % n for n in range(2)))
+    assert values(part(read(tmp_path)), "gpu_power_w").tolist() == [35] * 2
+
+
+def test_nvidia_dmon_as_csv_is_that_of_text(tmp_path: Path) -> None:
+    text = (SAMPLES / "nvidia_dmon.log").read_text()
+    lines = [", ".join(line.split()) for line in text.splitlines()]
+    (tmp_path / "dmon.csv").write_text("\n".join(lines).replace("#, ", "#") + "\n")
+    one, other = part(read(SAMPLES / "nvidia_dmon.log")), part(read(tmp_path))
+    assert one.columns == other.columns and np.array_equal(one.values, other.values, equal_nan=True)
+
+
 def test_rocm_smi_csv_and_json() -> None:
     found = read(SAMPLES / "rocm_smi.csv", STARTED)
     assert values(part(found, "gpu1"), "gpu_power_average_w").tolist() == [18]
@@ -212,7 +244,7 @@ def test_zeus_one_gpu_and_all(tmp_path: Path) -> None:
     (tmp_path / "power.csv").write_text("1746100000.25,100.5,200.5\n1746100000.35,101.5,201.5\n")
     assert values(part(read(tmp_path), "gpu1"), "gpu_power_average_w").tolist() == [200.5, 201.5]
     (tmp_path / "power.csv").write_text("start_time,window_name,elapsed_time,gpu0_energy\n1746100000.25,step,1.5,600\n")
-    with pytest.raises(UserError, match="energies of windows, no samples"):
+    with pytest.raises(UserError, match="holds energies, no samples"):
         read(tmp_path)
 
 

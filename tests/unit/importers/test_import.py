@@ -81,7 +81,12 @@ def test_import_of_logs_and_steps_gives_time_power_and_heat(tmp_path: Path, caps
     folder = job(tmp_path / "logs")
     assert do(folder, "--steps", folder / "steps.csv", "--timezone", "UTC", "--results", tmp_path / "r") == 0
     out = capsys.readouterr().out
-    assert "n0: 2 GPUs, 240 samples every 1 s" in out and "steps: 1 warmup, 24 measured" in out
+    assert out.startswith(f"imported as {tmp_path / 'r/runs/job_own-h100x4_r1_'}")
+    assert (
+        "24 measured steps on 4 GPUs, 4 s in the median, 606 W a GPU in the mean, at most 51 degC"
+        in out.splitlines()[0]
+    )
+    assert "n0: 2 GPUs, 240 samples, each device every 1 s" in out and "steps: 1 warmup, 24 measured" in out
     assert "shows: nvidia-smi CSV: power.draw is a mean of about 1 s" in out
     assert "instantaneous reading" not in out
     row = point(tmp_path / "r")
@@ -115,7 +120,7 @@ def test_import_says_notes_of_a_kind_in_one_line(tmp_path: Path, capsys: pytest.
         "note: n0: gpu0: 30 times come twice for gpu_power_average_w; once is taken "
         "(in all 3 columns of 4 GPUs of 2 hosts)",
     ]
-    assert "run: my-job_own-h100x4_r1_" in out
+    assert "runs/my-job_own-h100x4_r1_" in out.splitlines()[0]
 
 
 def test_import_of_some_gpus_and_hosts(tmp_path: Path) -> None:
@@ -132,7 +137,7 @@ def test_import_of_some_gpus_and_hosts(tmp_path: Path) -> None:
 def test_import_names_gpus_that_did_no_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sample = ROOT / "tests" / "data" / "importers" / "amd_smi_metric.csv"
     assert do(sample, "--results", tmp_path / "r") == 0
-    assert "node0: gpu4 drew at most 241 W, others 956 W; if they were not the job's" in capsys.readouterr().out
+    assert "node0: gpu4 drew at most 241 W, others 956 W; if the job did not use them" in capsys.readouterr().out
     assert do(sample, "--gpus", "0-3", "--results", tmp_path / "r") == 0
     assert "drew at most" not in capsys.readouterr().out
 
@@ -187,7 +192,7 @@ def test_import_refuses_traces_of_several_jobs(tmp_path: Path, capsys: pytest.Ca
     folder, results = tmp_path / "t", tmp_path / "r"
     trace(folder, 0)
     trace(folder, 1, world=8)
-    assert "rank1.json: of a job of 8 ranks, rank0.json of one of 2; import" in refused(
+    assert "rank1.json: belongs to a job of 8 ranks, rank0.json to one of 2; import" in refused(
         capsys, folder, "--results", results
     )
     trace(folder, 1, base_shift_s=7300)
@@ -207,7 +212,7 @@ def test_import_refuses_telemetry_of_another_time_or_size(tmp_path: Path, capsys
     trace(folder, 0, world=4, base_shift_s=T0_S + 50 - began)
     assert do(*words) == 0
     trace(folder, 0, world=8, base_shift_s=T0_S + 50 - began)
-    assert "the traces are of a job of 8 ranks, the telemetry of 4 GPUs on 2 hosts; import" in refused(capsys, *words)
+    assert "the traces are of 8 ranks, the telemetry is of 4 GPUs on 2 hosts; import" in refused(capsys, *words)
     trace(folder, 0, world=2, base_shift_s=T0_S + 50 - began)
     assert "name those of the job with --gpus 0-3" in refused(capsys, *words)
 
@@ -229,7 +234,7 @@ def trace_start(path: Path) -> int:
         ("step,start\n1,1777629600\n", "expected columns step, start and end or duration_s"),
         ("step,start,end\n1,1777629600,1777629599\n", "steps.csv:2: the step ends before it starts"),
         ("step,start,end,kind\n1,1777629600,1777629601,mesured\n", "kind 'mesured', expected warmup, measured, "),
-        ("step,start,duration_s\n1,1777629600,long\n", "steps.csv:2: column duration_s: 'long' is no number"),
+        ("step,start,duration_s\n1,1777629600,long\n", "steps.csv:2: column duration_s: 'long' is not a number"),
     ],
 )  # fmt: skip
 def test_import_refuses_steps_with_a_mistake(
@@ -242,8 +247,7 @@ def test_import_refuses_steps_with_a_mistake(
 
 
 def test_import_joins_steps_with_the_profilers(tmp_path: Path) -> None:
-    from triplepoint.importers.steps import join_steps
-    from triplepoint.importers.work import Work
+    from triplepoint.importers.work import Work, join_steps
 
     def row(rank: int, step: int, start: int, kind: str = "measured") -> dict[str, object]:
         return {
@@ -292,8 +296,10 @@ def test_import_takes_steps_from_a_training_log(tmp_path: Path, capsys: pytest.C
     assert point(tmp_path / "r")["step_time_s"] == pytest.approx(STEP_S)
     assert "no line matches --step-pattern torchtitan" in refused(capsys, *words, "--step-pattern", "torchtitan")
     (folder / "train.log").write_text("iteration 1/ 25 | loss: 9\n")
-    assert "train.log:1: a step without date and time" in refused(capsys, *words, "--step-pattern", "megatron")
-    assert "--log and --step-pattern go together" in refused(capsys, *words)
+    assert "train.log:1: the line of a step has no date and time" in refused(
+        capsys, *words, "--step-pattern", "megatron"
+    )
+    assert "--log and --step-pattern are needed together" in refused(capsys, *words)
 
 
 def test_import_refuses_a_training_log_of_another_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,7 +106,7 @@ def test_leave_report_waits_for_a_folder_that_is_away(
             away.rename(raw)
 
     monkeypatch.setattr(agent, "time", SimpleNamespace(sleep=sleep, monotonic=clock.monotonic))
-    agent._leave_report(raw, 0, {"node": 0, "failure": None})
+    agent._write_report(raw, 0, {"node": 0, "failure": None})
     assert (raw / "nodes" / "node0.json").is_file()
     assert 1010.0 < clock.now_s < 1020.0
 
@@ -139,7 +139,7 @@ def test_ranks_time_of_a_suspension_does_not_count(
 
     fake = SimpleNamespace(monotonic=clock.monotonic, sleep=sleep, time_ns=lambda: 0)
     monkeypatch.setattr(watch, "time", fake)
-    monkeypatch.setattr(Ranks, "_ask_for_stacks", lambda self: None)
+    monkeypatch.setattr(Ranks, "_dump_stacks", lambda self: None)
     (raw / "steps").mkdir()
     (raw / "steps" / "rank0.jsonl").write_text("{}\n")
     rank = Rank(clock, end_s=4650.0)

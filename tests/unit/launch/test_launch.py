@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.commands import triplepoint
-from tests.launchers import LONG, environment, finish, rank_processes, start, training, wait_until
+from tests.launchers import LONG, environment, finish, rank_processes, start, wait_for_training, wait_until
 from tests.mounts import needs_mounts
 from tests.points import TINY, planned, tiny_point, write_run
 from triplepoint.config.contents import Digests, with_contents
@@ -81,7 +81,7 @@ def test_launch_changed_point_is_measured_again(tmp_path: Path) -> None:
 def test_launch_rank_killed_ends_gang_and_names_it(tmp_path: Path) -> None:
     folder = write_run(tmp_path, planned(tiny_point(steps=LONG)))
     launch = start(folder)
-    ranks = training(folder)
+    ranks = wait_for_training(folder)
     ranks[1].kill()
     killed_at = time.monotonic()
     status, said = finish(launch)
@@ -98,7 +98,7 @@ def test_launch_rank_killed_ends_gang_and_names_it(tmp_path: Path) -> None:
 def test_launch_rank_raises_is_told_with_its_log(tmp_path: Path) -> None:
     folder = write_run(tmp_path, planned(tiny_point(steps=LONG)))
     launch = start(folder)
-    training(folder)[1].send_signal(signal.SIGINT)
+    wait_for_training(folder)[1].send_signal(signal.SIGINT)
     status, _ = finish(launch)
     assert status == 1
     manifest = failed_manifest(folder)
@@ -111,7 +111,7 @@ def test_launch_rank_raises_is_told_with_its_log(tmp_path: Path) -> None:
 def test_launch_rank_hangs_is_ended_and_named(tmp_path: Path) -> None:
     folder = write_run(tmp_path, planned(tiny_point(steps=LONG), hang_timeout_s=6.0))
     launch = start(folder)
-    training(folder)[1].suspend()
+    wait_for_training(folder)[1].suspend()
     status, said = finish(launch)
     assert status == 1
     manifest = failed_manifest(folder)
@@ -159,7 +159,7 @@ def test_launch_missing_corpus_is_one_line(tmp_path: Path) -> None:
 def test_launch_launcher_killed_takes_gang_along_and_can_start_again(tmp_path: Path) -> None:
     folder = write_run(tmp_path, planned(tiny_point(steps=LONG)))
     launch = start(folder)
-    training(folder)
+    wait_for_training(folder)
     launch.kill()
     launch.wait()
     wait_until(lambda: not rank_processes(folder), "the gang ends after its launcher", 15)
@@ -171,7 +171,7 @@ def test_launch_launcher_killed_takes_gang_along_and_can_start_again(tmp_path: P
 def test_launch_terminated_ends_gang_at_once(tmp_path: Path) -> None:
     folder = write_run(tmp_path, planned(tiny_point(steps=LONG)))
     launch = start(folder)
-    training(folder)
+    wait_for_training(folder)
     launch.terminate()
     status, said = finish(launch, 15)
     assert status == 130

@@ -7,7 +7,7 @@ import pytest
 
 from tests.benchmarks.fault_campaign import disk_in_launch
 from tests.commands import triplepoint
-from tests.launchers import STUB_ENGINE, finish, held, let_go, sampler_process, start, wait_until
+from tests.launchers import STUB_ENGINE, finish, hold_ranks, resume, sampler_process, start, wait_until
 from tests.mounts import needs_mounts
 from tests.points import planned, tiny_point, write_run
 from triplepoint.config.point import Steps
@@ -79,13 +79,13 @@ def test_launch_log_holds_what_was_said(tmp_path: Path) -> None:
 def test_launch_sampler_killed_is_started_again_and_said(tmp_path: Path) -> None:
     folder = write_run(tmp_path, planned(tiny_point(steps=Steps(warmup=1, measured=3, profiled=0))))
     launcher = start(folder)
-    ranks = held(folder)
+    ranks = hold_ranks(folder)
     first = sampler_process(folder)
     assert first is not None
     wait_until(lambda: _has_samples(folder, "node0.arrow"), "samples")
     first.kill()
     wait_until(lambda: _has_samples(folder, "node0.again.arrow"), "samples of a second one")
-    let_go(ranks)
+    resume(ranks)
     status, said = finish(launcher)
     assert status == 0, said
     assert "SIGKILL" in said

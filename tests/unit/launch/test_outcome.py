@@ -77,7 +77,7 @@ def test_root_cause_out_of_memory_goes_before_an_earlier_crash() -> None:
 def test_describe_exit_names_the_signal() -> None:
     assert describe_exit(-11) == "killed by signal 11 (SIGSEGV)"
     assert "out-of-memory killer" in describe_exit(-9)
-    assert describe_exit(7) == "exited with status 7 without a word"
+    assert describe_exit(7) == "exited with status 7 and no message"
 
 
 WAITING = (

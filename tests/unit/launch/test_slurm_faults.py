@@ -129,7 +129,7 @@ def test_submit_while_munge_is_away_tries_until_it_is_back(
     gang = submit(new_attempt(tmp_path / "runs" / run.run, run, 1), run, Gang(), frozenset(), said.append)
     assert gang.submission.job_id == "7"
     assert len(said) == 3
-    assert all("Slurm is out of reach" in line and "Munge encode failed" in line for line in said)
+    assert all("Slurm does not answer" in line and "Munge encode failed" in line for line in said)
     # A second job might be one too many for as long as Slurm does not say that the first is not there.
     assert len(slurm.calls("sbatch")) == 2
 

@@ -61,19 +61,19 @@ def test_misspelt_column_beside_the_right_one_is_refused(tmp_path: Path, capsys:
 
 def test_columns_of_the_output_are_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert predict(tmp_path, NEMOTRON | {"status": "ok", "mfu": "0.5", "memory_gib": "60"}) == 0
-    assert "columns that are not read: 'status', 'mfu', 'memory_gib'" in capsys.readouterr().err
+    assert "columns left unread: 'status', 'mfu', 'memory_gib'" in capsys.readouterr().err
 
 
 def test_column_that_stands_twice_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert predict(tmp_path, NEMOTRON | {"": "8"}, [*NEMOTRON, "tp"]) == 2
-    assert "column 'tp' stands 2 times; keep one" in capsys.readouterr().err
+    assert "column 'tp' is there 2 times; keep one" in capsys.readouterr().err
 
 
 def test_columns_that_are_not_read_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     others = {"step_time_s": "1.5", "kind": "measured", "nodes": "2", "gpus": "16"} | {f"x{n}": "" for n in range(9)}
     assert predict(tmp_path, NEMOTRON | others) == 0
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("predict: columns that are not read: 'step_time_s', 'kind', 'nodes', 'gpus', 'x0'")
+    assert line.startswith("predict: columns left unread: 'step_time_s', 'kind', 'nodes', 'gpus', 'x0'")
     assert line.endswith("'x5' and 3 more")
 
 

@@ -19,8 +19,7 @@ from triplepoint.aggregate.steps import explain
 from triplepoint.cli import main
 from triplepoint.manifest import Evidence, Manifest, read_manifest
 from triplepoint.recorded.in_loop import record
-from triplepoint.recorded.session import Session
-from triplepoint.recorded.setup import ask_for_window
+from triplepoint.recorded.session import Session, ask_for_window
 from triplepoint.recording import Part, Recorder
 from triplepoint.status import Status
 
@@ -125,11 +124,11 @@ def test_job_told_to_end_after_measured_steps_is_ok_and_says_so(
         ([LOST_PEER, "srun: error: n1: task 1: Killed"], f"rank 1 {KILLED}"),
         (
             [LOST_PEER, "srun: error: n1: task 3: Exited with exit code 5"],
-            "rank 3 exited with status 5 without a word",
+            "rank 3 exited with status 5 and no message",
         ),
         (["train.sh: line 3: pyhton: command not found"], "train.sh: line 3: pyhton: command not found"),
         (["step 3", "give a data set"], "exited with status 1; its last line is: give a data set"),
-        ([], "exited with status 1 without a word"),
+        ([], "exited with status 1 and no message"),
     ],
 )
 def test_crash_is_said_by_the_rank_that_failed_and_not_by_its_launcher(
@@ -189,7 +188,7 @@ def test_command_that_ctrl_c_ends_with_a_status_of_its_own(tmp_path: Path) -> No
     wait_until(lambda: any(len(path.read_text()) > 1000 for path in tmp_path.glob(steps)), "steps", 60)
     os.killpg(watcher.pid, signal.SIGINT)
     line = watcher.communicate(timeout=180)[1].decode()
-    assert watcher.returncode == 3 and "ok: ended by hand: Ctrl-C (SIGINT)" in line
+    assert watcher.returncode == 3 and "note: ended by hand: Ctrl-C (SIGINT)" in line
     (path,) = tmp_path.glob("runs/*/raw/manifest.json")
     assert read_manifest(path).status == "ok"
 
@@ -210,8 +209,12 @@ def test_loop_that_is_left_by_ctrl_c_or_exit_did_not_crash(
 @pytest.mark.parametrize(
     ("kinds", "steps", "expected"),
     [
-        ((), "none", ("ok", "the whole recording is one window, no step was seen in it")),
-        (("warmup", "warmup"), "auto", ("cancelled", "the whole recording is one window, its 2 steps are warm-up")),
+        ((), "none", ("ok", "no step was seen: the whole recording counts as one window")),
+        (
+            ("warmup", "warmup"),
+            "auto",
+            ("cancelled", "all 2 steps are warm-up or profiled: the whole"),
+        ),
     ],
 )
 def test_window_is_called_no_step(
@@ -237,7 +240,7 @@ def test_window_is_called_no_step(
     ("window", "kinds", "expected"),
     [
         ((20, 22), MEASURED, "steps 20 to 21 were not profiled: the job ended after 4 steps, counted from 0"),
-        ((2, 3), MEASURED, "steps 2 to 2 were not profiled: its ranks use neither torch nor NVTX nor ROCTX"),
+        ((2, 3), MEASURED, "steps 2 to 2 were not profiled: no rank wrote a trace; ranks need torch, NVTX or ROCTX"),
     ],
 )
 def test_profile_that_did_not_happen_is_said(
@@ -258,7 +261,7 @@ def test_description_that_does_not_fit_says_what_tp_has_to_divide_and_is_mended(
     session.leave_end(0, ["train"], [])
     assert main(["record", "--finish", "--results", str(tmp_path), "--config", str(CONFIG)]) == 1
     line = capfd.readouterr().err
-    assert "tp*pp*cp = 3*1*1 = 3, which does not divide the 1 rank of its recording" in line and line.count("\n") == 1
+    assert "tp*pp*cp = 3*1*1 = 3, which does not divide the 1 rank of the recording" in line and line.count("\n") == 1
     assert main(["record", "--finish", "--results", str(tmp_path), "--config", str(CONFIG), "--set", "tq=1"]) == 2
     assert "tq" in capfd.readouterr().err
     assert finished(tmp_path, capfd, "--set", "tp=1")[0].status == "ok"

@@ -83,7 +83,7 @@ def test_window_is_profiled_and_the_step_after_it_not_measured(tmp_path: Path, m
     assert [path.name for path in (tmp_path / "traces").iterdir()] == ["rank1.json.gz"]
 
 
-def test_full_disk_does_not_end_the_loop(tmp_path: Path) -> None:
+def test_full_disk_does_not_end_the_loop(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     marks = Marks(tmp_path, 0, "calls")
     marks.mark("calls")
     marks.mark("calls")
@@ -96,6 +96,29 @@ def test_full_disk_does_not_end_the_loop(tmp_path: Path) -> None:
     marks.mark("calls")
     marks.mark("calls")
     assert len(written(tmp_path)) == 1
+    expected = "triplepoint: rank 0: no step is marked any more: [Errno 28] No space left on device\n"
+    assert capfd.readouterr().err == expected
+
+
+def test_first_step_and_trace_that_cannot_be_written_do_not_end_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch")
+    (tmp_path / "file").write_text("")
+    marks = Marks(tmp_path / "file" / "session", 0, "calls")
+    marks.mark("calls")
+    marks.mark("calls")
+    assert "no step is marked any more" in capfd.readouterr().err
+    monkeypatch.setattr(module, "_LOOK_NS", 0)
+    (tmp_path / module.REQUEST).write_text(json.dumps({"first": 1, "num": 1, "ranks": None}))
+    (tmp_path / "traces").write_text("a file where the folder belongs")
+    marks = Marks(tmp_path, 0, "calls")
+    marks.begin()
+    for _ in range(4):
+        torch.ones(4).sum()
+        marks.mark("calls")
+    assert "triplepoint: rank 0: its trace is lost: " in capfd.readouterr().err
+    assert [row["kind"] for row in written(tmp_path)] == ["measured", "profiled", "warmup", "measured"]
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_own_expression_without_number_counts_lines() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("megatro", "no framework.*megatron.*or a regular"), ("step (", "not a regular expression: missing")],
+    [("megatro", "not a framework.*megatron.*or a regular"), ("step (", "not a regular expression: missing")],
 )
 def test_bad_pattern_is_one_line(text: str, expected: str) -> None:
     with pytest.raises(UserError, match=expected):

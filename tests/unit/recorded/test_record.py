@@ -1,5 +1,6 @@
 """`triplepoint record` around real training loops on this machine's processors."""
 
+import json
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from triplepoint.aggregate import aggregate
 from triplepoint.cli import main
 from triplepoint.config.plan import read_planned_run
 from triplepoint.manifest import Manifest, read_manifest
+from triplepoint.processes import start_ticks
 from triplepoint.recorded.marks import SOURCES
 from triplepoint.recorded.session import job_key
 from triplepoint.recorded.studies import read_recorded
@@ -138,13 +140,18 @@ def test_recording_whose_watcher_was_killed_is_finished_later(tmp_path: Path) ->
     steps = tmp_path / "recorded" / "open"
     wait_until(lambda: any(len(p.read_text()) > 2000 for p in steps.glob("*/steps/rank0.jsonl")), "steps", 60)
     (session,) = steps.iterdir()
+    (rank,) = (json.loads(path.read_text()) for path in session.glob("ranks/rank0.json"))
     os.kill(watcher.pid, signal.SIGKILL)
     watcher.wait()
+    done = run(tmp_path, "--finish")  # its job goes on
+    assert f"under way: {session}" in done.stderr and session.exists()
+    os.kill(rank["pid"], signal.SIGKILL)
+    wait_until(lambda: start_ticks(rank["pid"]) is None, "end of the job")
     done = run(tmp_path, "--finish")
     assert done.returncode == 0, done.stderr
     _, manifest, rows = recorded(tmp_path)
     assert len(rows) > 15
-    assert manifest.facts["ending"] == "not known: what watched the job was killed too"
+    assert manifest.facts["ending"] == "its end is not known: 'triplepoint record' was killed, or the disk was full"
     assert manifest.nodes[0].telemetry is not None
     assert not session.exists()
 
@@ -181,39 +188,53 @@ def test_job_of_slurm_is_watched_on_its_nodes(tmp_path: Path, monkeypatch: pytes
     srun = tmp_path / "bin" / "srun"
     srun.parent.mkdir()
     # As srun does at the end of a job, it ends its step after a while.
-    srun.write_text('#!/bin/sh\necho "$@" > "$0.said"\nshift 5\n"$@" &\nsleep 6\nkill $!\nwait\n')
+    script = '#!/bin/sh\necho "$@" > "$0.said"\nshift 5\n"$@" &\nsleep 6\nkill $!\nwait\necho "STEP CANCELLED" >&2\n'
+    srun.write_text(script)
     squeue = srun.with_name("squeue")
-    squeue.write_text("#!/bin/sh\necho 1\n")
+    squeue.write_text('#!/bin/sh\n[ "$2" = --jobs=4711 ] && echo RUNNING 1 || echo PENDING 2\n')
     for program in (srun, squeue):
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{srun.parent}{os.pathsep}{os.environ['PATH']}")
-    done = run(tmp_path, "--job", "4711")
-    assert done.returncode == 0, done.stderr
+    done = run(tmp_path, "--job", "4712")
+    assert done.returncode == 2 and "--job 4712: the job is PENDING" in done.stderr
+    log = tmp_path / "slurm-4711.out"
+    writer = "i=0; while [ $i -lt 90 ]; do i=$((i+1)); echo iteration $i/ 90; sleep 0.1; done"
+    with log.open("w") as out:
+        job = subprocess.Popen(["sh", "-c", writer], stdout=out)
+    done = run(tmp_path, "--job", "4711", "--log", str(log), "--step-pattern", "megatron")
+    job.wait()
+    assert done.returncode == 0 and "CANCELLED" not in done.stderr, done.stderr
     assert (srun.parent / "srun.said").read_text().startswith("--jobid=4711 --overlap --nodes=1 --ntasks-per-node=1")
-    folder, manifest, _ = recorded(tmp_path)
-    assert not read_planned_run(folder / "point.json").point.recorded.has_steps  # type: ignore[union-attr]
-    assert manifest.duration_s > 2
+    folder, manifest, steps = recorded(tmp_path)
+    assert folder.name.startswith("job-4711_")
+    assert manifest.facts["steps_marked_by"] == "lines of its log that match --step-pattern"
+    lengths = sorted((row["t_end_ns"] - row["t_start_ns"]) / 1e9 for row in steps)
+    assert len(steps) > 10 and lengths[len(lengths) // 2] == pytest.approx(0.1, abs=0.03)
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], "expected either -- COMMAND or one of"),
+        ([], "no job is named; give one of -- COMMAND"),
+        (["--pid", "1", "--", "true"], "--pid and -- COMMAND; give one of"),
         (["--", "nosuchprogram"], "'nosuchprogram': no such program"),
-        (["--", __file__], "is not executable"),
+        (["--", __file__], f"not executable; 'chmod +x' it, or write -- python {__file__}"),
         (["--pid", "4194303"], "no such process on this node"),
         (["--job", "x1"], "expected the number of a job of Slurm"),
         (["--profile", "7:5", "--", "true"], "expected FIRST:LAST"),
-        (["--step-pattern", "megatro", "--", "true"], "no framework"),
+        (["--step-pattern", "megatro", "--", "true"], "not a framework"),
+        (["--pid", str(os.getpid()), "--step-pattern", "megatron"], "needs --log FILE"),
+        (["--pid", str(os.getpid()), "--step-pattern", "megatron", "--log", "/none"], "--log /none: no such file"),
         (["--set", "tp", "--", "true"], "expected KEY=VALUE"),
         (["--set", "tpp=3", "--", "true"], "tpp"),
         (["--set", "model=llama3-7b", "--", "true"], "did you mean 'llama3-70b'"),
         (["--set", "steps={}", "--", "true"], "steps cannot be described"),
-        (["--log", "x", "--", "true"], "--log is read with --pid"),
+        (["--log", "x", "--", "true"], "--log is for --step-pattern with --pid or --job"),
         (["--study", "My Study", "--", "true"], "--study 'My Study'"),
         (["--warmup", "-1", "--", "true"], "expected a whole number from 0"),
         (["--results", "/proc/nosuch", "--", "true"], "/proc/nosuch: no such file or folder"),
-        (["--profile-now", "2"], "recordings under way: none"),
+        (["--profile-now", "2"], "no recording is under way in"),
+        (["--finish", "/none"], "/none: no recording under way; found none"),
     ],
 )
 def test_what_is_wrong_is_one_line(

@@ -193,6 +193,31 @@ def test_figure_is_enlarged_and_put_back(page: Any, report: Report) -> None:
     assert page.evaluate("document.activeElement.className") == "picture"
 
 
+def test_figures_fold_and_a_link_to_one_opens_it(page: Any, report: Report) -> None:
+    show(page, report.front)
+    folds = page.locator("#figures details.fold")
+    is_open = "found => found.map(one => one.open)"
+    assert folds.evaluate_all(is_open) == [True, False], "the first alone"
+    assert folds.nth(1).locator(".answer").is_visible(), "the answer is there at once"
+    folds.nth(1).locator("summary").first.focus()
+    page.keyboard.press("Enter")
+    assert folds.evaluate_all(is_open) == [True, True]
+    page.locator("#unfold").click()
+    assert folds.evaluate_all(is_open) == [False, False]
+    link = page.locator(".findings a", has_text="figure").first
+    target = link.get_attribute("href").removeprefix("#")
+    link.click()
+    page.wait_for_function("name => document.getElementById(name).querySelector('details').open", arg=target)
+
+
+def test_finding_is_a_headline_with_further_quantities_below(page: Any, report: Report) -> None:
+    show(page, report.front)
+    line = page.locator(".findings li", has_text="Recomputation").or_(page.locator(".findings li", has_text="recompu"))
+    headline = line.locator(".says").first.inner_text()
+    assert "makes a step" in headline and ";" not in headline and len(headline) < 100
+    assert any(text.startswith("power") for text in line.first.locator(".chips li").all_inner_texts())
+
+
 def test_figures_beyond_the_limit_are_packed_and_shown(
     page: Any, report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,6 +353,8 @@ def test_everything_has_a_name_for_screen_readers(page: Any, report: Report) -> 
 def test_print_keeps_headings_with_text_and_figures_whole(page: Any, report: Report) -> None:
     show(page, report.front)
     page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator(".fold:not([open])").count() == 0
     page.set_viewport_size({"width": 718, "height": 970})  # A4 less margins of 1 cm is 19 cm wide
     rules = page.evaluate(
         """() => [["h2", "breakAfter"], [".picture", "breakInside"], ["#table", "display"]].map(([selector, name]) =>

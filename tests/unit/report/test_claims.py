@@ -27,13 +27,17 @@ def test_what_differs_comes_first() -> None:
         row("calm", "agrees"),
         row("loud", "cannot tell"), row("loud", "agrees"), row("loud", "differs", point="x"),
         row("other", "agrees", figure="figure 3"), row("late", "differs", figure="section 5"),
+        row("part", "agrees", figure="section 6, figures 17a and 19"), row("log", "agrees", figure="power log"),
     ]  # fmt: skip
     section = sum_up_claims(rows)
     assert section
-    assert section.sentence == "6 comparisons: 2 differ, 3 agree, 1 cannot be told."
+    assert section.sentence == "8 comparisons: 2 differ, 5 agree, 1 cannot be told."
     assert [(figure.name, figure.counts) for figure in section.figures] == [
-        ("figure 3", [0, 1, 0]), ("figure 13", [1, 2, 1]), ("section 5", [1, 0, 0]),
+        ("Figure 3", [0, 1, 0]), ("Figure 13", [1, 2, 1]), ("Figure 17", [0, 1, 0]), ("Text", [1, 0, 0]),
+        ("Power log", [0, 1, 0]),
     ]  # fmt: skip
+    assert section.figures[1].question == "What does a larger micro-batch buy, in time, watts and degrees?"
+    assert section.figures[2].groups[0].source == "section 6, figures 17a and 19"
     loud, calm = section.figures[1].groups
     assert (loud.name, loud.counts, calm.name) == ("loud", "1 differs, 1 agrees, 1 cannot be told", "calm")
     assert [one["verdict"] for one in loud.rows] == ["differs", "agrees", "cannot tell"]

@@ -96,5 +96,5 @@ def test_on_dark_colours_are_seen_and_keep_text_readable_on_them(colour: str) ->
 
 def test_read_picture_whose_description_is_not_of_this_version_is_refused(tmp_path: Path) -> None:
     described = SVG.replace("</dc:title>", "</dc:title><dc:description>a plot</dc:description>")
-    with pytest.raises(UserError, match="f.svg: its description is not of this version.*draw the figure again"):
+    with pytest.raises(UserError, match="f.svg: its description is of another version.*draw the figure again"):
         shown(tmp_path, described)

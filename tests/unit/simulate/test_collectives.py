@@ -104,7 +104,7 @@ def test_time_s_reduction_in_switches_by_hand() -> None:
 
 def test_time_s_group_of_one_is_free() -> None:
     assert real().time_s("all_reduce", 1e9, Group(1, 8)) == 0.0
-    assert real().choice("all_reduce", 1e9, Group(1, 8)) is None
+    assert real().fastest("all_reduce", 1e9, Group(1, 8)) is None
 
 
 def test_time_s_empty_message_still_has_to_start() -> None:
@@ -209,18 +209,6 @@ def test_groups_of_a_node_share_its_only_adapter() -> None:
 def test_groups_of_a_node_with_an_adapter_each_do_not_share() -> None:
     model = two_levels()
     assert model.time_s("all_gather", 1e9, Group(4, 8), 1) == model.time_s("all_gather", 1e9, Group(4, 8), 8)
-
-
-def test_slowdown_on_different_fabrics_is_none() -> None:
-    # A one-member-a-node group never touches NVLink.
-    assert real().slowdown(Group(8, 1), [Group(16, 8)]) == 1.0
-    assert real().slowdown(Group(16, 8), [Group(8, 1)]) == 1.0
-
-
-def test_slowdown_on_one_adapter_is_shared() -> None:
-    assert real().slowdown(Group(16, 8), [Group(2, 512)]) == pytest.approx(2.0)
-    assert real().slowdown(Group(16, 8), [Group(2, 512), Group(4, 16)]) == pytest.approx(3.0)
-    assert real().slowdown(Group(16, 8), []) == 1.0
 
 
 def test_oversubscribed_spine_slows_what_crosses_it_only() -> None:

@@ -64,8 +64,8 @@ def test_bytes_of_casts_by_hand() -> None:
 
 
 def test_scales_of_32_numbers_are_a_byte_each() -> None:
-    assert RECIPES["mxfp8"].cast_bytes(2, across=False) == 2 + 1 + 1 / 32
-    assert RECIPES["rowwise"].cast_bytes(2, across=True) == 2 * (2 + 1), "each direction has its own scales"
+    assert RECIPES["mxfp8"].cast_bytes(2, with_transpose=False) == 2 + 1 + 1 / 32
+    assert RECIPES["rowwise"].cast_bytes(2, with_transpose=True) == 2 * (2 + 1), "each direction has its own scales"
 
 
 @pytest.mark.parametrize(

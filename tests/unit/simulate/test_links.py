@@ -13,7 +13,7 @@ from tests.unit.simulate.stand_ins import simulated
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Layout, PointCluster
 from triplepoint.recording import read_recording
-from triplepoint.simulate.artefacts.links import Spread, spread_of, traffic
+from triplepoint.simulate.artefacts.links import NodeSpread, spread_of_ranks, traffic
 from triplepoint.simulate.artefacts.recordings import count_bytes, sample_times, write_recordings
 from triplepoint.simulate.artefacts.write import write_traces
 from triplepoint.simulate.fabric import Fabric
@@ -42,7 +42,7 @@ JOBS = {
     ],
 )
 def test_traffic_by_hand(kind: str, ranks: tuple[int, ...], inside: float, outside: float) -> None:
-    assert traffic(kind, 800, spread_of(ranks, 0, PER_NODE)) == pytest.approx((inside, outside))  # type: ignore[arg-type]
+    assert traffic(kind, 800, spread_of_ranks(ranks, 0, PER_NODE)) == pytest.approx((inside, outside))  # type: ignore[arg-type]
 
 
 def traced_bytes(path: Path) -> tuple[float, float]:
@@ -138,5 +138,5 @@ def run_of(layout: Layout) -> PlannedRun:
 
 
 def test_traffic_of_what_two_ranks_exchange() -> None:
-    assert traffic("send_recv", 100.0, Spread(4, 4, 1)) == (100.0, 0.0)
-    assert traffic("send_recv", 100.0, Spread(16, 8, 2)) == (0.0, 100.0)
+    assert traffic("send_recv", 100.0, NodeSpread(4, 4, 1)) == (100.0, 0.0)
+    assert traffic("send_recv", 100.0, NodeSpread(16, 8, 2)) == (0.0, 100.0)

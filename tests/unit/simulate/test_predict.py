@@ -16,7 +16,7 @@ from triplepoint.config.point import Layout
 from triplepoint.published.rows import read_row, settle
 from triplepoint.simulate import intervals
 from triplepoint.simulate.calibration import Calibration
-from triplepoint.simulate.costs import Constants, slowest_of
+from triplepoint.simulate.costs import Constants, slowest_gpu_factor
 from triplepoint.simulate.intervals import Calibrated, Features, Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.predict.prediction import COLUMNS, predict
@@ -98,8 +98,8 @@ def test_step_more_replicas_cost_little() -> None:
 
 def test_slowest_of_many_by_hand() -> None:
     # The larger of two normal values is 1 / sqrt(pi) above the mean, 0.564; Blom's formula has 0.589.
-    assert slowest_of(1) == 1
-    assert slowest_of(2) == pytest.approx(1 + 0.0133 / math.sqrt(math.pi), abs=0.0005)
+    assert slowest_gpu_factor(1) == 1
+    assert slowest_gpu_factor(2) == pytest.approx(1 + 0.0133 / math.sqrt(math.pi), abs=0.0005)
 
 
 def test_interval_widens_away_from_what_was_calibrated(calibration: Calibration) -> None:

@@ -18,7 +18,7 @@ from triplepoint.simulate.predict.software import software_use
 from triplepoint.simulate.stacks import find_stack
 from triplepoint.simulate.work.blocks import Blocks, split_layers
 from triplepoint.simulate.work.layer_parts import Share
-from triplepoint.simulate.work.recompute import repeated
+from triplepoint.simulate.work.recompute import selective_recomputation
 from triplepoint.simulate.work.training import stage_work
 
 CONFIG = Path("config")
@@ -84,7 +84,7 @@ def test_modules_spare_what_they_make(module: str, model: Any, spared: float) ->
     one = selective(module, model=model)
     blocks = Blocks(Share(one))
     layers = (layer for stage in split_layers(one) for chunk in stage for layer in blocks.in_chunk(chunk))
-    assert sum(repeated(blocks.share, layer).spared * count for layer, count in layers) == spared
+    assert sum(selective_recomputation(blocks.share, layer).spared * count for layer, count in layers) == spared
 
 
 def test_experts_are_repeated_with_their_exchange() -> None:

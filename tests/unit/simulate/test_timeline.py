@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.simulate.pipelines import durations
 from triplepoint.simulate.timeline.durations import Durations
 from triplepoint.simulate.timeline.schedule import BACKWARD, FORWARD, Order, make_order
-from triplepoint.simulate.timeline.tasks import Timeline, run
+from triplepoint.simulate.timeline.tasks import Timeline, run, run_together
 
 US = 1e-6
 
@@ -229,6 +229,16 @@ def test_run_is_as_defined(pipeline: tuple[Durations, Order]) -> None:
     found = run(*pipeline)
     for which in range(found.end.shape[2]):
         assert found.end[:, :, which] == pytest.approx(by_definition(*pipeline, which), rel=1e-12)
+
+
+@given(pipelines(), st.lists(st.floats(0.5, 2.0), min_size=1, max_size=3))
+@settings(max_examples=40, deadline=None)
+def test_run_together_is_each_by_itself(pipeline: tuple[Durations, Order], factors: list[float]) -> None:
+    first, order = pipeline
+    steps = [first, *(replace(first, send=first.send * factor, forward=first.backward_input) for factor in factors)]
+    for found, alone in zip(run_together(steps, order), (run(one, order) for one in steps), strict=True):
+        assert found.step_time_s == alone.step_time_s
+        assert (found.start == alone.start).all() and (found.arrival == alone.arrival).all()
 
 
 @given(pipelines())

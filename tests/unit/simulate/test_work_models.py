@@ -1,7 +1,7 @@
 """Work of what plain transformers lack: latent and windowed attention, shared experts, dense first layers, adapters."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.simulate.jobs import communication_bytes, communications, flops, job, llama, mixtral, operations
@@ -9,7 +9,7 @@ from triplepoint.config.model import LatentAttention, LayerKind, MixtureOfExpert
 from triplepoint.metrics import flops_per_token
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.operations import Kernel
-from triplepoint.simulate.work.blocks import Blocks, split_layers
+from triplepoint.simulate.work.blocks import Blocks, LayerParts, split_layers
 from triplepoint.simulate.work.layer_parts import Share
 from triplepoint.simulate.work.training import stage_work
 
@@ -39,6 +39,27 @@ def windowed(full_interval: int | None = 2, size: int = 256) -> ModelConfig:
 def gemm_flops(model: ModelConfig, **changes: object) -> float:
     one = job(model, **changes)
     return flops(operations(stage_work(one)), "gemm") * one.layout.tp * one.layout.cp
+
+
+_CHANGES: dict[str, list[object]] = {
+    "tp": [1, 2], "pp": [1, 2, 4], "cp": [1, 2], "ep": [1, 2], "dp": [2, 4], "vp": [1, 2],
+    "sequence_parallel": [False, True],
+    "data_parallel_sharding": ["no_shard", "optim", "optim_grads_params"], "micro_batch_size": [1, 2],
+    "global_batch_size": [32, 64], "recompute": ["none", "selective", "full"], "precision": ["bf16", "fp8"],
+    "overlap": [frozenset(), frozenset({"tp", "grad"}), frozenset({"ep", "param"})], "trainable": ["all", "lora"],
+    "expert_imbalance": [None, 1.5], "keeps_gathered": [False, True], "draw": [0, 1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", [llama(), mixtral(), deep(num_mtp_layers=1), windowed()], ids=lambda one: one.name)
+@given(st.fixed_dictionaries({name: st.sampled_from(values) for name, values in _CHANGES.items()}))
+@settings(max_examples=25, deadline=None)
+def test_layers_are_the_same_without_what_they_do_not_depend_on(model: ModelConfig, changes: dict[str, object]) -> None:
+    one = job(model, stack="Megatron-Core v0.13", **changes)
+    own, shared = (LayerParts(Share(each)) for each in (one, one.of_layers))
+    for kind in dict.fromkeys(model.layer_kinds):
+        assert own.layer(kind) == shared.layer(kind)
+    assert (own.embedding, own.head) == (shared.embedding, shared.head)
 
 
 def test_products_of_latent_attention_and_shared_experts_by_hand() -> None:

@@ -49,7 +49,7 @@ def test_rows_of_some_runs_are_those_of_the_whole_table(results: Path) -> None:
 
 def test_rows_of_a_damaged_table_are_refused_in_one_line(tmp_path: Path) -> None:
     (folder := tables_folder(tmp_path, "s")).mkdir(parents=True)
-    with pytest.raises(UserError, match="no such file; the stage that writes table timeline has not run"):
+    with pytest.raises(UserError, match="no such file; make table timeline with 'triplepoint aggregate s"):
         read_joined(tmp_path, ["s"], "timeline", ["run"])
     (folder / "timeline.parquet").write_bytes(b"PAR1")
     for read in (of_studies.runs_of, lambda *where: read_joined(*where, ["run"])):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from triplepoint.telemetry import _sweep
-from triplepoint.telemetry.sensor import NOT_DONE, RARELY, STEP, Step, Sweep, Value, address_of, tell_time
+from triplepoint.telemetry.sensor import NOT_DONE, ONCE_PER_FLUSH, STEP, PerSlot, Step, Sweep, address_of, clock_step
 
 LIBC = ctypes.CDLL(None)
 MEMCPY, ABS = address_of(LIBC.memcpy), address_of(LIBC.abs)
@@ -34,13 +34,13 @@ def test_run_takes_what_an_array_holds_as_the_argument() -> None:
     target, results = np.zeros(2, "i8"), np.zeros(2, "i8")
     sources = np.array([5, 9], "i8")
     pointers = np.array([sources.ctypes.data + 8, sources.ctypes.data], "u8")
-    sweep = Sweep([Step(MEMCPY, (target, Value(pointers), 8), results)])
+    sweep = Sweep([Step(MEMCPY, (target, PerSlot(pointers), 8), results)])
     for slot in range(2):
         sweep.run(slot)
     assert target.tolist() == [9, 5]
 
 
-@pytest.mark.parametrize(("every", "done"), [(1, [0, 1, 2, 3, 4]), (3, [0, 3]), (RARELY, [0])])
+@pytest.mark.parametrize(("every", "done"), [(1, [0, 1, 2, 3, 4]), (3, [0, 3]), (ONCE_PER_FLUSH, [0])])
 def test_run_leaves_out_slots_that_are_not_the_steps(every: int, done: list[int]) -> None:
     results = np.zeros(5, "i8")
     sweep = Sweep([Step(ABS, (1,), results, every)])
@@ -52,7 +52,7 @@ def test_run_leaves_out_slots_that_are_not_the_steps(every: int, done: list[int]
 def test_run_does_steps_in_order_and_tells_the_time() -> None:
     times = np.zeros((1, 2), "i8")
     before = time.monotonic_ns()
-    Sweep([tell_time(times[:, 0]), tell_time(times[:, 1])]).run(0)
+    Sweep([clock_step(times[:, 0]), clock_step(times[:, 1])]).run(0)
     assert before <= times[0, 0] <= times[0, 1] <= time.monotonic_ns()
 
 

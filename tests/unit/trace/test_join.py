@@ -8,9 +8,9 @@ import pytest
 from tests.unit.trace.traces import ALL_REDUCE, BASE_NS, GEMM, kernel, note, write_trace
 from triplepoint.errors import UserError
 from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS, TIMELINE
-from triplepoint.trace.join import Together, join_ranks
-from triplepoint.trace.lanes import SUMMARY
+from triplepoint.trace.join import JoinedRanks, join_ranks
 from triplepoint.trace.parsing import TraceFile, parse_traces
+from triplepoint.trace.rank_results import SUMMARY
 from triplepoint.trace.taxonomy import load_scheme
 
 TABLES = (KERNELS, INTERVALS, CATEGORIES, COLLECTIVES, RANKS, CRITICAL_PATH, TIMELINE)
@@ -35,7 +35,7 @@ def parsed(folder: Path, ranks: dict[int, list[dict]]) -> list[Path]:
     return folders[::-1]
 
 
-def join(folder: Path, ranks: dict[int, list[dict]]) -> tuple[Together, dict[str, list[dict[str, Any]]]]:
+def join(folder: Path, ranks: dict[int, list[dict]]) -> tuple[JoinedRanks, dict[str, list[dict[str, Any]]]]:
     together = join_ranks(parsed(folder, ranks), folder / "out")
     assert sorted(path.name for path in (folder / "out").iterdir()) == sorted(f"{t.name}.parquet" for t in TABLES)
     return together, {t.name: t.read(folder / "out" / f"{t.name}.parquet").to_pylist() for t in TABLES}

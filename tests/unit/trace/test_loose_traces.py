@@ -179,7 +179,7 @@ def test_trace_of_damaged_files_alone_exits_2_and_one_whole_file_makes_it_0(
     told = capsys.readouterr()
     damage = json.loads(told.out)["damaged"]["rank0.json"]
     assert damage.startswith("the file is truncated")
-    assert f"triplepoint: rank0.json: {damage}; the tables have what could be read of it\n" in told.err
+    assert f"triplepoint: rank0.json: {damage}; the tables hold what could be read\n" in told.err
     assert (tmp_path / "out" / "kernels.csv" if options else tmp_path / "out" / "kernels.parquet").is_file()
     write_trace(folder / "rank1.json", [kernel(GEMM, 10 * i, 5) for i in range(300)])
     assert main(words) == 0
@@ -260,7 +260,7 @@ def test_trace_sorting_on_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch
     def full(*anything: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("triplepoint.trace.rank.work.Found", full)
+    monkeypatch.setattr("triplepoint.trace.rank.work.TraceRows", full)
     with pytest.raises(OSError, match="No space left"):
         run([path], tmp_path / "out")
     assert not (tmp_path / "out").exists()

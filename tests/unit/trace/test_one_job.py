@@ -7,8 +7,8 @@ import pytest
 from tests.unit.trace.traces import BASE_NS, GEMM, kernel, write_trace
 from triplepoint.cli import main
 from triplepoint.errors import UserError
-from triplepoint.trace.lanes import RankSummary
 from triplepoint.trace.parsing import check_one_job
+from triplepoint.trace.rank_results import RankSummary
 
 HOUR_NS = 3_600_000_000_000
 

@@ -11,8 +11,8 @@ from triplepoint.errors import UserError
 from triplepoint.tables import SEGMENTS
 from triplepoint.trace import parsing
 from triplepoint.trace.kineto import reader
-from triplepoint.trace.lanes import RankSummary
 from triplepoint.trace.parsing import Task, TraceFile, find_traces, parse_traces
+from triplepoint.trace.rank_results import RankSummary
 from triplepoint.trace.taxonomy import load_scheme
 
 
@@ -40,14 +40,14 @@ def test_parse_traces_any_number_of_jobs_gives_the_same(tmp_path: Path, num_jobs
 def test_parse_traces_by_several_processes_tells_of_each(tmp_path: Path) -> None:
     lines: list[str] = []
     parse(traces(tmp_path / "in"), tmp_path / "out", 2, lines)
-    assert lines == ["rank0.json.gz (1 of 3)", "rank1.json.gz (2 of 3)", "rank2.json.gz (3 of 3)"]
+    assert lines == ["read rank0.json.gz (1 of 3)", "read rank1.json.gz (2 of 3)", "read rank2.json.gz (3 of 3)"]
 
 
 def test_parse_traces_by_one_process_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_PROGRESS_PERIOD_S", -1.0)
     lines: list[str] = []
     parse(traces(tmp_path / "in", 2), tmp_path / "out", 1, lines)
-    assert [line.split(" of ")[0] for line in lines] == ["rank0.json.gz: 100 %", "rank1.json.gz: 100 %"]
+    assert [line.split(" of ")[0] for line in lines] == ["reading rank0.json.gz: 100 %", "reading rank1.json.gz: 100 %"]
     assert [line[-8:] for line in lines] == ["(1 of 2)", "(2 of 2)"]
 
 
@@ -65,7 +65,7 @@ def die(task: Task) -> RankSummary:
 
 
 def test_parse_traces_killed_process_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parsing, "_parse_elsewhere", die)
+    monkeypatch.setattr(parsing, "_parse_silently", die)
     expected = r"^a process parsing one of 3 traces was killed \(out of memory\?\); run again with --jobs 1$"
     with pytest.raises(UserError, match=expected):
         parse(traces(tmp_path / "in"), tmp_path / "out", 2)

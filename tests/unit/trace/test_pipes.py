@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from triplepoint.cli import main
-from triplepoint.trace.pipes import STDIN, spooled
+from triplepoint.trace.pipes import STDIN, spool_pipes
 
 DATA = Path(__file__).parents[2] / "data" / "traces"
 TRACE = DATA / "dlrm_v100_rank0.json.gz"
@@ -25,7 +25,7 @@ def feed(pipe: Path, content: bytes) -> threading.Thread:
 
 def test_files_and_folders_are_left_as_they_are(tmp_path: Path) -> None:
     arguments = [TRACE, tmp_path, tmp_path / "missing.json"]
-    assert spooled(arguments, tmp_path / "scratch", lambda line: None) == arguments
+    assert spool_pipes(arguments, tmp_path / "scratch", lambda line: None) == arguments
     assert not (tmp_path / "scratch").exists()
 
 
@@ -37,7 +37,7 @@ def test_pipes_are_files_of_their_name(tmp_path: Path, monkeypatch: pytest.Monke
         threads.append(feed(pipe, pipe.name.encode()))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"[]")))
     said: list[str] = []
-    found = spooled([pipes[0], STDIN, pipes[1]], tmp_path / "scratch", said.append)
+    found = spool_pipes([pipes[0], STDIN, pipes[1]], tmp_path / "scratch", said.append)
     assert [path.read_bytes() for path in found] == [b"rank0.json", b"[]", b"rank1.json"]
     assert [path.name for path in found] == ["rank0.json", "stdin", "rank1.json"]
     assert said == [f"reading what comes through {pipes[0]}, -, {pipes[1]}"]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from tests.unit.trace.rank.parsed import parse
 from tests.unit.trace.traces import ALL_REDUCE, GEMM, event, kernel
 from triplepoint.trace.compare import Comparison, compare_ranks
-from triplepoint.trace.lanes import RankSummary
 from triplepoint.trace.loose_traces import summarise
+from triplepoint.trace.rank_results import RankSummary
 
 NOTHING = compare_ranks([], [])
 
@@ -53,6 +53,14 @@ def test_summarise_names_no_more_than_the_longest() -> None:
     assert 1 <= mostly.count(" ms") <= 8
 
 
+def test_summarise_ranks_together_by_hand() -> None:
+    one = parse([kernel(GEMM, 0, 60), kernel(ALL_REDUCE, 50, 30, stream=9)]).summary
+    two = parse([kernel(GEMM, 0, 20)]).summary
+    first = summarise([one, two], NOTHING).splitlines()[0]
+    shares = "compute 80.0 %, comm exposed 20.0 %, comm overlapped 10.0 %, memory exposed 0.0 %, idle 0.0 %"
+    assert first == f"2 ranks together: {shares}"
+
+
 @dataclass(frozen=True)
 class Standing:
     rank: int
@@ -64,7 +72,8 @@ class Standing:
 def test_summarise_all_ranks() -> None:
     standings = [Standing(0, False, 0.0, 0.1), Standing(3, True, 0.125, 0.9)]
     comparison = Comparison({}, [], standings, {}, [], ["2 collectives are in some traces only"])  # type: ignore[arg-type]
-    assert lines(parse([]).summary, comparison)[1:] == [
+    assert lines(parse([]).summary, comparison) == [
         "rank 3 is a straggler: computes 12.5 % longer than its peers, comes last to 90 % of its collectives",
+        "rank 5: no work in the trace",
         "2 collectives are in some traces only",
     ]

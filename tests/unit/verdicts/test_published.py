@@ -10,7 +10,7 @@ from tests.claims import FIGURE, configure, judge, point
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import UserError
 from triplepoint.tables.claims import CLAIMS
-from triplepoint.verdicts.file import Rows, Slots, read_number
+from triplepoint.verdicts.file import FigureClaim, SlotClaim, read_number
 from triplepoint.verdicts.read import read_claims
 
 CONFIG = Path("config")
@@ -41,7 +41,7 @@ def test_every_number_of_the_committed_figures_is_judged_or_named() -> None:
     content = published.content
     read: dict[str, set[str]] = {}
     for claim in content.claims:
-        if isinstance(claim, Rows | Slots):
+        if isinstance(claim, FigureClaim | SlotClaim):
             numbers = vars(claim.published)
             found = read.setdefault(content.figures[claim.figure].file, set())
             found |= {*numbers.get("columns", []), *numbers.get("efficiency", []), numbers.get("power", "")}
@@ -95,7 +95,7 @@ def test_two_claims_of_one_id_are_refused(tmp_path: Path) -> None:
 
 
 def test_row_of_a_layout_nobody_explained_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"layout 'D': published/claims.yaml does not say what it means"):
+    with pytest.raises(UserError, match=r"layout 'D': published/claims.yaml does not explain it"):
         judge(configure(tmp_path, [POWER], "layout,mbs,w\nD,1,500\n"), [])
 
 

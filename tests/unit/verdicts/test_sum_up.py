@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from triplepoint.verdicts.sum_up import answer_directions, answer_values, counts, deviations
+from triplepoint.verdicts.sum_up import answer_directions, answer_values, counts, deviations, range_of_ratios
 
 COLUMNS = [
     "claim", "kind", "unit", "published", "published_lo", "published_hi", "ours", "ours_lo", "ours_hi", "verdict",
@@ -43,10 +43,8 @@ def test_a_number_agrees_where_its_line_meets_one_or_zero() -> None:
 
 def test_answer_values_counts_what_nothing_was_fitted_to() -> None:
     said = answer_values(deviations(VALUES))
-    assert said == (
-        "1 of 3 published numbers agree with ours, 0 of 2 where nothing was fitted; "
-        "ours over published is 1.25 in the median, 9 of 10 from 0.57 to 1.92"
-    )
+    assert said == "1 of 3 published numbers agree with ours, 0 of 2 where nothing was fitted"
+    assert range_of_ratios(deviations(VALUES)) == "median 1.25, 9 of 10 from 0.57 to 1.92"
     assert answer_values(deviations(VALUES[:0])) == "No published number has one of ours beside it"
 
 

@@ -1,6 +1,7 @@
 """What factors do to cases and to the difference of two: parts add up, and what both have in common cancels."""
 
 import math
+import re
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -176,10 +177,10 @@ def test_what_cannot_run_says_with_which_factor() -> None:
 
 def test_text_names_every_part_once() -> None:
     rows = [*case_rows(sides()[0], side="from"), *case_rows(sides()[1], side="to"), *difference_rows(sides(), CONFIG)]
-    blocks = render(rows).split("\n\n")
+    blocks = re.split(r"\n\n(?=Step time|The second)", render(rows))
     assert len(blocks) == 3
     for block in blocks:
-        changes, _, money = block.partition("\n  at 0.2 currency/kWh, PUE 1, 3 currency per GPU hour; a day is ")
+        changes, _, money = block.partition("\nEnergy and money at 0.2 currency/kWh, PUE 1, 3 currency per GPU hour.")
         for word in (*FACTORS, "interaction", "all together"):
             for table in (changes, money):
                 assert sum(line.strip().startswith(word) for line in table.splitlines()) == 1
@@ -195,8 +196,8 @@ def test_answer_names_the_factor_that_changes_the_step_most_and_the_whole() -> N
     factors = [row_of("factor", "inlet", 0.1, "35"), row_of("factor", "network between nodes", -0.44, "free")]
     rows = [*factors, row_of("interaction", "interaction", 0.6), row_of("whole", "all together", -0.36)]
     assert headline(rows) == (
-        "Step time changes most by network between nodes (free): -44.0 % [-45.0, -42.0]; "
-        "all together -36.0 % [-37.0, -34.0]"
+        "Step time changes most with network between nodes (free): -44.0 % [-45.0, -42.0]; "
+        "all changes together: -36.0 % [-37.0, -34.0]."
     )
 
 
@@ -204,5 +205,6 @@ def test_answer_of_a_difference_may_be_computing() -> None:
     parts = [row_of("factor", "memory", 0.1, side="difference"), row_of("rest", "computing", 0.3, side="difference")]
     rows = [*parts, row_of("whole", "all", 0.4, side="difference")]
     assert headline(rows) == (
-        "The largest part of the difference is computing: +30.0 % [+29.0, +32.0] of +40.0 % [+39.0, +42.0]"
+        "The second step is 40.0 % longer [39.0, 42.0]. Most of the difference comes from computing: "
+        "+30.0 % [+29.0, +32.0] of the first step."
     )

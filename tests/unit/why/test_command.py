@@ -23,7 +23,10 @@ DATA = Path(__file__).parents[2] / "data" / "stragglers"
 def test_text_of_a_table_of_operations(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", str(DATA / "trace-AR.parquet")]) == 0
     text = capsys.readouterr().out
-    assert "64 GPUs, 44 recorded steps of 46.65 s (mean), from operations" in text
+    assert text.startswith(
+        "trace-AR.parquet: rank 0 is slow, cause: computation; it costs 49.6% of each step, 762 GPU hours a day\n"
+    )
+    assert "64 GPUs, 44 recorded steps of 46.65 s (mean), from a table of operations" in text
     assert "slowdown 1.976" in text
     assert "rank 0  computation  49.6" in text
 
@@ -48,7 +51,7 @@ def test_gpu_hours_are_of_the_whole_job(capsys: pytest.CaptureFixture[str]) -> N
     ("make", "said"),
     [
         (lambda path: None, "no such file"),
-        (lambda path: path.write_text("dp_rank,stage"), "no readable Parquet file"),
+        (lambda path: path.write_text("dp_rank,stage"), "not a readable Parquet file"),
         (lambda path: pq.write_table(pa.table({"stage": [1]}), path), "no column dp_rank"),
         (lambda path: pq.write_table(pq.read_table(DATA / "trace-ST.parquet").slice(1), path), "6783 rows"),
         (lambda path: pq.write_table(pq.read_table(DATA / "trace-ST.parquet").slice(0, 0), path), "no rows"),
@@ -121,7 +124,8 @@ def test_beginning_of_a_run_names_it_if_it_is_the_only_one(tmp_path: Path, capsy
         align_run(run / "raw", run / "telemetry.parquet")
     assert main(["why", "alo", "--results", str(tmp_path)]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("alone: 1 GPU, 10 measured steps of 1 s (mean), from step times")
+    assert text.startswith("alone: there is no other GPU to compare it with\n")
+    assert "1 GPU, 10 measured steps of 1 s (mean), from step times" in text
     assert main(["why", "twi", "--results", str(tmp_path)]) == USER_ERROR
     error = capsys.readouterr().err
-    assert "2 runs begin so: twice-1, twice-2" in error and error.count("\n") == 1
+    assert "2 runs begin like this: twice-1, twice-2" in error and error.count("\n") == 1

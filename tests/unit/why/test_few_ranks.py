@@ -8,8 +8,8 @@ import pytest
 from tests.unit.why.test_step_times import noise, whole_steps
 from tests.unit.why.test_traced_operations import LATE_MS, TRANSFER_MS, WORK_MS, one_late, write_traces
 from triplepoint.why.answer import within_loss
-from triplepoint.why.loose_traces import why_traces
 from triplepoint.why.slowdown import find_slowdown, ideal_work_s
+from triplepoint.why.sources import why_traces
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4, 7])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from triplepoint.why.recorded_operations import read_operations
+from triplepoint.why.operations_table import read_operations
 from triplepoint.why.slowdown import Slowdown, find_slowdown
 
 DATA = Path(__file__).parents[2] / "data" / "stragglers"

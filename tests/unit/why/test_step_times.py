@@ -79,4 +79,4 @@ def test_a_step_that_launches_name_is_one_here_too() -> None:
 
 def test_two_steps_and_one_rank_say_that_they_are_too_few() -> None:
     assert "too few" in list(study_steps(whole_steps(np.ones((2, 2)))).sentences())[-1]
-    assert any("none to compare it with" in line for line in study_steps(whole_steps(np.ones((1, 5)))).sentences())
+    assert any("steps of one rank alone" in line for line in study_steps(whole_steps(np.ones((1, 5)))).sentences())

@@ -8,7 +8,7 @@ import pytest
 from triplepoint.errors import UserError
 from triplepoint.tables import COLLECTIVES, INTERVALS, KERNELS, TIMELINE
 from triplepoint.why.answer import Answer
-from triplepoint.why.loose_traces import why_traces
+from triplepoint.why.sources import why_traces
 from triplepoint.why.traced_operations import has_passes, traced_operations
 
 MS = 1_000_000
@@ -156,5 +156,5 @@ def test_trace_of_one_rank_says_where_its_step_goes(tmp_path: Path) -> None:
     assert (answer.source, answer.num_steps, answer.findings) == ("one rank", 6, [])
     total_ms = WORK_MS + TRANSFER_MS
     assert answer.step_s == pytest.approx(total_ms / 1e3)
-    assert f"exposed all_reduce {TRANSFER_MS / total_ms:.0%}" in answer.notes[0]
-    assert "rank 0 alone was traced" in answer.notes[1]
+    assert f"exposed all_reduce {TRANSFER_MS / total_ms:.0%}" in answer.sentence
+    assert "rank 0 alone was traced" in answer.notes[0]

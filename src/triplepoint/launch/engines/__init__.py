@@ -1,10 +1,7 @@
-"""The engines that train: one module each, found by name, imported only in the ranks; and what they share.
+"""Training engines: the interface of an engine module, and what all engines share.
 
-Shared are the context of a rank, the record of its steps, AdamW's settings, rows of the embedding, and limits.
-
-An engine module has
-    LIMITS: what the engine cannot do, as rules that `config.rules.refusal` asks. Importing it imports nothing heavy.
-    train(point, context, recorder) -> dict: trains in one rank, and returns facts for the manifest.
+Each engine is a package with the members of `Engine`. Importing it is cheap: `LIMITS` are checked in every plan, while
+torch, Megatron-Core or DeepSpeed are imported by `train`, in the ranks only.
 """
 
 import importlib
@@ -20,28 +17,28 @@ from triplepoint.config.rules import Rule
 from triplepoint.errors import UserError
 
 MAX_GRADIENT_NORM = 1.0
-"""Source: Brown et al. 2020 (GPT-3), appendix B."""
+"""Gradients are clipped to this norm. Source: Brown et al. 2020 (GPT-3), appendix B."""
 
 LEARNING_RATE = 3e-4
 BETAS = (0.9, 0.95)
 WEIGHT_DECAY = 0.1
-"""Source of all three: Touvron et al. 2023 (Llama), section 2.2; weight decay on matrices only."""
+"""Settings of AdamW; only matrices have weight decay. Source: Touvron et al. 2023 (Llama), section 2.2."""
 
 VOCAB_MULTIPLE = 128
 """The vocabulary is padded to a multiple of this, so that it splits over tensor parallel ranks.
 
-Source: Megatron-LM, `--make-vocab-size-divisible-by`, default 128. Unlike there it does not grow with tp, so that
-every layout trains the same model.
+Source: Megatron-LM, `--make-vocab-size-divisible-by`, default 128. Megatron-LM multiplies it by tp; here it is the same
+for every tp, so that every layout trains the same model.
 """
 
 
 def padded_vocab_size(vocab_size: int) -> int:
-    """Return the rows of the embedding: `vocab_size` rounded up to a multiple of `VOCAB_MULTIPLE`."""
+    """Return the number of rows of the embedding: `vocab_size` rounded up to a multiple of `VOCAB_MULTIPLE`."""
     return -(-vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 
 def check_features(point: Point) -> str | None:
-    """The point asks only for what the launched engines have."""
+    """Refuse tasks, precisions and model features that only the simulated engine has."""
     if point.engine != "native" and point.task == "inference":
         return f"the {point.engine} engine has no task: inference; set engine: native or simulated"
     if point.precision == "nvfp4":
@@ -64,7 +61,7 @@ def check_features(point: Point) -> str | None:
 
 
 def check_vocabulary(point: Point) -> str | None:
-    """Rows of the embedding split over tp."""
+    """Refuse a padded vocabulary that tp does not divide."""
     model, tp = point.model, point.layout.tp
     rows = padded_vocab_size(model.vocab_size)
     if rows % tp:
@@ -73,7 +70,7 @@ def check_vocabulary(point: Point) -> str | None:
 
 
 def check_expert_biases(point: Point) -> str | None:
-    """Experts that are split over tp have no biases: each part would add its own."""
+    """Refuse experts with biases that are split over tp: every rank would add the whole bias to its partial sum."""
     if point.model.moe is None or not point.model.add_bias or point.layout.expert_tp == 1:
         return None
     instead = "tp: 1" if point.task == "inference" else "etp: 1"
@@ -82,25 +79,25 @@ def check_expert_biases(point: Point) -> str | None:
 
 @dataclass(frozen=True)
 class RankContext:
-    """Where a rank stands in the gang and where it writes."""
+    """Numbers of a rank, and the folder it writes to."""
 
     rank: int
     world_size: int
     local_rank: int
     raw: Path
-    """Folder of raw artefacts: `traces/`, `logs/`, ..."""
+    """Folder of the run's raw artefacts: `steps/`, `traces/`, `logs/`, ..."""
 
     @classmethod
     def from_environment(cls, raw: Path) -> "RankContext":
-        """Return the context in the variables torch.distributed also reads: RANK, WORLD_SIZE, LOCAL_RANK."""
+        """Return the context from the variables that torch.distributed reads: RANK, WORLD_SIZE, LOCAL_RANK."""
         return cls(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"]), raw)
 
 
 @dataclass
 class StepRecorder:
-    """Appends one line per step to `raw/steps/rank<N>.jsonl`, so a killed rank keeps the steps it finished.
+    """Writes one line per step to `raw/steps/rank<N>.jsonl`, so a killed rank keeps the steps it finished.
 
-    The file's growth is also what the watchdog takes for progress.
+    The watchdog of the node reads the growth of this file as progress of the rank.
     """
 
     context: RankContext
@@ -113,7 +110,7 @@ class StepRecorder:
         self._file = path.open("w", encoding="utf-8")
 
     def begin(self, step: int, kind: str) -> None:
-        """Note that a step starts now.
+        """Record the start of a step.
 
         Args:
             step: Step number from 0.
@@ -122,11 +119,11 @@ class StepRecorder:
         self._row = {"rank": self.context.rank, "step": step, "kind": kind, "t_start_ns": time.monotonic_ns()}
 
     def first_token(self) -> None:
-        """Note that the last sequence of a batch has its first token; call it with the device synchronised."""
+        """Record that every sequence of the batch has its first token. The device must be synchronised."""
         self._row["t_first_token_ns"] = time.monotonic_ns()
 
     def end(self) -> None:
-        """Note that the step's work is finished; call it with the device synchronised, before anything else is done."""
+        """Record the end of the step's work. The device must be synchronised, and nothing else done in between."""
         self._row["t_end_ns"] = time.monotonic_ns()
 
     def write(
@@ -140,9 +137,9 @@ class StepRecorder:
 
         Args:
             loss: Mean loss of the global batch, None on ranks without the last pipeline stage. Unit: nat.
-            num_tokens: Tokens of the global batch; in inference, tokens made.
-            peak_memory_bytes: Highest memory of the rank so far, None where unknown.
-            reserved_memory_bytes: Highest memory torch held of the GPU so far, None on cpu.
+            num_tokens: Tokens of the global batch; in inference, generated tokens.
+            peak_memory_bytes: Highest memory use of the rank so far, None where unknown.
+            reserved_memory_bytes: Most GPU memory that torch has reserved so far, None on cpu.
         """
         row = {
             **self._row,
@@ -159,13 +156,22 @@ _MODULES = {name: f"triplepoint.launch.engines.{name}" for name in ("native", "m
 
 
 class Engine(Protocol):
-    """Interface of an engine module."""
+    """Interface of an engine package."""
 
     LIMITS: tuple[Rule, ...]
-    """What the engine cannot do."""
+    """Rules for what the engine cannot do, checked by `config.rules.refusal`."""
 
     def train(self, point: Point, context: RankContext, recorder: StepRecorder) -> dict[str, Any]:
-        """Train `point` in this rank and return facts for the manifest."""
+        """Train this rank's part of `point`.
+
+        Args:
+            point: The training run; allowed by the rule book and `LIMITS`.
+            context: Numbers of this rank. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are in the environment.
+            recorder: Records every step.
+
+        Returns:
+            Facts for the manifest, each a plain value.
+        """
         ...
 
 

@@ -1,7 +1,6 @@
-"""The device a rank computes on, the facts every run reports, and the steps of a run with their Kineto traces.
+"""What every engine does alike in a rank: open the device, join the process group, run the steps, trace them.
 
-Every engine makes the same steps: batch, barrier, step, record. CPU traces do not say the group of a collective, so it
-is taken from torch's flight recorder, which does.
+CPU traces of torch's profiler do not name the process group of a collective. It is taken from torch's flight recorder.
 """
 
 import gzip
@@ -31,21 +30,21 @@ from triplepoint.units import KIB
 
 LOOPBACK = "127.0.0.1"
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "rocm": "nccl"}
-"""Collective library by `cluster.device`; on ROCm torch's nccl is RCCL."""
+"""Torch's collective backend by `cluster.device`; on ROCm "nccl" is RCCL."""
 
 
 def open_device(kind: str, local_rank: int) -> torch.device:
-    """Return this rank's device, made the current one.
+    """Make this rank's device the current one and return it.
 
     Args:
         kind: cpu, cuda or rocm.
-        local_rank: Place of the rank on its node. A launcher may show each rank its own GPU only.
+        local_rank: Number of the rank on its node, from 0. A launcher may show each rank its own GPU only.
 
     Raises:
         UserError: If torch sees no GPU.
     """
     if kind == "cpu":
-        # Several ranks share the cores: torch's default, all cores for each of them, makes every rank slower.
+        # Ranks share the cores. Torch's default, all cores for each rank, makes all of them slower.
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         return torch.device("cpu")
     if not (num_gpus := torch.cuda.device_count()):
@@ -60,13 +59,13 @@ def open_device(kind: str, local_rank: int) -> torch.device:
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until the device has done what it was given."""
+    """Wait until the device has finished all work queued on it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Return the highest memory so far: what torch allocated on a GPU, the resident set on CPU."""
+    """Return the peak memory so far: allocated by torch on a GPU, the resident set of the process on CPU."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     # Linux counts in KiB. Source: getrusage(2).
@@ -74,7 +73,7 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def reserved_memory_bytes(device: torch.device) -> int | None:
-    """Return the highest memory so far that torch held of a GPU, free parts included; None on CPU."""
+    """Return the most GPU memory that torch has reserved so far, its unused parts included; None on CPU."""
     return int(torch.cuda.max_memory_reserved(device)) if device.type == "cuda" else None
 
 
@@ -86,20 +85,20 @@ def device_name(device: torch.device) -> str:
 
 
 def run_facts(point: Point) -> dict[str, Any]:
-    """Return facts of a run that every engine has."""
+    """Return the facts that the manifest has for every engine."""
     settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(COLLECTIVE_SETTINGS))
     return {
         "flops_per_token": model_flops_per_token(point),
         "flops_formula": FORMULAS[point.task],
         "num_parameters_model": point.model.num_parameters,
         "collective_settings": " ".join(settings) or "none: defaults of the library",
-        **_libraries(),
+        **_library_versions(),
         **memory_facts(),
     }
 
 
 def memory_facts() -> dict[str, Any]:
-    """Return what this rank has had of memory so far; also of one that has just run out of it."""
+    """Return the memory use of this rank so far; also works right after it ran out of memory."""
     on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
     facts: dict[str, Any] = {
@@ -112,24 +111,24 @@ def memory_facts() -> dict[str, Any]:
     return facts
 
 
-def _libraries() -> dict[str, Any]:
-    """Return versions of what torch was built with, and of the collective library where there is one."""
-    found: dict[str, Any] = {}
+def _library_versions() -> dict[str, Any]:
+    """Return the versions of CUDA or ROCm that torch was built with, and of NCCL or RCCL on a GPU."""
+    versions: dict[str, Any] = {}
     if torch.version.cuda:
-        found["cuda"] = torch.version.cuda
+        versions["cuda"] = torch.version.cuda
     if torch.version.hip:
-        found["rocm"] = torch.version.hip
+        versions["rocm"] = torch.version.hip
     if torch.cuda.is_available() and torch.distributed.is_nccl_available():
-        # RCCL keeps the name and the numbers.
-        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    return found
+        # RCCL reports itself under the same name, with NCCL's version numbers.
+        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return versions
 
 
 FLIGHT_RECORDER_ENTRIES = 20_000
-"""Collectives the flight recorder remembers; more than a profiled step of any layout here makes."""
+"""Collectives that the flight recorder keeps: more than a profiled step of any layout here has."""
 
 Role = tuple[str, list[int]]
-
+"""Role of a process group, such as "tp", and its global ranks."""
 
 _SCALAR_BYTES = {
     "Byte": 1,
@@ -143,24 +142,21 @@ _SCALAR_BYTES = {
     "Long": 8,
     "Double": 8,
 }
-"""Bytes of torch's C++ scalar types, as the flight recorder names them."""
+"""Size in bytes of torch's C++ scalar types, as the flight recorder names them."""
 
 
 def marker(name: str) -> AbstractContextManager[object]:
-    """Return a context that is a span of that name in a trace, and costs nothing in a step that is not profiled."""
+    """Annotate the code inside as a span `name` of the trace. Costs nothing in steps that are not profiled."""
     return record_function(name) if torch.autograd._profiler_enabled() else nullcontext()
 
 
 def phase(name: str, stage: int, microbatch: int) -> str:
-    """Return the annotation of a phase."""
+    """Return the span name of a phase of one micro-batch, for `marker`."""
     return f"{name} stage={stage} microbatch={microbatch}"
 
 
 def join_group(device: str) -> None:
-    """Join the process group of all ranks, with the flight recorder on.
-
-    Ranks on one machine meet at its loopback address. The store of torch, which asks for no password, listens on all
-    addresses unless it is given a socket.
+    """Switch the flight recorder on and join the process group of all ranks.
 
     Args:
         device: cpu, cuda or rocm.
@@ -170,19 +166,21 @@ def join_group(device: str) -> None:
     if address != LOOPBACK:
         dist.init_process_group(BACKENDS[device])
         return
+    # On one machine the rendezvous is on the loopback address only. Torch's store asks for no password, and listens on
+    # all addresses unless it is given a listening socket.
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    listening = socket.create_server((LOOPBACK, port)).detach() if rank == 0 else None
-    store = dist.TCPStore(address, port, world_size, rank == 0, master_listen_fd=listening)
+    listening_fd = socket.create_server((LOOPBACK, port)).detach() if rank == 0 else None
+    store = dist.TCPStore(address, port, world_size, rank == 0, master_listen_fd=listening_fd)
     dist.init_process_group(BACKENDS[device], store=store, rank=rank, world_size=world_size)
 
 
 def enable_flight_recorder() -> None:
-    """Switch the flight recorder on; to be called before the first process group is made."""
+    """Switch torch's flight recorder on. Call it before the first process group is created."""
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(FLIGHT_RECORDER_ENTRIES))
 
 
 class Tracer:
-    """Profiles from the first profiled step to the last one, on the ranks that are asked for."""
+    """Runs torch's profiler from the first profiled step to the last, on the ranks in `point.trace_ranks`."""
 
     def __init__(self, point: Point, context: RankContext, roles: dict[str, Role], device: torch.device) -> None:
         is_traced = point.trace_ranks == "all" or context.rank in point.trace_ranks
@@ -194,20 +192,20 @@ class Tracer:
         self._started_ns = 0
 
     def start(self) -> None:
-        """Start profiling, if it is wanted and not running yet."""
+        """Start profiling, if this rank is traced and the profiler is not running yet."""
         if self._is_wanted and self._profiler is None:
-            # Shapes give the size of collectives on CPU, where the trace has no bytes.
+            # CPU traces have no sizes of collectives: shapes give them.
             self._profiler = profile(activities=self._activities, record_shapes=True)
             self._started_ns = time.time_ns()
             self._profiler.start()
 
     def finish(self) -> None:
-        """Stop profiling and write the files; a file that is present is whole."""
+        """Stop profiling and write the trace and the groups. Files appear under their final name when complete."""
         if self._profiler is None:
             return
         self._profiler.stop()
         self._folder.mkdir(parents=True, exist_ok=True)
-        groups = describe_groups(self._roles, _flight_record(), self._started_ns, time.time_ns())
+        groups = describe_groups(self._roles, _flight_recorder_entries(), self._started_ns, time.time_ns())
         partial = self._folder / f".rank{self._rank}.groups.json"
         partial.write_text(json.dumps(groups), encoding="utf-8")
         partial.replace(self._folder / f"rank{self._rank}.groups.json")
@@ -217,7 +215,8 @@ class Tracer:
     def _write_trace(self, target: Path) -> None:
         raw, packed = target.with_name(f".rank{self._rank}.json"), target.with_name(f".rank{self._rank}.json.gz")
         self._profiler.export_chrome_trace(str(raw))
-        # torch packs at the highest level, which takes longer than the steps; level 1 is a fifth larger.
+        # torch itself would compress at the highest level, which takes longer than the steps. At level 1 files are a
+        # fifth larger.
         with raw.open("rb") as source, gzip.open(packed, "wb", compresslevel=1) as sink:
             while block := source.read(1 << 20):
                 sink.write(block)
@@ -228,16 +227,16 @@ class Tracer:
 def describe_groups(
     roles: dict[str, Role], entries: list[dict[str, Any]], start_ns: int, end_ns: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return what `rank<N>.groups.json` holds.
+    """Return the content of `rank<N>.groups.json`: the process groups and the collectives of the profiled steps.
 
     Args:
-        roles: Role and global ranks of each process group, by torch's name of it.
-        entries: Flight recorder entries.
+        roles: Role and global ranks of each process group, by torch's name for it.
+        entries: Entries of the flight recorder.
         start_ns: Wall clock at the start of profiling. Unit: ns.
-        end_ns: Wall clock at its end. Unit: ns.
+        end_ns: Wall clock at the end of profiling. Unit: ns.
 
     Returns:
-        `groups`, and `collectives` in the order of their creation.
+        `groups`, and `collectives` in the order they were issued.
     """
     groups = [{"role": role, "name": name, "ranks": ranks} for name, (role, ranks) in roles.items()]
     collectives = [
@@ -246,53 +245,62 @@ def describe_groups(
             "op": entry["profiling_name"],
             "seq": entry["collective_seq_id"],
             "t_ns": entry["time_created_ns"],
-            "bytes": _bytes(entry["input_sizes"], entry["input_dtypes"]),
+            "bytes": _num_bytes(entry["input_sizes"], entry["input_dtypes"]),
         }
         for entry in entries
-        # The recorder outlives a mesh: entries of groups made before this one are not ours.
+        # The recorder keeps entries of earlier points of this process, whose groups are gone.
         if start_ns <= entry["time_created_ns"] <= end_ns and entry["process_group"][0] in roles
     ]
     return {"groups": groups, "collectives": collectives}
 
 
-def _flight_record() -> list[dict[str, Any]]:
-    # Builds with NCCL keep its collectives in a recorder of its own.
+def _flight_recorder_entries() -> list[dict[str, Any]]:
+    """Return all collectives that torch's flight recorders hold, in the order they were issued."""
+    # torch built with NCCL has a second recorder, for NCCL's collectives.
     library = torch._C._distributed_c10d
     dumps = [getattr(library, name, None) for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json")]
     entries = [entry for dump in dumps if dump is not None for entry in json.loads(dump()).get("entries", [])]
     return sorted(entries, key=lambda entry: int(entry["time_created_ns"]))
 
 
-def _bytes(sizes: list[list[int]], dtypes: list[str]) -> int:
+def _num_bytes(sizes: list[list[int]], dtypes: list[str]) -> int:
     return sum(math.prod(size) * _SCALAR_BYTES[dtype] for size, dtype in zip(sizes, dtypes, strict=True))
 
 
 class Trainer(Protocol):
-    """A rank's part of the model with its optimizer."""
+    """This rank's part of the model, with its optimizer in training."""
 
     @property
     def world(self) -> dist.ProcessGroup:
-        """All ranks, for barriers."""
+        """Process group of all ranks, for barriers."""
         ...
 
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Train on this rank's part of a global batch and return its part of the mean loss."""
+        """Run one step on this rank's part of the global batch.
+
+        Args:
+            tokens: Shape (num_microbatches * micro_batch_size, sequence).
+            targets: Next tokens, of the same shape.
+
+        Returns:
+            This rank's part of the loss, for `global_loss`.
+        """
         ...
 
     def global_loss(self, part: Tensor) -> float | None:
-        """Return the mean loss of the global batch, None where another rank knows it. Unit: nat."""
+        """Return the mean loss of the global batch, None on ranks without the last pipeline stage. Unit: nat."""
         ...
 
 
 def train_steps(
     point: Point, trainer: Trainer, batcher: Batcher, tracer: Tracer, recorder: StepRecorder, device: torch.device
 ) -> None:
-    """Make all steps of the point, in order; only the training itself lies between `begin` and `end`."""
+    """Run all steps of the point, in order. Only the training itself is between the recorder's `begin` and `end`."""
     for step, kind in enumerate(point.steps.kinds):
         tokens, targets = batcher.batch(step, device)
         if kind == "profiled":
             tracer.start()
-        # Ranks start together, or the time of a fast one would hold its wait for a slow one.
+        # Ranks start together: else the step time of a fast rank would include its wait for a slow one.
         dist.barrier(group=trainer.world, device_ids=None if device.index is None else [device.index])
         synchronise(device)
         recorder.begin(step, kind)

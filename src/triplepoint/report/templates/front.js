@@ -143,6 +143,16 @@ for (const button of document.querySelectorAll(".picture")) button.addEventListe
 });
 large.addEventListener("close", () => { home.append(shown); home.style.height = ""; home.focus(); });
 large.addEventListener("click", event => { if (event.target === large) large.close(); });
-// What is folded away is told on paper.
-addEventListener("beforeprint", () => { for (const found of document.querySelectorAll("figcaption details")) found.open = true; });
+// A link to a figure unfolds it. What is folded away is told on paper, but for the rows of claims and further findings.
+const folds = [...document.querySelectorAll("details.fold")];
+const unfold = () => { const found = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)))?.querySelector("details.fold"); if (found) { found.open = true; found.scrollIntoView(); } };
+addEventListener("hashchange", unfold);
+unfold();
+for (const link of document.querySelectorAll('a[href^="#"]')) link.addEventListener("click", () => setTimeout(unfold));
+at("unfold")?.addEventListener("click", event => {
+  const closed = folds.some(fold => !fold.open && fold.closest("#figures"));
+  for (const fold of folds) if (fold.closest("#figures")) fold.open = closed;
+  event.target.textContent = closed ? "Close all figures" : "Open all figures";
+});
+addEventListener("beforeprint", () => { for (const found of [...folds, ...document.querySelectorAll("figcaption details")]) found.open = true; });
 })();

@@ -1,8 +1,8 @@
-"""The course of a simulated run: when its steps begin, and where each stands in the trace of power and heat.
+"""Course of a simulated run: the start of every step, and its place in the trace of power and heat.
 
-Steps of a warm job repeat one trace. From nodes at rest they are followed through time instead: dies are cooler, clocks
-higher, and steps differ until heat has settled. Steps differ by the jitter of their software too; one that takes longer
-does the same work with the same energy. Profiled steps have none: a trace shows the step as it was simulated.
+Steps of a warm job repeat one trace. From idle nodes they are simulated over time instead: dies are cooler, clocks
+higher, and steps differ until temperatures have settled. Steps also differ by the jitter of their software; a longer
+step does the same work with the same energy. Profiled steps have no jitter: a trace shows the step as simulated.
 """
 
 import zlib
@@ -21,13 +21,14 @@ from triplepoint.units import NS_PER_S
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """When steps begin.
+    """Times of the steps of a run.
 
     Attributes:
-        starts_ns: Of every step, from the start of the run, and the end of the last; shape (num_steps + 1,). Unit: ns.
-        in_trace_s: The same in the trace. Unit: s.
-        trace: Power, heat and clocks; None where they are not known.
-        nodes_w: Power of every node at the plug in its periods; shape (num_periods, num_nodes). Unit: W.
+        starts_ns: Start of every step from the start of the run, and the end of the last; shape (num_steps + 1,).
+            Unit: ns.
+        in_trace_s: The same times in the trace. Unit: s.
+        trace: Power, heat and clocks; None if unknown for the GPU type.
+        nodes_w: Power of every node at the plug in the periods of the trace; shape (num_periods, num_nodes). Unit: W.
     """
 
     starts_ns: Int64
@@ -46,13 +47,16 @@ class Course:
         return np.diff(self.starts_ns)
 
     def inside(self, t_ns: Int64) -> tuple[Int64, Float]:
-        """Return the step that times fall into, one more at the end of the last, and the share of it that is over."""
+        """Return the step that each time falls into, and the elapsed share of that step.
+
+        The end of the last step falls into one step more.
+        """
         step = np.searchsorted(self.starts_ns, t_ns, side="right") - 1
         share = (t_ns - self.starts_ns[step]) / np.append(self.lengths_ns, self.lengths_ns[-1])[step]
         return step, np.asarray(share)
 
     def trace_s(self, t_ns: Int64) -> Float:
-        """Return the times of the trace at times from the start of the run. Unit: s."""
+        """Return the times of the trace for times from the start of the run. Unit: s."""
         after_s = np.maximum(t_ns - self.starts_ns[-1], 0) / NS_PER_S
         return np.asarray(np.interp(t_ns, self.starts_ns, self.in_trace_s) + after_s)
 
@@ -82,8 +86,8 @@ def _course(step_kinds: tuple[str, ...], seed: tuple[int, ...], simulated: Recor
     return Course(np.append(0, np.cumsum(lengths_ns)), in_trace_s, trace, nodes_w)
 
 
-def spread_of(simulated: Recorded) -> str:
-    """Return what the manifest says of how steps differ."""
+def spread_line(simulated: Recorded) -> str:
+    """Return the manifest's line on how steps differ."""
     jitter = simulated.job.software.step_jitter
     if jitter is None:
         return "none: the jitter of steps is not known of this software"

@@ -1,4 +1,4 @@
-"""The forward passes of a simulated step alone, as an evaluation runs them."""
+"""Evaluation: only the forward passes of a simulated step."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from triplepoint.simulate.timeline.durations import Pass
 
 
 def forward_only(step: Simulated) -> Simulated:
-    """Return the forward passes of a step: no backward pass, gradients, optimizer or pause."""
+    """Return the forward passes of a step, without backward passes, gradient reduction, optimizer and pause."""
     chunks = (
         tuple(replace(chunk, backward_input=(), backward_weight=()) for chunk in stage.chunks) for stage in step.stages
     )
@@ -17,19 +17,19 @@ def forward_only(step: Simulated) -> Simulated:
         replace(stage, chunks=of_stage, gradient_sync=(), optimizer=())
         for stage, of_stage in zip(step.stages, chunks, strict=True)
     ]
-    took = step.durations
-    durations = replace(
-        took,
-        backward_input=_nothing(took.backward_input),
-        backward_weight=_nothing(took.backward_weight),
-        optimizer=_nothing(took.optimizer),
-        sync_overlapped=np.zeros_like(took.sync_overlapped),
-        sync_exposed=np.zeros_like(took.sync_exposed),
-        gather_overlapped=np.zeros_like(took.gather_overlapped),
+    durations = step.durations
+    forward = replace(
+        durations,
+        backward_input=_no_time(durations.backward_input),
+        backward_weight=_no_time(durations.backward_weight),
+        optimizer=_no_time(durations.optimizer),
+        sync_overlapped=np.zeros_like(durations.sync_overlapped),
+        sync_exposed=np.zeros_like(durations.sync_exposed),
+        gather_overlapped=np.zeros_like(durations.gather_overlapped),
         pause_s=0.0,
     )
-    return replace(step, stages=stages, durations=durations)
+    return replace(step, stages=stages, durations=forward)
 
 
-def _nothing(like: Pass) -> Pass:
+def _no_time(like: Pass) -> Pass:
     return Pass(np.zeros_like(like.compute), np.zeros_like(like.comm))

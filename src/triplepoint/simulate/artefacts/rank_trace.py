@@ -1,8 +1,9 @@
-"""The trace of one rank: kernels, communication, and annotations of the host.
+"""Trace of one rank: kernels, communication, and annotations of the host.
 
-The host runs ahead: it launches a pass from the middle of the one before on, at twice the pace of the device, so that
-no work is late for its sake; its calls have no length. As with NCCL, a kernel of communication starts when its rank
-comes to it and lasts until the data is there: a rank that waits for another sits in a receive or a collective.
+The host runs ahead of the device. From the middle of a pass on, it launches the next pass at twice the pace of the
+device, so that no work is late because of it; its calls have no length. As with NCCL, a communication kernel starts
+when its rank reaches it and ends when the data has arrived: a rank that waits for another sits in a receive or a
+collective.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,10 +20,10 @@ from triplepoint.simulate.timeline.expand import MAIN, Laid, lay_out, spread
 from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD, TASK_NAMES, Int64
 
 _MAIN_STREAM = 7
-"""Stream of the kernels, as torch numbers its default stream in traces."""
+"""Stream of the kernels: the number of torch's default stream in traces."""
 
 _NORM_BYTES = 4
-"""Of the squared norm of a stage's gradients, one fp32 number; too few to count as traffic."""
+"""Size of the squared gradient norm of a stage, one fp32 number; too small to count as traffic. Unit: byte."""
 
 Streams = dict[str, int]
 
@@ -31,7 +32,13 @@ class RankTrace:
     """Writes the events of one rank."""
 
     def __init__(self, simulated: Simulated, rank: int, groups: dict[str, ProcessGroup]) -> None:
-        """Take whose trace it is: the rank, and its process groups."""
+        """Prepare the trace.
+
+        Args:
+            simulated: The step.
+            rank: The rank.
+            groups: Its process groups by name.
+        """
         self._simulated = simulated
         self._groups = groups
         self._stage, self._which = stage, which = simulated.place(rank)
@@ -45,11 +52,11 @@ class RankTrace:
         self._events: list[bytes | memoryview] = []
 
     def events(self, steps: Iterable[int], starts_ns: Int64 | None = None) -> list[bytes | memoryview]:
-        """Return the events of the steps with these numbers.
+        """Return the events of some steps.
 
         Args:
-            steps: Numbers.
-            starts_ns: When every step of the run begins; None: one after the other from 0 on. Unit: ns.
+            steps: Numbers of the steps.
+            starts_ns: Start of every step of the run; None: one after the other from 0. Unit: ns.
         """
         length = one_ns(self._simulated.timeline.step_time_s)
         for step in steps:
@@ -83,7 +90,7 @@ class RankTrace:
         weight = [(work.backward_weight, timeline.durations.backward_weight)]
         parts = {
             FORWARD: [(work.forward, timeline.durations.forward)],
-            # In one piece: what may overlap one part may overlap the other.
+            # In one pass: communication may overlap with both parts.
             BACKWARD: backward if timeline.order.is_split else backward + weight,
             BACKWARD_WEIGHT: weight,
         }[kind]
@@ -95,39 +102,39 @@ class RankTrace:
         return self._lay_out(operations, compute, comm, host)
 
     def _lay_out(self, operations: Sequence[Operation], compute: int, comm: int, host: int = 0) -> Template:
-        """Return a pass of this rank; time it gains on the slowest rank of its groups it waits in collectives."""
+        """Return a pass of this rank, which waits in collectives for the slowest rank of its groups."""
         own_compute = round(compute * self._pace)
         own_comm = comm + compute - own_compute
         laid = lay_out(operations, self._simulated.time_of, own_compute, own_comm, round(host * self._pace))
         return self._template(laid, laid.start // 2)
 
     def _template(self, laid: Laid, launch_ns: Int64) -> Template:
-        """Return runs, with when they are launched; those of an operation that last as long have the same text."""
+        """Return the kernels of a pass with the times of their launches. Equal runs of an operation share a text."""
         number: dict[tuple[int, str, int], int] = {}
         runs = zip(laid.which.tolist(), laid.stream, laid.duration.tolist(), strict=True)
         which = np.array([number.setdefault(run, len(number)) for run in runs], dtype=np.int64)
-        known = {index: self._describe(laid.operations[index]) for index in dict.fromkeys(laid.which.tolist())}
+        described = {index: self._describe(laid.operations[index]) for index in dict.fromkeys(laid.which.tolist())}
         texts = []
         for index, stream, duration in number:
-            name, more = known[index]
+            name, more = described[index]
             texts.append(KernelText.of(name, self._stream(stream), duration, more))
         return Template(texts, which, laid.start, launch_ns)
 
     def _describe(self, operation: Operation) -> tuple[str, str]:
-        """Return the name of an operation and what its arguments say of communication."""
+        """Return the name of an operation, and arguments of its event."""
         gpu = self._simulated.job.gpu
         if isinstance(operation, Kernel):
             return kernel_name(operation, gpu), ""
         name, collective = communication_names(operation, gpu)
         size = len(self._groups[operation.group].ranks)
         whole = round(operation.num_bytes)
-        given = whole // size if operation.kind == "all_gather" else whole
-        got = whole // size if operation.kind == "reduce_scatter" else whole
-        return name, self._arguments(collective, given, got, operation.group)
+        num_in = whole // size if operation.kind == "all_gather" else whole
+        num_out = whole // size if operation.kind == "reduce_scatter" else whole
+        return name, self._arguments(collective, num_in, num_out, operation.group)
 
-    def _arguments(self, collective: str, given: int, got: int, group: str) -> str:
+    def _arguments(self, collective: str, num_in: int, num_out: int, group: str) -> str:
         return (
-            f'"Collective name":"{collective}","In msg nelems":{given},"Out msg nelems":{got},"dtype":"Byte",'
+            f'"Collective name":"{collective}","In msg nelems":{num_in},"Out msg nelems":{num_out},"dtype":"Byte",'
             f"{self._groups[group].arguments}"
         )
 
@@ -147,7 +154,16 @@ class RankTrace:
             self._add_transfers(begin, "recv", kind, -ahead, posted[places], arrival[received])
 
     def _add_transfers(self, begin: int, what: str, kind: int, ahead: int, start: Int64, end: Int64) -> None:
-        """Add sends to, or receives from, the stage that is `ahead` stages further."""
+        """Add sends to, or receives from, the stage at distance `ahead`.
+
+        Args:
+            begin: Start of the step.
+            what: send or recv.
+            kind: Kind of task.
+            ahead: Number of stages to the peer.
+            start: Starts from the start of the step; shape (num_transfers,). Unit: ns.
+            end: Ends; same shape.
+        """
         job = self._simulated.job
         bytes_ = round(max(chunk.send_bytes for stage in self._simulated.stages for chunk in stage.chunks))
         name, _ = communication_names(Communication("send_recv", "pp", bytes_), job.gpu)
@@ -161,7 +177,7 @@ class RankTrace:
                 self._add(Template.of_one(text), begin + alike, begin + self._work_before(alike))
 
     def _work_before(self, start: Int64) -> Int64:
-        """Return when the last task ended before each time; the step's start where none did."""
+        """Return the end of the last task before each time, or the start of the step."""
         ends = np.concatenate(([0], self._end))
         return np.asarray(ends[np.searchsorted(self._end, start, side="right")])
 
@@ -186,18 +202,27 @@ class RankTrace:
     def _add_spread(
         self, begin: int, collectives: list[Communication], start_s: float, end_s: float, joined_s: float | None = None
     ) -> None:
-        """Add collectives one after the other; in the first one between replicas the rank waits for the slowest."""
+        """Add consecutive collectives; in the first one between replicas, the rank waits for the slowest replica.
+
+        Args:
+            begin: Start of the step.
+            collectives: The collectives.
+            start_s: Time at which all replicas have arrived. Unit: s.
+            end_s: End of the last collective. Unit: s.
+            joined_s: Time at which this rank arrives; None: with the others. Unit: s.
+        """
         start, end = one_ns(start_s), one_ns(end_s)
         if end == start:
             return
-        waits = 0 if joined_s is None else max(start - one_ns(joined_s), 0)
+        wait_ns = 0 if joined_s is None else max(start - one_ns(joined_s), 0)
         laid = spread(collectives, self._simulated.time_of, end - start)
         at, duration = start + laid.start, laid.duration.copy()
-        if waits:
-            joins = [index for index, one in enumerate(laid.operations) if self._is_between_replicas(one)]
-            first = int(np.append(np.flatnonzero(np.isin(laid.which, joins)), len(at))[0])
-            at[: first + 1] -= waits
-            duration[first : first + 1] += waits
+        if wait_ns:
+            # Collectives before the first one between replicas are early, and that one waits.
+            waiting = [index for index, one in enumerate(laid.operations) if self._is_between_replicas(one)]
+            first = int(np.append(np.flatnonzero(np.isin(laid.which, waiting)), len(at))[0])
+            at[: first + 1] -= wait_ns
+            duration[first : first + 1] += wait_ns
         template = self._template(replace(laid, start=at, duration=duration), self._work_before(at))
         self._add(template, np.array([begin]), np.array([begin]))
 
@@ -218,7 +243,7 @@ class RankTrace:
         self._events.append(annotation("optimizer", host, host + (compute + comm) // 2 + 1))
 
     def _add_norms(self, begin: int) -> None:
-        """Add all-reduces of the gradient's norm: over replicas if nothing else waits for them, then over stages."""
+        """Add all-reduces of the gradient norm: over replicas if nothing else waits for them, then over stages."""
         timeline, stage = self._simulated.timeline, self._stage
         _, reductions, after = split_sync(self._simulated.stages[stage])
         reduced, done = timeline.final_sync[stage].tolist()
@@ -263,7 +288,7 @@ _KERNELS = {
     ("elementwise", "cast"): "elementwise_kernel_conversion",
     ("elementwise", ""): "elementwise_kernel_{kind}",
 }
-"""By class and kind, or by class alone."""
+"""Kernel names by class and kind, or by class alone."""
 
 _COLLECTIVES: dict[CommKind, tuple[str, str]] = {
     "all_reduce": ("AllReduce_Sum_bf16_RING_LL", "allreduce"),
@@ -273,11 +298,11 @@ _COLLECTIVES: dict[CommKind, tuple[str, str]] = {
     "broadcast": ("Broadcast_RING_LL", "broadcast"),
     "send_recv": ("SendRecv", "send_recv"),
 }
-"""NCCL's kernel, and what torch calls the collective."""
+"""NCCL's kernel, and torch's name of the collective."""
 
 
 def kernel_name(kernel: Kernel, gpu: GpuConfig) -> str:
-    """Return the name of a kernel: of GEMMs with their shape, after the library of the GPU."""
+    """Return the name of a kernel; GEMMs have the library's name and their shape."""
     if kernel.cls == "gemm":
         return _gemm_name(kernel, gpu)
     name = _KERNELS.get((kernel.cls, kernel.kind)) or _KERNELS.get((kernel.cls, ""))
@@ -288,7 +313,7 @@ def communication_names(communication: Communication, gpu: GpuConfig) -> tuple[s
     """Return the name of the kernel of a collective or send, and torch's name of the collective."""
     kernel, collective = _COLLECTIVES[communication.kind]
     if gpu.vendor == "amd":
-        # RCCL calls all its kernels the same.
+        # RCCL has one name for all its kernels.
         return "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)", collective
     return f"ncclDevKernel_{kernel}(ncclDevKernelArgsStorage<4096ul>)", collective
 

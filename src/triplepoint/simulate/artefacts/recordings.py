@@ -1,4 +1,4 @@
-"""The recordings of a simulated run: counters of bytes over links, and what sensors show of power, heat and clocks."""
+"""Recordings of a simulated run: counters of bytes over links, and sensors of power, heat and clocks."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from triplepoint.recording import Part, Recorder
 from triplepoint.simulate.artefacts.course import course_of
 from triplepoint.simulate.artefacts.groups import groups_of, groups_used
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS
-from triplepoint.simulate.artefacts.links import Flow, Links
+from triplepoint.simulate.artefacts.links import Links
 from triplepoint.simulate.artefacts.sensed import columns_sensed, meter_times, sense_gpus, sense_host
 from triplepoint.simulate.artefacts.simulated import Recorded, Simulated, one_ns
 from triplepoint.simulate.timeline.durations import Float
@@ -17,23 +17,23 @@ from triplepoint.tables.telemetry import CUMULATIVE, METRICS
 from triplepoint.units import NS_PER_S
 
 NOT_SIMULATED = "simulated: no model of it"
-"""Why a simulated run has no samples of most other columns."""
+"""Reason why a simulated run has no samples of most other columns."""
 
 _MOST_SAMPLES = 200
-"""Of one device in a run: what happens between two of them, the trace tells."""
+"""Largest number of even samples of a device; the trace has the details between them."""
 
 _FABRIC = ("infiniband_tx_bytes", "infiniband_rx_bytes")
 
 
 def recorded_columns(simulated: Recorded, has_links: bool) -> tuple[str, ...]:
-    """Return the columns of samples that have values, of GPUs, then of hosts; with links, those that count bytes."""
+    """Return the columns of samples that have values: of GPUs, then of hosts; with links, also counters of bytes."""
     sensed = columns_sensed(simulated)
     links = (_gpu_columns(simulated), _FABRIC) if has_links else ((), ())
     return (*links[0], *sensed.gpu, *sensed.host, *links[1])
 
 
 def absent_columns(simulated: Recorded, has_links: bool) -> dict[str, str]:
-    """Return the columns of samples without values, with the reason of each."""
+    """Return the columns of samples without values, with the reason for each."""
     gpu = simulated.job.gpu.name
     unknown = f"power and heat of {gpu} are not known; triplepoint doctor --files {gpu} says what is missing"
     return {
@@ -50,11 +50,11 @@ def sample_period_ns(planned: PlannedRun, simulated: Recorded) -> int:
 
 
 def sample_times(planned: PlannedRun, simulated: Recorded) -> np.ndarray:
-    """Return when samples are taken, from the start of the run to its end and what comes after; shape (num_samples,).
+    """Return the times of samples, from the start of the run to some time after its end; shape (num_samples,).
 
     Unit: ns.
 
-    There is one at every step's end too: counters then give the energy of a step without what lies between samples.
+    Every step has a sample at its end, so that counters give the energy of exactly that step.
     """
     ends = course_of(planned, simulated).starts_ns
     return np.union1d(_even_times(planned, simulated), [*ends, ends[-1] + one_ns(simulated.after_s)])
@@ -63,7 +63,7 @@ def sample_times(planned: PlannedRun, simulated: Recorded) -> np.ndarray:
 def _even_times(planned: PlannedRun, simulated: Recorded) -> np.ndarray:
     """Return the times at which gauges are read. Unit: ns.
 
-    Not at ends of steps: one moment of a step read again and again would count for far more than it lasts.
+    Gauges are not read at the ends of steps: the same moment of each step would weigh too much.
     """
     return np.arange(0, course_of(planned, simulated).starts_ns[-1], sample_period_ns(planned, simulated))
 
@@ -73,9 +73,9 @@ def write_recordings(folder: Path, planned: PlannedRun, simulated: Recorded, cou
 
     Args:
         folder: Folder of recordings.
-        planned: What was simulated.
-        simulated: What came out.
-        counters: Bytes of every rank at `sample_times`, as `count_bytes` gives them; None where they are not counted.
+        planned: The planned run.
+        simulated: The simulated step.
+        counters: Bytes of every rank at `sample_times`, from `count_bytes`; None if they are not counted.
     """
     t_ns, per_node, has_links = sample_times(planned, simulated), planned.point.cluster.gpus_per_node, True
     if counters is None:
@@ -94,7 +94,7 @@ def write_recordings(folder: Path, planned: PlannedRun, simulated: Recorded, cou
         host_ns = np.union1d(t_ns, meter_times(simulated, course, node, period_s))
         host = sense_host(simulated, course, node, host_ns, period_s)
         if has_links:
-            # Counters of adapters are read with those of GPUs, the meter at moments of its own.
+            # Counters of adapters are read when those of GPUs are; the meter has moments of its own.
             counted = np.full((len(host_ns), len(fabric)), np.nan)
             counted[np.isin(host_ns, t_ns)] = of_node[:, :, (1, 3)].sum(axis=0)
             host = np.concatenate([counted, host], axis=1)
@@ -111,31 +111,28 @@ def write_recordings(folder: Path, planned: PlannedRun, simulated: Recorded, cou
 
 
 def count_bytes(planned: PlannedRun, simulated: Simulated, t_ns: np.ndarray) -> Float:
-    """Return the bytes of every rank so far at some times.
+    """Return the bytes of every rank up to some times.
 
     Args:
-        planned: What was simulated.
-        simulated: What came out.
+        planned: The planned run.
+        simulated: The simulated step.
         t_ns: Times from the start of the run; shape (num_times,). Unit: ns.
 
     Returns:
-        Sent inside the node and out of it, received inside and from outside; shape (num_ranks, num_times, 4).
+        Bytes sent inside the node and out of it, received inside and from outside; shape (num_ranks, num_times, 4).
     """
     steps, share = course_of(planned, simulated).inside(t_ns)
     inside_s = share * simulated.timeline.step_time_s
     links = Links(simulated, planned.point.cluster.gpus_per_node)
     names, end = groups_used(simulated.stages, simulated.job), np.array([np.inf])
     flows = [links.flow(rank, groups_of(simulated.job, rank, names)) for rank in range(simulated.job.num_gpus)]
-    counted = {id(flow): steps[:, None] * flow.until(end) + flow.until(inside_s) for flow in _distinct(flows)}
-    return np.array([counted[id(flow)] for flow in flows])
-
-
-def _distinct(flows: list[Flow]) -> list[Flow]:
-    """Return each flow once: ranks that do the same have the same object."""
-    return list({id(flow): flow for flow in flows}.values())
+    # Ranks with the same traffic share a flow.
+    distinct = {id(flow): flow for flow in flows}
+    num_bytes = {key: steps[:, None] * flow.until(end) + flow.until(inside_s) for key, flow in distinct.items()}
+    return np.array([num_bytes[id(flow)] for flow in flows])
 
 
 def _gpu_columns(simulated: Recorded) -> tuple[str, ...]:
-    """Return the counters of bytes of a GPU: of links inside the node and of PCIe, which leads out of it."""
+    """Return the counters of bytes of a GPU: of links inside the node, and of PCIe, which leads out of it."""
     kinds = dict.fromkeys((simulated.job.fabric.levels[0].counters, "pcie"))
     return tuple(f"{kind}_{way}_bytes" for way in ("tx", "rx") for kind in kinds)

@@ -1,4 +1,4 @@
-"""One simulated run of inference: a step is a batch, its prompts read and its tokens made; it leaves no traces."""
+"""One simulated run of inference: a step is one batch, with prefill and decode; it leaves no traces."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,14 +11,14 @@ from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Point
 from triplepoint.manifest import Manifest
-from triplepoint.simulate.artefacts.course import Course, course_of, spread_of
+from triplepoint.simulate.artefacts.course import Course, course_of, spread_line
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS
 from triplepoint.simulate.artefacts.recordings import write_recordings
 from triplepoint.simulate.artefacts.simulated import Heated, heated_of
 from triplepoint.simulate.artefacts.write import nodes_of, write_failure, write_manifest_of
 from triplepoint.simulate.heat.nodes import is_known
 from triplepoint.simulate.inference import Batch, batch_of, memory_by_stage, serving_of, warm_batch
-from triplepoint.simulate.inference_calibration import KnownTo, ServingCalibration
+from triplepoint.simulate.inference_calibration import ServingCalibration, ServingIntervals
 from triplepoint.simulate.job import Job
 from triplepoint.status import Status
 from triplepoint.tables import STEPS
@@ -26,22 +26,22 @@ from triplepoint.tables import STEPS
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """What is simulated of a run.
+    """Simulation of an inference run.
 
     Attributes:
-        batch: What is asked and what it takes.
-        known_to: Uncertainty of the times.
-        memory_bytes: Of a rank, by pipeline stage.
-        heated: Power, heat and clocks of a batch once warm; None where those of the GPU type are not known.
+        batch: The batch with its times.
+        intervals: 90 % intervals of the times.
+        memory_bytes: Memory of a rank, by pipeline stage. Unit: byte.
+        heated: Power, heat and clocks of a batch in steady state; None if unknown for the GPU type.
     """
 
     batch: Batch
-    known_to: KnownTo
+    intervals: ServingIntervals
     memory_bytes: tuple[int, ...]
     heated: Heated | None = None
 
     after_s = 0.3
-    """Sampled on after the last batch, three times the update period of an energy counter. Unit: s."""
+    """Time that is still sampled after the last batch, three update periods of an energy counter. Unit: s."""
 
     @property
     def job(self) -> Job:
@@ -60,12 +60,12 @@ def simulate_serving(
     """Simulate a run of inference and write its raw artefacts.
 
     Args:
-        planned: What to simulate.
+        planned: The planned run.
         job: Its model, layout and machines.
-        cluster: Where it runs.
+        cluster: Its cluster.
         out: Folder to write into.
         config: Folder of the configuration.
-        started: When.
+        started: Time at which the simulation started.
     """
     serving, warm = serving_of(planned.point), None
     batch = batch_of(job, serving, config)
@@ -74,16 +74,16 @@ def simulate_serving(
     if is_known(job.gpu, config):
         warm = warm_batch(batch, cluster, config)
         batch = warm.load
-    known_to = ServingCalibration.load(config).known_to(job, serving, batch.step)
+    intervals = ServingCalibration.load(config).intervals_of(job, serving, batch.step)
     memory_bytes = tuple(round(use.total) for use in memory_by_stage(job, serving))
-    heated = heated_of(warm, known_to.whole_s, cluster, config) if warm else None
-    return _write(out, planned, Served(batch, known_to, memory_bytes, heated), started)
+    heated = heated_of(warm, intervals.whole_s, cluster, config) if warm else None
+    return _write(out, planned, Served(batch, intervals, memory_bytes, heated), started)
 
 
 def _write(out: Path, planned: PlannedRun, served: Served, started: datetime) -> Manifest:
     step = served.batch.step
-    (low_s, high_s), (first_low_s, first_high_s) = served.known_to.whole_s, served.known_to.first_token_s
-    each_low_s, each_high_s = served.known_to.per_token_s
+    (low_s, high_s), (first_low_s, first_high_s) = served.intervals.whole_s, served.intervals.first_token_s
+    each_low_s, each_high_s = served.intervals.per_token_s
     _write_steps(out / "steps.parquet", planned.point, served, course_of(planned, served))
     write_recordings(out / "telemetry", planned, served, None)
     facts: dict[str, int | float | str | bool | None] = {
@@ -98,7 +98,7 @@ def _write(out: Path, planned: PlannedRun, served: Served, started: datetime) ->
         "time_per_output_token_s": step.time_per_output_token_s,
         "time_per_output_token_lo_s": each_low_s,
         "time_per_output_token_hi_s": each_high_s,
-        "spread": spread_of(served),
+        "spread": spread_line(served),
         **(served.heated.facts() if served.heated else {}),
     }
     return write_manifest_of(out, planned, Status.OK, None, nodes_of(planned, served), facts, started)
@@ -121,7 +121,7 @@ def _write_steps(path: Path, point: Point, served: Served, course: Course) -> No
         "loss": pa.nulls(num_rows, pa.float64()),
         "num_tokens": np.full(num_rows, point.num_tokens),
         "peak_memory_bytes": np.array(served.memory_bytes)[stage],
-        # Ranks of other stages than the last do not see it.
+        # Only ranks of the last stage see the first token.
         "t_first_token_ns": pa.array(start + first, mask=stage < point.layout.pp - 1),
     }
     STEPS.write(path, pa.table(columns))

@@ -1,4 +1,4 @@
-"""One simulated run: from a planned point to the raw artefacts a launch would have left."""
+"""One simulated run: from a planned point to the raw artefacts that a launch would leave."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -34,7 +34,7 @@ from triplepoint.status import Status
 
 
 def read_ahead(config: Path) -> None:
-    """Read what simulations read, so that processes forked from this one need not.
+    """Read the configuration of simulations into caches, so that processes forked from this one need not read it.
 
     Raises:
         UserError: If the configuration is wrong.
@@ -42,17 +42,17 @@ def read_ahead(config: Path) -> None:
     for path in config.rglob("*.yaml"):
         read_any(path)
     calibration, _ = read_calibrations(config)
-    for one in calibration.fitted.stacks:
-        find_stack(one.stack, config)
+    for fitted in calibration.fitted.stacks:
+        find_stack(fitted.stack, config)
     check_stack(SIMULATED, config, config)
 
 
 def simulate_run(planned: PlannedRun, out: Path, config: Path) -> Manifest:
-    """Simulate a run and write its raw artefacts; a job that cannot run leaves a manifest that says why.
+    """Simulate a run and write its raw artefacts; a job that cannot run leaves a manifest with the reason.
 
     Args:
-        planned: What to simulate.
-        out: Folder to write into: `results/runs/<run>/raw`, or what becomes it.
+        planned: The planned run.
+        out: Folder to write into: `results/runs/<run>/raw`, or a temporary one that becomes it.
         config: Folder of the configuration.
 
     Raises:
@@ -74,31 +74,31 @@ def simulate_run(planned: PlannedRun, out: Path, config: Path) -> Manifest:
     costs = costs_of(job, calibration.constants(job), config)
     slow = slow_ranks(cluster, job)
 
-    def once_more(factor: Mapping[int, float]) -> Training[Simulated]:
+    def reload(factor: Mapping[int, float]) -> Training[Simulated]:
         return Training(simulate(job, costs, [use.total for use in memory], with_factors(slow, factor)))
 
-    load = once_more({})
-    warm = warm_up(load, once_more, cluster, config) if is_known(job.gpu, config) else None
+    load = reload({})
+    warm = warm_up(load, reload, cluster, config) if is_known(job.gpu, config) else None
     simulated = (warm.load if warm else load).ran
     scale = calibration.scale(
         job, uncertainty_of(simulated.timeline, costs, simulated.stages[simulated.timeline.critical_stage])
     )
-    known_to = interval(simulated.timeline.step_time_s, calibration.quantile, scale)
-    heated = heated_of(warm, known_to, cluster, config) if warm else None
-    simulated = replace(simulated, interval_s=known_to, heated=heated, memory_undecided=fullest.undecided)
+    interval_s = interval(simulated.timeline.step_time_s, calibration.quantile, scale)
+    heated = heated_of(warm, interval_s, cluster, config) if warm else None
+    simulated = replace(simulated, interval_s=interval_s, heated=heated, memory_undecided=fullest.undecided)
     return write_run(out, planned, simulated, started)
 
 
 def simulate(
     job: Job, costs: Costs, memory_bytes: Sequence[float], slow: Mapping[int, float] = MappingProxyType({})
 ) -> Simulated:
-    """Return what is simulated of a job that fits.
+    """Return the simulated step of a job that fits into memory.
 
     Args:
         job: The job.
-        costs: What its operations cost.
+        costs: Costs of its operations.
         memory_bytes: Peak memory of a rank, by pipeline stage. Unit: byte.
-        slow: Factor on the time of computation, of every rank that is not as the others.
+        slow: Factor on the compute time of every rank that differs from the others.
     """
     stages = stages_of(job, costs)
     replicas = sort_replicas(job.layout, slow, lockstep(stages, job))
@@ -109,16 +109,16 @@ def simulate(
 
 
 def job_of(point: Point, catalogue: Catalogue, stack: str | None = None) -> Job:
-    """Return the job a point is.
+    """Return the job of a point.
 
     Args:
         point: The point.
-        catalogue: Where its cluster and GPU are described.
+        catalogue: Descriptions of its cluster and GPU.
         stack: Software it runs on. None: that of the cluster.
 
     Raises:
         PointError: If the cluster has no GPU, its network is not given, or the point offloads parameters.
-        UserError: If the cluster names software that is not known.
+        UserError: If the cluster names unknown software.
     """
     cluster = catalogue.cluster(point.cluster.name)
     gpu = catalogue.gpu_of(cluster)
@@ -131,6 +131,6 @@ def job_of(point: Point, catalogue: Catalogue, stack: str | None = None) -> Job:
         check_stack(stack, f"clusters/{cluster.name}.yaml", catalogue.folder)
     job = Job.of(point, gpu, fabric_of(cluster, gpu, catalogue.folder), stack, catalogue.folder)
     if point.layout.data_parallel_sharding == "optim_grads_params" and point.engine != "deepspeed":
-        # FSDP gathers ahead and reduces behind whatever the flags say, so folding left them out.
+        # FSDP always overlaps gathers and reductions; folding the point left these flags out as without effect.
         return replace(job, overlap=job.overlap | {"grad", "param"})
     return job

@@ -1,4 +1,4 @@
-"""A simulated job with everything its artefacts are made of, in whole nanoseconds as traces have it."""
+"""A simulated job with all data for its artefacts, in whole nanoseconds as in traces."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,19 +33,19 @@ _FROM_REST = "from nodes at rest: steps differ until heat has settled; facts her
 
 @dataclass(frozen=True, eq=False)
 class Simulated:
-    """What is simulated of a job that runs.
+    """A simulated step of a job.
 
     Attributes:
         job: The job.
         stages: Work of every pipeline stage.
-        time_of: Time of one run of an operation. Unit: s.
-        durations: Times of passes; they may exceed those of their operations, by contention say.
+        time_of: Function that returns the time of one run of an operation. Unit: s.
+        durations: Times of passes; they may exceed those of their operations, for example because of contention.
         class_of_replica: Class of every data parallel replica; shape (dp,).
-        peak_memory_bytes: Highest memory of a rank, by stage; None where not known.
-        slow: Factor on the time of computation, of every rank that is not as the others.
-        interval_s: Lower and upper end of the 90 % interval of the step's time; None where not known. Unit: s.
-        heated: The job with its power, heat and clocks; None where those of the GPU type are not known.
-        memory_undecided: What to say where it needs about as much memory as there is; None otherwise.
+        peak_memory_bytes: Peak memory of a rank, by stage; None if unknown.
+        slow: Factor on the compute time of every rank that differs from the others.
+        interval_s: Lower and upper end of the 90 % interval of the step time; None if unknown. Unit: s.
+        heated: The job with its power, heat and clocks; None if unknown for the GPU type.
+        memory_undecided: A line if the memory may or may not suffice; None otherwise.
     """
 
     job: Job
@@ -60,7 +60,7 @@ class Simulated:
     memory_undecided: str | None = None
 
     after_s = 0.0
-    """What is sampled after the last step. Unit: s."""
+    """Time that is still sampled after the last step. Unit: s."""
 
     @property
     def length_s(self) -> float:
@@ -69,7 +69,7 @@ class Simulated:
 
     @cached_property
     def timeline(self) -> Timeline:
-        """The step, of durations in whole nanoseconds: all its times are, to the precision of a float."""
+        """Timeline of the step, from durations in whole nanoseconds, so that all its times are whole too."""
         layout, job = self.job.layout, self.job
         order = make_order(layout.schedule, layout.pp, job.num_microbatches, layout.vp)
         return run(in_whole_ns(self.durations), order)
@@ -89,7 +89,7 @@ class Simulated:
         return place.pp, int(self.class_of_replica[place.dp])
 
     def pace(self, rank: int) -> float:
-        """Return the time a rank computes over that of the slowest it works with: 1 for the slowest themselves."""
+        """Return the compute time of a rank over that of the slowest rank it works with; 1 for the slowest."""
         if not self.slow:
             return 1.0
         first = rank // self._lockstep * self._lockstep
@@ -98,12 +98,12 @@ class Simulated:
 
 
 class Recorded(Protocol):
-    """What recordings are made of: a simulated training step, or a batch of inference."""
+    """Source of recordings: a simulated training step, or a batch of inference."""
 
     after_s: float
 
     def __hash__(self) -> int:
-        """It is itself only."""
+        """Return a hash of the object's identity."""
 
     @property
     def job(self) -> Job:
@@ -115,20 +115,20 @@ class Recorded(Protocol):
 
     @property
     def heated(self) -> "Heated | None":
-        """Its power, heat and clocks; None where those of the GPU type are not known."""
+        """Power, heat and clocks; None if unknown for the GPU type."""
 
 
 @dataclass(frozen=True, eq=False)
 class Heated:
-    """Power, heat and clocks of a simulated job, warm.
+    """Power, heat and clocks of a simulated job in thermal steady state.
 
     Attributes:
         warm: The job.
-        node: What its nodes draw in addition to their GPUs.
+        node: Power parameters of its nodes without their GPUs.
         nodes_w: Power of every node at the plug; shape (num_periods, num_nodes). Unit: W.
-        nodes_per_rack: Nodes that share a rack; None where that is not known.
-        known: Its power and heat with their uncertainty.
-        from_rest: What its first steps are followed with, where runs begin on nodes at rest.
+        nodes_per_rack: Nodes of a rack; None if unknown.
+        known: Power and heat with their uncertainty.
+        from_rest: Simulation of the first steps, if runs start on idle nodes.
     """
 
     warm: Warm[Any]
@@ -140,7 +140,7 @@ class Heated:
 
     @property
     def trace(self) -> Trace:
-        """A step, which repeats."""
+        """Trace of a step, which repeats."""
         return self.warm.trace
 
     @property
@@ -149,13 +149,16 @@ class Heated:
         return self.warm.machine
 
     def nodes_power_w(self, trace: Trace) -> Float:
-        """Return the power of every node at the plug in every period of a trace; shape (num_periods, num_nodes)."""
+        """Return the power of every node at the plug in every period of a trace; shape (num_periods, num_nodes).
+
+        Unit: W.
+        """
         if trace is self.trace:
             return self.nodes_w
         return nodes_power_w(replace(self.warm, trace=trace), self.node)
 
     def facts(self) -> dict[str, int | float | str | bool | None]:
-        """Return what the manifest says of it."""
+        """Return the facts of power and heat for the manifest."""
         known = self.known
         return {
             "gpu_power_w": known.gpu_power_w,
@@ -195,12 +198,12 @@ class Heated:
 
 
 def heated_of(warm: Warm[Any], interval_s: tuple[float, float], cluster: ClusterConfig, config: Path) -> Heated:
-    """Return power, heat and clocks of a warm job on a cluster.
+    """Return power, heat and clocks of a job in thermal steady state.
 
     Args:
         warm: The job.
-        interval_s: 90 % interval of the time of its step. Unit: s.
-        cluster: Where it runs.
+        interval_s: 90 % interval of its step time. Unit: s.
+        cluster: Its cluster.
         config: Folder of the configuration.
     """
     known = predict_power(warm, interval_s, config)
@@ -232,7 +235,7 @@ def ns(seconds: Float) -> Int64:
 
 
 def one_ns(seconds: float) -> int:
-    """Return a time in whole nanoseconds."""
+    """Return a single time in whole nanoseconds."""
     return round(seconds * NS_PER_S)
 
 

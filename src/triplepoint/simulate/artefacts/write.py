@@ -1,4 +1,4 @@
-"""The raw artefacts of a simulated run, the same as a launch leaves: manifest, steps, traces, recordings."""
+"""Raw artefacts of a simulated run, the same as a launch leaves: manifest, steps, traces, recordings."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -10,10 +10,10 @@ from isal import igzip
 
 from triplepoint import __version__
 from triplepoint.config.plan import PlannedRun
-from triplepoint.files import whole, write_json
+from triplepoint.files import atomic_file, write_json
 from triplepoint.manifest import Device, Evidence, Manifest, Node, Telemetry, write_manifest
 from triplepoint.provenance import git_state
-from triplepoint.simulate.artefacts.course import Course, course_of, spread_of
+from triplepoint.simulate.artefacts.course import Course, course_of, spread_line
 from triplepoint.simulate.artefacts.groups import ProcessGroup, groups_of, groups_used
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS, document
 from triplepoint.simulate.artefacts.rank_trace import RankTrace
@@ -36,19 +36,19 @@ HOST = "simulated"
 """Name of every host of a simulated run."""
 
 _LEVEL = 1
-"""Of gzip: a trace is read once or twice, and higher levels take longer than the simulation."""
+"""Compression level of gzip: a trace is read once or twice, and higher levels take longer than the simulation."""
 
 
 def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: datetime) -> Manifest:
     """Write the artefacts of a job that runs.
 
-    Steps differ by the jitter that is known of their software, and where the run began on nodes at rest.
+    Steps differ by the known jitter of their software, and if the run starts on idle nodes.
 
     Args:
-        raw: Folder to write into, `results/runs/<run>/raw` or what becomes it.
-        planned: What was simulated.
-        simulated: What came out.
-        started: When.
+        raw: Folder to write into: `results/runs/<run>/raw`, or a temporary one that becomes it.
+        planned: The planned run.
+        simulated: The simulated step.
+        started: Time at which the simulation started.
     """
     point = planned.point
     course = course_of(planned, simulated)
@@ -73,7 +73,7 @@ def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: dat
         "critical_stage": simulated.timeline.critical_stage,
         "num_slow_ranks": int((factors > factors.min(initial=np.inf)).sum()),
         "memory_undecided": simulated.memory_undecided,
-        "spread": spread_of(simulated),
+        "spread": spread_line(simulated),
     }
     if simulated.heated:
         facts |= simulated.heated.facts()
@@ -83,15 +83,15 @@ def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: dat
 def write_failure(
     raw: Path, planned: PlannedRun, stack: str, status: Status, reason: str, started: datetime
 ) -> Manifest:
-    """Write the artefacts of a job that cannot run: a manifest that says why.
+    """Write the artefacts of a job that cannot run: a manifest with the reason.
 
     Args:
         raw: Folder to write into.
-        planned: What was simulated.
-        stack: Software it was simulated on.
+        planned: The planned run.
+        stack: Software of the job.
         status: oom or invalid.
-        reason: Why, in one line.
-        started: When.
+        reason: The reason in one line.
+        started: Time at which the simulation started.
     """
     evidence = Evidence(rank=None, host=HOST, message=reason, log_tail=())
     return write_manifest_of(raw, planned, status, evidence, (), {"stack": stack}, started)
@@ -127,14 +127,14 @@ def write_steps(path: Path, planned: PlannedRun, simulated: Simulated, course: C
 def write_traces(
     folder: Path, simulated: Simulated, ranks: Iterable[int], steps: Iterable[int], starts_ns: Int64 | None = None
 ) -> None:
-    """Write traces of some ranks.
+    """Write the traces of some ranks.
 
     Args:
         folder: Folder of traces.
-        simulated: What was simulated.
-        ranks: Whose traces to write.
-        steps: Numbers of the steps in them.
-        starts_ns: When every step of the run begins; None: one after the other from 0 on. Unit: ns.
+        simulated: The simulated step.
+        ranks: The ranks.
+        steps: Numbers of the steps in the traces.
+        starts_ns: Start of every step of the run; None: one after the other from 0. Unit: ns.
     """
     names, steps = groups_used(simulated.stages, simulated.job), list(steps)
     for rank in ranks:
@@ -165,7 +165,7 @@ def _write_trace(
     }
     listed = [{"role": group.role, "name": group.name, "ranks": group.ranks} for group in groups.values()]
     write_json(folder / f"rank{rank}.groups.json", {"groups": listed, "collectives": []})
-    with whole(folder / f"rank{rank}.json.gz") as scratch:
+    with atomic_file(folder / f"rank{rank}.json.gz") as scratch:
         scratch.write_bytes(igzip.compress(document(metadata, events), compresslevel=_LEVEL))
 
 

@@ -1,1 +1,1 @@
-"""Collective times on the levels of a fabric."""
+"""Time and traffic of collectives on the levels of a fabric."""

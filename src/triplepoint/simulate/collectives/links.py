@@ -1,4 +1,4 @@
-"""Parameters of a kind of link for collectives: `config/collectives/links/*.yaml`, fitted offline to measurements."""
+"""Parameters of a kind of link for collectives, fitted to measurements: `config/collectives/links/*.yaml`."""
 
 from functools import cache
 from pathlib import Path
@@ -16,99 +16,104 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
 class Protocol(Strict):
-    """How a protocol of the collective library compares with its plain one (Simple)."""
+    """A protocol of the collective library, relative to its plain protocol (Simple)."""
 
     latency: Fraction
-    """Latency of a ring's hop over that of Simple."""
+    """Latency of one ring hop over that of Simple."""
     tree_latency: Fraction
-    """The same of a tree's hop."""
+    """Latency of one tree hop over that of Simple."""
     bandwidth: Fraction
-    """Bandwidth over that of Simple: flags travel with the data."""
+    """Bandwidth over that of Simple; smaller because flags travel with the data."""
 
 
 class Package(Strict):
-    """GPUs that share a package, better joined than the node."""
+    """GPUs of one package, joined by faster links than the node."""
 
     num_gpus: Annotated[int, Field(gt=1)]
     """GPUs of one package."""
     bandwidth: Annotated[Quantity, unit_is("byte/s")]
-    """Of one GPU to the others of its package, one direction."""
+    """Bandwidth of one GPU to the others of its package, one direction."""
 
 
 class Link(Strict):
-    """One kind of link and the collective library on it; nothing here depends on the model that is trained."""
+    """One kind of link with its collective library; nothing here depends on the model that is trained."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
-    """Name of the kind; the file is called the same."""
+    """Name of the kind; the file has the same name."""
     is_network: bool
     """Whether it joins nodes."""
     counters: Counters = "pcie"
-    """Columns of the telemetry that count its bytes, where it is inside a node."""
+    """Telemetry columns that count its bytes, for a link inside a node."""
     has_reduction: bool = False
     """Whether its switches reduce by default (NVLink SHARP)."""
     launch_s: Positive
-    """Start and end of a collective that crosses it. Unit: s."""
+    """Time to start and end a collective that crosses the link. Unit: s."""
     latency_s: Positive
-    """One hop of a ring with the protocol Simple. Unit: s."""
+    """Latency of one ring hop with the protocol Simple. Unit: s."""
     tree_latency: Positive
-    """Latency of one hop of a tree over that of a ring."""
+    """Latency of one tree hop over that of a ring hop."""
     reduction_s: Positive
     """Latency of a reduction in the switches. Unit: s."""
     peer_s: Annotated[float, Field(ge=0)]
-    """What each further peer adds to an all-to-all. Unit: s."""
+    """Time that each further peer adds to an all-to-all. Unit: s."""
     efficiency: Fraction
-    """Bandwidth a ring reaches over that of the link."""
+    """Bandwidth of a ring over that of the link."""
     tree_efficiency: Fraction
-    """Bandwidth a tree reaches over that of a ring."""
+    """Bandwidth of a tree over that of a ring."""
     reduction_efficiency: Fraction
-    """Bandwidth a reduction in the switches reaches over that of the link."""
+    """Bandwidth of a reduction in the switches over that of the link."""
     exchange_efficiency: Fraction
     """Bandwidth of all-to-all and send/recv over that of the link."""
     plateau: Annotated[float, Field(ge=1)] = 1.0
     """Factor on the latency of a ring all-reduce with Simple."""
     bend: Positive
-    """How latency `a` and transfer `x` add up to `(a**bend + x**bend) ** (1 / bend)`: 1 is their sum, more is a
-    pipeline that hides one behind the other, less is one that fills slowly."""
+    """Exponent of the sum of latency `a` and transfer time `x`, `(a**bend + x**bend) ** (1 / bend)`: 1 is their
+    plain sum. A larger one describes a pipeline that hides one behind the other, a smaller one a pipeline that fills
+    slowly."""
     protocols: dict[str, Protocol] = {}
     """Protocols other than Simple, by name."""
     usable: dict[int, Fraction] = {}
-    """Share of a GPU's links that a group of so many can use, where no switch joins them; 1 where not listed."""
+    """Share of a GPU's links that a group of this size can use, on nodes without a switch; 1 for sizes not listed."""
     no_faster_than: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
-    """Kind of link with the same adapters and library whose switches are no slower: no time is below its. The two are
-    fitted to other clusters, collectives and sizes. None: nothing is known to bound it."""
+    """Kind of link with the same adapters and library and switches that are no slower: its time is a lower bound. The
+    two are fitted to different clusters, collectives and sizes. None: no bound is known."""
     partial_ring_bandwidth: Annotated[Quantity, unit_is("byte/s")] | None = None
-    """What all rings of a node reach together, where GPUs share adapters and each ring has some of the node's GPUs, but
-    more than one: it leaves by another GPU than it enters, and the two have no adapter in common. A faster adapter is
-    reached whole, by rings that leave and enter by it. None: all of it."""
+    """Bandwidth of all rings of a node together, if GPUs share adapters and each ring has several but not all of the
+    node's GPUs. Such a ring leaves by another GPU than it enters, and the two share no adapter. A faster adapter is
+    used fully, by rings that leave and enter through it. None: the full bandwidth."""
     package: Package | None = None
-    """A better joined part of the node."""
+    """Faster links between the GPUs of a package."""
     sigma: Positive
-    """Standard deviation of the logarithm of measured over modelled time, robust. Unit: 1."""
+    """Robust standard deviation of the logarithm of measured over modelled time. Unit: 1."""
     min_bytes: Annotated[int, Field(gt=0)]
-    """Smallest collective it was fitted to. Unit: byte."""
+    """Smallest collective of the fit. Unit: byte."""
     max_bytes: Annotated[int, Field(gt=0)]
-    """Largest collective it was fitted to. Unit: byte."""
+    """Largest collective of the fit. Unit: byte."""
     max_gpus: Annotated[int, Field(gt=0)]
-    """Largest group it was fitted to."""
+    """Largest group of the fit."""
     prior: dict[str, Positive] = {}
-    """Parameters that are fitted, with what was expected of them before: where every fit begins and is drawn to, so
-    that it neither depends on the last one nor moves what its rows say nothing about."""
+    """Fitted parameters with their prior values. Every fit starts there and is drawn to them, so it neither depends on
+    the last fit nor moves parameters that its data do not determine."""
     fitted_to: str
-    """What they were fitted to, and how well it went."""
+    """Data and quality of the fit."""
     source: Annotated[str, Field(min_length=8)]
-    """Where priors and parameters that are not fitted come from, and what is assumed."""
+    """Source of the priors and of parameters that are not fitted, and assumptions."""
 
 
 class Overlap(Strict):
-    """What computation loses to collectives overlapped with it."""
+    """Slowdown of computation by collectives that overlap it."""
 
     compute_slowdown: Annotated[Quantity, unit_is("1")]
-    """Time a kernel takes longer, over its time alone: shared SMs and memory bandwidth."""
+    """Additional time of a kernel that collectives overlap, over its time alone; both share SMs and memory
+    bandwidth."""
 
 
 @cache
 def load_overlap(config: Path) -> Overlap:
-    """Return what computation loses to collectives overlapped with it.
+    """Return the slowdown of computation by overlapped collectives.
+
+    Args:
+        config: Folder of the configuration.
 
     Raises:
         UserError: If the file is missing or wrong.
@@ -121,11 +126,11 @@ def load_link(name: str, config: Path) -> Link:
     """Return a kind of link.
 
     Args:
-        name: Of the kind.
+        name: Name of the kind.
         config: Folder of the configuration.
 
     Raises:
-        UserError: If there is none of that name, naming the nearest, or its file is wrong.
+        UserError: If the name is unknown, with the nearest known one, or the file is wrong.
     """
     folder = config / "collectives" / "links"
     known = sorted(path.stem for path in folder.glob("*.yaml"))

@@ -1,4 +1,4 @@
-"""Route of a process group: the levels of the fabric it crosses, and the bandwidth it has on each."""
+"""Route of a process group: the levels of the fabric that it crosses, and its bandwidth on each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ from triplepoint.simulate.fabric import Fabric, Group, Level
 
 @dataclass(frozen=True)
 class Crossing:
-    """A level at which parts of a group are joined.
+    """A level of the fabric that joins parts of a group.
 
     Attributes:
         link: Kind of link.
-        place: Number of the level in the merged fabric, from the inside.
-        inner: Members that are joined below, in one part.
-        members: Members that are joined here.
-        bandwidth: Of one part into this level, one direction, with what it shares taken off. Unit: byte/s.
-        exchange: The same where each member sends for itself, and none passes on what others send. Unit: byte/s.
-        single: Of one member of it. Unit: byte/s.
-        latency: One hop. Unit: s.
+        level: Number of the level in the merged fabric, from the inside.
+        inner: Members that one part has, joined below this level.
+        members: Members that this level joins.
+        bandwidth: Bandwidth of one part into this level, one direction, shared with other groups. Unit: byte/s.
+        exchange: The same if each member sends its own data and forwards none. Unit: byte/s.
+        single: Bandwidth of one member. Unit: byte/s.
+        latency: Latency of one hop. Unit: s.
         has_reduction: Whether the switches reduce.
     """
 
     link: Link
-    place: int
+    level: int
     inner: float
     members: float
     bandwidth: float
@@ -41,11 +41,11 @@ def crossings(
     """Return the levels that a group crosses, from the inside out; empty for a group of one.
 
     Args:
-        fabric: Levels of links.
+        fabric: The fabric.
         links: Kinds of link by name.
         group: Size and stride.
-        num_sharing: Groups that are at work at once in the part of the cluster whose adapters they share; None for
-            as many as fit, every rank being in one.
+        num_sharing: Groups that communicate at the same time through the same adapters; None for as many as fit, so
+            that every rank is in one.
 
     Raises:
         ValueError: If a size, a stride or the number of groups is not positive.
@@ -55,29 +55,41 @@ def crossings(
     levels = fabric.merged.levels
     crossed: list[Crossing] = []
     inner, part = 1.0, 1
-    for place, level in enumerate(levels):
-        is_last = place == len(levels) - 1
+    for number, level in enumerate(levels):
+        is_last = number == len(levels) - 1
         room = group.size if is_last else max(1, level.num_gpus // group.stride)
-        # A group that does not fill its last part is taken as spread evenly over them.
+        # A group that does not fill its last part counts as spread evenly over the parts.
         members = group.size / ceil(group.size / min(group.size, room))
         if members > inner:
-            is_first = level.is_network and not levels[place - 1].is_network
-            crossed.append(_crossing(level, links[level.kind], place, (inner, members, part), num_sharing, is_first))
+            leaves_node = level.is_network and not levels[number - 1].is_network
+            sizes = inner, members, part
+            crossed.append(_crossing(level, links[level.kind], number, sizes, num_sharing, leaves_node))
             inner = members
         part = level.num_gpus
     return tuple(crossed)
 
 
 def _crossing(
-    level: Level, link: Link, place: int, sizes: tuple[float, float, int], num_sharing: int | None, leaves_node: bool
+    level: Level, link: Link, number: int, sizes: tuple[float, float, int], num_sharing: int | None, leaves_node: bool
 ) -> Crossing:
+    """Return one crossing.
+
+    Args:
+        level: The level.
+        link: Its kind of link.
+        number: Number of the level.
+        sizes: Members of the group in one part below the level, members that it joins, and GPUs of a part.
+        num_sharing: As `crossings`.
+        leaves_node: Whether the level is the first network level.
+    """
     inner, members, part = sizes
     share = level.bandwidth * link.usable.get(round(members), 1.0)
     single = max(share, level.single or 0.0)
     num_groups = max(1.0, part / inner) if num_sharing is None else num_sharing
     exchange = bandwidth = min(single * inner, share * part / num_groups)
     if link.partial_ring_bandwidth and leaves_node and single > share and 1 < inner < part:
-        # A ring may leave and enter by one adapter, so that all together reach that of one at least.
+        # A ring may leave and enter by one adapter, so all rings together have at least the bandwidth of one adapter.
         bandwidth = min(bandwidth, max(link.partial_ring_bandwidth.value, single) / num_groups)
-    reached = bandwidth, exchange, min(single, exchange)
-    return Crossing(link, place, inner, members, *reached, level.latency, level.has_reduction)
+    return Crossing(
+        link, number, inner, members, bandwidth, exchange, min(single, exchange), level.latency, level.has_reduction
+    )

@@ -1,4 +1,4 @@
-"""Differences between devices: spread from part to part, bad contact, blocked air."""
+"""Differences between devices: part-to-part spread, bad contact, blocked airflow."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,18 +10,18 @@ from triplepoint.simulate.power.gpu import Float
 from triplepoint.simulate.power.parameters import PowerConfig
 
 _FLOW_EXPONENT = 0.8
-"""Forced convection: transfer goes with this power of the flow (Dittus-Boelter, turbulent flow in a channel)."""
+"""Exponent of the flow in forced convection (Dittus-Boelter, turbulent flow in a channel)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Devices:
-    """Factors on what a GPU type's parameters say, one per device; shape (num_nodes, num_devices).
+    """Factors of single devices on the parameters of their GPU type; shape (num_nodes, num_devices).
 
     Attributes:
-        die: On the die's resistance.
-        leakage: On leakage.
-        flow: On the flow of air past the device.
-        sensor_k: No factor: by how much the device's temperature sensor shows its die too warm. Unit: K.
+        die: Factor on the thermal resistance from die to sink.
+        leakage: Factor on leakage.
+        flow: Factor on the air flow past the device.
+        sensor_k: Offset of the temperature sensor, positive if it reads too high. Unit: K.
     """
 
     die: Float
@@ -31,13 +31,19 @@ class Devices:
 
     @property
     def sink(self) -> Float:
-        """On the sink's resistance, which grows where less air flows."""
+        """Factor on the thermal resistance from sink to air, which grows if less air flows."""
         return np.asarray(self.flow**-_FLOW_EXPONENT)
 
 
 @dataclass(frozen=True)
 class BadContact:
-    """A fault: a device that touches its sink badly; `factor` is on the die's resistance."""
+    """Fault: bad contact between a device and its heat sink.
+
+    Attributes:
+        node: Number of the node.
+        device: Number of the device.
+        factor: Factor on the thermal resistance from die to sink.
+    """
 
     node: int
     device: int
@@ -46,7 +52,13 @@ class BadContact:
 
 @dataclass(frozen=True)
 class BlockedAirflow:
-    """A fault: some devices of a node see only a share of their air."""
+    """Fault: devices of a node that get only a share of their air.
+
+    Attributes:
+        node: Number of the node.
+        devices: Numbers of the devices.
+        flow_share: Share of the air flow that is left.
+    """
 
     node: int
     devices: tuple[int, ...]
@@ -57,21 +69,21 @@ Fault = BadContact | BlockedAirflow
 
 
 def equal_devices(num_nodes: int, num_devices: int) -> Devices:
-    """Return devices that are all as their type says."""
+    """Return devices that equal their GPU type."""
     return Devices(*(np.ones((num_nodes, num_devices)) for _ in range(3)))
 
 
 def draw_devices(
     heat: HeatConfig, power: PowerConfig, shape: tuple[int, int], seed: int, faults: Sequence[Fault] = ()
 ) -> Devices:
-    """Return devices that differ as parts do, the same ones for the same seed, with faults on top.
+    """Return devices with random part-to-part spread, equal for equal seeds, and with faults.
 
     Args:
-        heat: How far resistances and sensors differ, and how often contact is bad.
-        power: How far leakage differs.
-        shape: Nodes, and devices in each.
-        seed: Of the draw.
-        faults: Known ones.
+        heat: Spread of resistances and sensors, and frequency of bad contact.
+        power: Spread of leakage.
+        shape: Number of nodes, and of devices in each.
+        seed: Seed of the random numbers.
+        faults: Known faults.
     """
     random = np.random.default_rng(seed)
     die = np.exp(heat.resistance_spread.value * random.standard_normal(shape))
@@ -83,7 +95,7 @@ def draw_devices(
 
 
 def with_faults(devices: Devices, faults: Sequence[Fault]) -> Devices:
-    """Return devices with faults on top."""
+    """Return devices with additional faults."""
     die, flow = devices.die.copy(), devices.flow.copy()
     for fault in faults:
         if isinstance(fault, BadContact):

@@ -1,4 +1,4 @@
-"""A run that begins on nodes at rest: dies are cool and clocks high, until heat has settled."""
+"""Runs that start on idle nodes: dies are cool and clocks high until temperatures have settled."""
 
 from dataclasses import dataclass, replace
 
@@ -10,18 +10,18 @@ from triplepoint.simulate.heat.machine import Machine, Profile
 from triplepoint.simulate.power.gpu import Activity, Float, gpu_power_w
 
 _SETTLING_STEPS = 2
-"""Steps of a job that starts warm until its clocks are those of a warm step."""
+"""Steps that a warm job needs until its clocks are those of a warm step."""
 
 
 @dataclass(frozen=True, eq=False)
 class FromRest:
-    """A job whose first steps are followed through time.
+    """A job whose first steps are simulated over time, starting on idle nodes.
 
     Attributes:
-        machine: The nodes, with fans as they run under its load.
-        profile: Of a step at the highest clocks, a bin for each control period.
-        step_s: About the length of its step once it is warm. Unit: s.
-        mean_w: Mean power of every device over that; shape (num_nodes, num_devices). Unit: W.
+        machine: The nodes, with fans as they run under the job's load.
+        profile: Profile of a step at the highest clocks, with one bin per control period.
+        step_s: Approximate length of a warm step. Unit: s.
+        mean_w: Mean power of every device over a warm step; shape (num_nodes, num_devices). Unit: W.
     """
 
     machine: Machine
@@ -30,23 +30,30 @@ class FromRest:
     mean_w: Float
 
     def follow(self, num_steps: int, warm_s: float) -> tuple[Trace, Float]:
-        """Return what happens in steps from rest on, and a step more, and when each begins and the last ends in it.
+        """Return power, heat and clocks of the first steps, and the times of the steps in that trace.
 
         Args:
-            num_steps: How many.
-            warm_s: Length of the simulated step of the warm job, which that of the closed loop stands for. Unit: s.
+            num_steps: Number of steps; the trace has one more.
+            warm_s: Length of the simulated step of the warm job; the trace is scaled so that its warm step has that
+                length. Unit: s.
 
         Returns:
-            The trace, and times of shape (num_steps + 1,). Unit: s.
+            The trace; and the start of every step and the end of the last, shape (num_steps + 1,). Unit: s.
         """
-        _, warm = _run(self, self.mean_w, _SETTLING_STEPS)
-        trace, edges_s = _run(self, _rest_w(self.machine), num_steps)
-        scale = warm_s / float(warm[-1] - warm[-2])
+        _, warm_edges_s = _run(self, self.mean_w, _SETTLING_STEPS)
+        trace, edges_s = _run(self, _idle_w(self.machine), num_steps)
+        scale = warm_s / float(warm_edges_s[-1] - warm_edges_s[-2])
         return replace(trace, period_s=trace.period_s * scale), edges_s * scale
 
 
 def _run(job: FromRest, before_w: Float, num_steps: int) -> tuple[Trace, Float]:
-    """Return steps, and one more, after a long time at a power; and when each begins. Units: W, s."""
+    """Return `num_steps` steps and one more, after a long time at constant power, and the times of the steps.
+
+    Args:
+        job: The job.
+        before_w: Power of every device before the first step. Unit: W.
+        num_steps: Number of steps.
+    """
     fine = replace(job.machine, period_s=job.step_s / len(job.profile.duration_s))
     state = State(fine.network.steady(before_w), free_clocks(fine.table, fine.shape))
     trace = run(fine, job.profile, (num_steps + 1) * job.step_s, state)
@@ -55,8 +62,8 @@ def _run(job: FromRest, before_w: Float, num_steps: int) -> tuple[Trace, Float]:
     return trace, np.interp(job.profile.step_s * np.arange(num_steps + 1), position_s, ends_s)
 
 
-def _rest_w(machine: Machine) -> Float:
-    """Return the power of devices where nothing runs; shape (num_nodes, num_devices). Unit: W."""
+def _idle_w(machine: Machine) -> Float:
+    """Return the power of idle devices; shape (num_nodes, num_devices). Unit: W."""
     power = machine.power
     idle_w = gpu_power_w(power, Activity(awake=0.0), power.clocks.min_clock.value, machine.inlet_c)
     return np.broadcast_to(idle_w[:, None], machine.shape)

@@ -117,6 +117,13 @@ class Propagator:
         """Return the state after a step of constant power; shapes (num_nodes, 3n) and (num_nodes, n)."""
         return np.asarray((self.both @ np.concatenate([state, power_w], axis=-1)[..., None])[..., 0])
 
+    def repeated(self, number: int) -> "Propagator":
+        """Return so many steps of the same power as one step."""
+        size = self.both.shape[2]
+        one = np.broadcast_to(np.eye(size), (len(self.both), size, size)).copy()
+        one[:, : self.both.shape[1]] = self.both
+        return Propagator(np.linalg.matrix_power(one, number)[:, : self.both.shape[1]], number * self.step_s)
+
 
 def propagator(network: Network, step_s: float) -> Propagator:
     """Return the exact step of a network over `step_s` seconds of constant power."""

@@ -1,4 +1,4 @@
-"""Cooling and sensors of a GPU type, `config/heat/<gpu>.yaml`, and the airflow of a node, `config/heat/airflow/`."""
+"""Cooling and sensors of a GPU type, `config/heat/<gpu>.yaml`, and airflow of a node, `config/heat/airflow/`."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from triplepoint.simulate.power.parameters import Celsius, Kelvin, KelvinPerWatt
 Cooling = Literal["air", "liquid", "ideal"]
 
 LEARNED = ("inlet_temp_c", "die_resistance", "sink_resistance", "preheat", "full_power", "least_flow")
-"""What temperatures in balance depend on, as far as runs tell it: of a cluster, its chassis and fans."""
+"""Parameters of steady temperatures that runs can determine: of a cluster, its chassis and its fans."""
 
 Shown = Literal[
     "gpu_power_average_w", "gpu_power_w", "gpu_energy_j", "gpu_power_limit_w", "gpu_temp_c", "sm_clock_mhz",
@@ -24,74 +24,77 @@ Shown = Literal[
     "gpu_power_brake_s",
 ]  # fmt: skip
 SHOWN: tuple[Shown, ...] = get_args(Shown)
-"""Columns of the telemetry that simulated sensors can fill, in the order of recordings."""
+"""Telemetry columns that simulated sensors can fill, in the order of recordings."""
 
 
 _IDEAL = 1e-3
-"""Resistance of ideal cooling over that of the usual one: 0.1 K of a rise of 50 K remain, less than sensors show."""
+"""Resistance of ideal cooling over the usual one: of a rise of 50 K, 0.1 K remain, less than sensors resolve."""
 
 
 class CoolingConfig(Strict):
-    """From the die to the coolant."""
+    """Cooling from the die to the coolant."""
 
     die_resistance: KelvinPerWatt
-    """Die to sink: die, thermal interface, spreader."""
+    """Thermal resistance from die to sink: die, thermal interface, spreader."""
     die_time: Seconds
-    """Time in which the die follows its power."""
+    """Time constant of the die."""
     sink_resistance: KelvinPerWatt
-    """Sink to the air or liquid at it."""
+    """Thermal resistance from sink to the air or liquid at it."""
     sink_time: Seconds
-    """Time in which the sink follows the heat it takes up."""
+    """Time constant of the sink."""
     twin_resistance: KelvinPerWatt | None = None
-    """Between the halves of a sink under the two dies of a package; none where a device has its own."""
+    """Thermal resistance between the halves of a sink under the two dies of a package; None if each device has its own
+    sink."""
     preheat_share: Ratio
-    """How much of the node's preheat reaches the coolant: 1 for air, 0 for liquid that is fed to every device."""
+    """Share of the node's preheat that reaches the coolant: 1 for air, 0 for liquid fed to every device."""
 
     def without_rise(self) -> Self:
-        """Return cooling that keeps dies at the inlet's temperature, to a thousandth of their rise, as fast as this."""
-        names = ("die_resistance", "sink_resistance")
-        found = {name: getattr(self, name) for name in names}
-        cold = {name: one.model_copy(update={"value": one.value * _IDEAL, "sigma": 0.0}) for name, one in found.items()}
-        dry = self.preheat_share.model_copy(update={"value": 0.0, "sigma": 0.0})
-        return self.model_copy(update={**cold, "preheat_share": dry})
+        """Return cooling with the same time constants that keeps dies at the inlet temperature, but for `_IDEAL`."""
+        known = {name: getattr(self, name) for name in ("die_resistance", "sink_resistance")}
+        ideal = {
+            name: estimate.model_copy(update={"value": estimate.value * _IDEAL, "sigma": 0.0})
+            for name, estimate in known.items()
+        }
+        no_preheat = self.preheat_share.model_copy(update={"value": 0.0, "sigma": 0.0})
+        return self.model_copy(update={**ideal, "preheat_share": no_preheat})
 
 
 class LimitConfig(Strict):
-    """Temperatures at which clocks go down, and how far."""
+    """Temperatures that lower clocks, and by how much."""
 
     max_temperature: Celsius
-    """Highest operating temperature: above it the driver takes clocks down."""
+    """Highest operating temperature, above which the driver lowers clocks."""
     slowdown_temperature: Celsius
-    """The hardware cuts the clock."""
+    """Temperature at which the hardware cuts the clock."""
     shutdown_temperature: Celsius
-    """The device turns itself off."""
+    """Temperature at which the device turns itself off."""
     hysteresis: Kelvin
-    """How far below a limit clocks are let up again."""
+    """Distance below a limit at which clocks may rise again."""
     thermal_slew: Ratio
-    """Share of the highest clock by which the driver moves its thermal ceiling in a second."""
+    """Share of the highest clock by which the driver moves its thermal ceiling per second."""
     slowdown_share: Ratio
-    """Clock that is left under a hardware slowdown or a power brake, over the one asked for."""
+    """Clock under a hardware slowdown or a power brake, over the requested clock."""
     release_time: Seconds
-    """How long a hardware slowdown holds at least."""
+    """Shortest duration of a hardware slowdown."""
 
 
 class SensorConfig(Strict):
-    """How the driver of a GPU type shows power, temperature and clocks."""
+    """How the driver of a GPU type reports power, temperature and clocks."""
 
     shows: Annotated[list[Shown], Field(min_length=1)]
-    """Columns of the telemetry that have values."""
+    """Telemetry columns with values."""
     power_die: Annotated[int, Field(ge=0)] = 0
-    """Die of a package that shows its power, energy and power limit; the other dies show no value."""
+    """Die of a package that reports its power, energy and power limit; the other dies report none."""
     publish_period: Annotated[Quantity, unit_is("s")]
     """Time between two values."""
     instant_window: Annotated[Quantity, unit_is("s")] | None = None
-    """Time before a value over which the instantaneous power is averaged; none where there is only `average_window`."""
+    """Time before a value over which instantaneous power is averaged; None if there is only `average_window`."""
     average_window: Annotated[Quantity, unit_is("s")]
-    """The same of the average power."""
+    """Time before a value over which average power is averaged."""
     energy_step: Annotated[Quantity, unit_is("J")]
-    """Step of the energy counter."""
+    """Resolution of the energy counter."""
     temperature_step: Annotated[Quantity, unit_is("K")]
-    """Step of temperatures."""
+    """Resolution of temperatures."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -106,25 +109,29 @@ class HeatConfig(Strict):
     """Cooling, limits and sensors of one GPU type."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
-    """Name of the GPU type; the file is called the same."""
+    """Name of the GPU type; the file has the same name."""
     cooling: dict[Cooling, CoolingConfig]
-    """By coolant."""
+    """Cooling by coolant."""
     limits: LimitConfig
-    """Temperatures."""
+    """Temperatures that lower clocks."""
     sensors: SensorConfig
-    """What the driver shows."""
+    """Sensors as the driver reports them."""
     resistance_spread: Ratio
-    """Relative standard deviation of the die's resistance from part to part."""
+    """Relative standard deviation of the die's resistance between parts."""
     sensor_offset: Kelvin | None = None
-    """Standard deviation of what a part's temperature sensor shows besides its die; none where it is not known apart
-    from `resistance_spread`."""
+    """Standard deviation of the offset of a part's temperature sensor; None if it cannot be separated from
+    `resistance_spread`."""
     bad_contact_share: Ratio
     """Share of parts with bad contact to their sink."""
     bad_contact_factor: Ratio
-    """What bad contact multiplies the die's resistance with."""
+    """Factor of bad contact on the die's resistance."""
 
     def cooling_by(self, coolant: Cooling) -> CoolingConfig:
-        """Return the cooling by a coolant, or an ideal one. Raises `UserError` if this GPU type has none by it."""
+        """Return the cooling by a coolant, or ideal cooling.
+
+        Raises:
+            UserError: If the GPU type has no cooling by that coolant.
+        """
         if coolant == "ideal" and coolant not in self.cooling:
             return next(iter(self.cooling.values())).without_rise()
         if coolant not in self.cooling:
@@ -136,56 +143,58 @@ class HeatConfig(Strict):
 
 
 class FanConfig(Strict):
-    """Fans that follow the load of their node, so that the air behind it stays about as warm."""
+    """Fans that follow the load of their node, so that the temperature of the air behind it changes little."""
 
     full_power: Watt
-    """Mean power of a node's GPUs from which fans run at their full flow; below it the flow goes with the power."""
+    """Mean power of a node's GPUs above which fans run at full flow; below it the flow is proportional to power."""
     least_flow: Ratio
-    """Share of the full flow that fans never go below."""
+    """Lowest flow over the full flow."""
 
     def flow(self, power_w: Float) -> Float:
-        """Return the flow of nodes over the full one, from the mean power of their GPUs in W."""
+        """Return the flow of nodes over the full flow, from the mean power of their GPUs in W."""
         return np.clip(power_w / self.full_power.value, self.least_flow.value, 1.0)
 
 
 class AirflowConfig(Strict):
-    """Where air passes the devices of a node, in the driver's order. Data: it differs from chassis to chassis."""
+    """Air path past the devices of a node, in the driver's order of devices. It differs between chassis."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
-    """Name of the node's kind; the file is called the same."""
+    """Name of the airflow; the file has the same name."""
     rows: list[list[int]]
-    """Devices of every row, from the inlet on; each row warms the ones behind it."""
+    """Devices of every row, from the inlet on; each row heats the air of those behind it."""
     packages: list[list[int]]
-    """Devices that share a sink; alone where a device has its own."""
+    """Devices that share a sink; single devices for sinks of their own."""
     preheat: KelvinPerWatt
-    """Air at a row, warmer for each watt of the mean device of the row before."""
+    """Temperature rise of the air at a row per watt of the mean device of the row before."""
     package_preheat: KelvinPerWatt | None = None
-    """Air at the second device of a package, warmer for each watt of the first; none where sinks are not shared."""
+    """Temperature rise of the air at the second device of a package per watt of the first; None if sinks are not
+    shared."""
     fans: FanConfig | None = None
-    """How flow follows load; without it the flow is what resistances and preheat were measured at."""
+    """How the flow follows load; None if it is constant, at the flow that resistances and preheat hold for."""
     air_time: Seconds
-    """Time in which the air behind a row follows the heat it takes up, with metal and cables on the way."""
+    """Time constant of the air behind a row, including metal and cables on the way."""
     die_resistance: KelvinPerWatt | None = None
-    """Die to sink as these nodes have it; that of the GPU type if not given."""
+    """Thermal resistance from die to sink in these nodes; None for that of the GPU type."""
     sink_resistance: KelvinPerWatt | None = None
-    """Sink to air at full flow as these nodes have it; that of the GPU type if not given."""
+    """Thermal resistance from sink to air at full flow in these nodes; None for that of the GPU type."""
     sink_time: Seconds | None = None
-    """Time in which sinks follow, as these nodes have them; that of the GPU type if not given."""
+    """Time constant of sinks in these nodes; None for that of the GPU type."""
     correlation: dict[str, list[float]] | None = None
-    """How errors of what was learned from the same runs go together, -1 to 1: a row for each of inlet, both
-    resistances, preheat, full power, least flow; independent if not given. `triplepoint calibrate --heat` writes it."""
+    """Correlations, -1 to 1, between the errors of parameters learned from the same runs: a row each for inlet, both
+    resistances, preheat, full power, least flow. None if they are independent. `triplepoint calibrate --heat` writes
+    it."""
 
     @property
     def correlations(self) -> Float:
-        """How errors of `LEARNED` go together; shape (len(LEARNED), len(LEARNED))."""
+        """Correlations between the errors of `LEARNED`; shape (len(LEARNED), len(LEARNED))."""
         if self.correlation is None:
             return np.eye(len(LEARNED))
         return np.array([self.correlation[name] for name in LEARNED])
 
     def over(self, cooling: CoolingConfig) -> CoolingConfig:
-        """Return the cooling of a GPU type by air, as these nodes have it."""
-        own = {name: getattr(self, name) for name in ("die_resistance", "sink_resistance", "sink_time")}
-        return cooling.model_copy(update={name: known for name, known in own.items() if known is not None})
+        """Return the air cooling of a GPU type with the values of these nodes."""
+        values = {name: getattr(self, name) for name in ("die_resistance", "sink_resistance", "sink_time")}
+        return cooling.model_copy(update={name: known for name, known in values.items() if known is not None})
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -211,11 +220,11 @@ class AirflowConfig(Strict):
 
 @lru_cache(maxsize=32)
 def read_heat(name: str, config: Path) -> HeatConfig:
-    """Return what is known of a GPU's cooling. Raises `UserError` if the file is missing or wrong."""
+    """Return cooling and sensors of a GPU type. Raises `UserError` if the file is missing or wrong."""
     return read_named(HeatConfig, config / "heat" / f"{name}.yaml")
 
 
 @lru_cache(maxsize=8)
 def read_airflow(name: str, config: Path) -> AirflowConfig:
-    """Return the airflow of a kind of node. Raises `UserError` if the file is missing or wrong."""
+    """Return an airflow. Raises `UserError` if the file is missing or wrong."""
     return read_named(AirflowConfig, config / "heat" / "airflow" / f"{name}.yaml")

@@ -77,6 +77,7 @@ class Periodic:
         self._rests = self._awake < AT_REST
         self._can_rest = bool(self._rests.any())
         self._duration_s, self._scale = profile.duration_s, 1.0
+        self._top = len(machine.table.mhz) - 1.0
         self._fixed, self._most_w = power.base.value + power.memory_idle.value, power.excursion_limit.value
         # Leakage over states, which stand above the inlet.
         self._leakage = power.leakage.value * machine.devices.leakage * np.exp(
@@ -89,11 +90,12 @@ class Periodic:
             self._table, machine.heat.limits, machine.power.clock_rise.value,
             machine.braked, self._period_s,
         )  # fmt: skip
-        self._stay = propagator(machine.network, self._period_s * self._length).both[:, :, : 3 * shape[1]]
+        one = propagator(machine.network, self._period_s)
+        self._stay = one.repeated(self._length).both[:, :, : 3 * shape[1]]
         self._powers = [self._stay]
         while 2 ** len(self._powers) < number // self._length:
             self._powers.append(self._powers[-1] @ self._powers[-1])
-        self._both = np.ascontiguousarray(propagator(machine.network, self._period_s).both.swapaxes(1, 2))
+        self._both = np.ascontiguousarray(one.both.swapaxes(1, 2))
         self._twin = machine.twin if (machine.twin != np.arange(shape[1])).any() else None
         self._power, self._warm, self._slowdown, self._wanted = (np.empty((number, *shape)) for _ in range(4))
         self._ceiling = machine.ceilings.copy() if ceiling is None else np.minimum(ceiling, machine.ceilings)
@@ -168,11 +170,13 @@ class Periodic:
         """Go through all stretches, and return the heat they end with; shape (num_nodes, num_stretches, num_states)."""
         num_states, num_devices = heat.shape[2], self._machine.shape[1]
         column = np.concatenate([heat, np.empty((*heat.shape[:2], num_devices))], axis=2)
-        growth = self._machine.power.leakage_growth.value
+        growth, place_is_free = self._machine.power.leakage_growth.value, bool((self._ceiling >= self._top).all())
         for now in self._periods():
-            # A ceiling between two clocks is the one for some of the time and the other for the rest.
-            place = np.minimum(clocks.place, (self._ceiling + self._dither[now]).astype(np.int64))
-            warm = column[:, :, :num_devices].swapaxes(0, 1)
+            place = clocks.place
+            if not place_is_free:
+                # A ceiling between two clocks is the one for some of the time and the other for the rest.
+                place = np.minimum(place, (self._ceiling + self._dither[now]).astype(np.int64))
+            warm = np.ascontiguousarray(column[:, :, :num_devices].swapaxes(0, 1))
             if self._can_rest:
                 place = np.where(self._rests[now], 0, place)
             # `take` is four times as fast as an index of arrays, and most of the time goes here.
@@ -215,7 +219,7 @@ class Periodic:
 
     def _trace(self) -> Trace:
         none, number = np.zeros(self._place.shape, dtype=np.bool_), len(self._rate)
-        free, top = float(len(self._table.mhz)), len(self._table.mhz) - 1.0
+        free, top = float(len(self._table.mhz)), self._top
         # A clock that is locked is not throttled: only what is below it counts.
         most = self._machine.ceilings
         ceiling = np.broadcast_to(np.where(self._ceiling < most, self._ceiling, free), self._wanted.shape)

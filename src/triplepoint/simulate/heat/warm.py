@@ -19,7 +19,7 @@ import numpy as np
 from triplepoint.config.cluster import USUAL, ClusterConfig, ConditionsConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import PointError
-from triplepoint.simulate.costs import largest_of
+from triplepoint.simulate.costs import expected_maximum
 from triplepoint.simulate.fabric import Fabric
 from triplepoint.simulate.heat.alike import Followed, few_of
 from triplepoint.simulate.heat.devices import equal_devices
@@ -134,7 +134,7 @@ class Warm(Generic[AnyLoad]):
     def hottest_c(self, number: int) -> Float:
         """Return temperatures of the hottest of so many parts that are equal in the trace; of its shape. Unit: degC."""
         inlet_c = self.machine.inlet_c[:, None]
-        return np.asarray(inlet_c + (self.trace.temp_c - inlet_c) * (1.0 + self.spread * largest_of(number)))
+        return np.asarray(inlet_c + (self.trace.temp_c - inlet_c) * (1.0 + self.spread * expected_maximum(number)))
 
 
 def warm_up(

@@ -1,4 +1,4 @@
-"""Parameters of a GPU's kernels: `config/kernels/<gpu>.yaml`, fitted to measured tables by `kernels_fit`."""
+"""Parameters of the kernels of a GPU type, fitted to measured tables: `config/kernels/<gpu>.yaml`."""
 
 import math
 from functools import lru_cache
@@ -17,110 +17,110 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
 class Fit(Strict):
-    """Where parameters come from and how far they can be trusted."""
+    """Source and uncertainty of fitted parameters."""
 
     source: Annotated[str, Field(min_length=8)]
-    """Table they were fitted to, or the assumption they are."""
+    """Table of the fit, or the assumption."""
     rows: Annotated[int, Field(ge=0)]
-    """Measurements fitted to; 0 for an assumption."""
+    """Measurements of the fit; 0 for an assumption."""
     sigma: Positive
-    """Standard deviation of the log error of shapes that were held out; of an assumption, how sure it is."""
+    """Standard deviation of the log error of held-out shapes; for an assumption, its assumed uncertainty."""
     held_out_median: Positive | None = None
     """Median relative error of held-out shapes, as a fraction."""
     held_out_p90: Positive | None = None
-    """The error nine tenths of held-out shapes stay under, as a fraction."""
+    """90th percentile of the relative error of held-out shapes, as a fraction."""
     flops_range: tuple[float, float] | None = None
-    """Least and most FLOPs of the kernels fitted to; outside it sigma grows. Unit: FLOP."""
+    """Smallest and largest FLOPs of the fitted kernels; sigma grows outside. Unit: FLOP."""
 
 
 class GemmParameters(Strict):
-    """GEMMs of one precision."""
+    """Parameters of GEMMs of one precision."""
 
     efficiency: Fraction
-    """Rate of a large tile with nothing else in the way, as a fraction of peak."""
+    """Rate of a large tile without other limits, as a fraction of peak."""
     tile_penalty: Annotated[float, Field(ge=0)]
-    """How much slower small tiles are: the tile extent `mn/(m+n)` at which the rate is half."""
+    """Slowdown of small tiles: the tile extent `mn/(m+n)` at which the rate is half."""
     tile_overhead_us: Annotated[float, Field(ge=0)]
-    """Filling and emptying the pipeline of one tile. Unit: us."""
+    """Time to fill and empty the pipeline of one tile. Unit: us."""
     wave_quantisation: Annotated[float, Field(ge=0, le=1)]
-    """How much of a partial last wave costs: 1 a whole wave, 0 only its share."""
+    """Cost of a partial last wave: 1 for a whole wave, 0 for its share."""
     overlap_exponent: Annotated[float, Field(ge=1)]
-    """How well memory hides behind computation: 1 one after the other, infinite perfectly."""
+    """Overlap of memory and computation: 1 for none, infinite for perfect overlap."""
     memory_efficiency: Fraction
-    """Rate of operands and results from memory, as a fraction of peak."""
+    """Rate at which operands and results are read and written, as a fraction of peak bandwidth."""
     output_cost: Annotated[float, Field(ge=0)]
-    """Time of writing (and with accumulation reading) results that nothing hides, as a fraction of that at peak."""
+    """Exposed time of writing (and with accumulation reading) results, as a fraction of that at peak bandwidth."""
     fixed_us: Annotated[float, Field(ge=0)]
-    """Shortest kernel: ramp-up and drain. Unit: us."""
+    """Time of the shortest kernel: ramp-up and drain. Unit: us."""
     split_k_efficiency: Positive
-    """Rate at which partial sums of a split K are brought together, as a multiple of memory bandwidth (L2 helps)."""
+    """Rate at which partial sums of a split K are added, as a multiple of memory bandwidth (L2 helps)."""
     batched_efficiency: Fraction = 1
-    """Rate of a batch of many small GEMMs against one large one."""
+    """Rate of a batch of many small GEMMs over that of one large GEMM."""
     fit: Fit
-    """Where the parameters come from."""
+    """Source of the parameters."""
 
 
 class AttentionPass(Strict):
-    """One direction of an attention kernel."""
+    """Parameters of one direction of an attention kernel."""
 
     efficiency: Positive
     """Rate of its GEMMs without softmax, as a fraction of peak."""
     softmax_extent: Annotated[float, Field(ge=0)]
     """Head size at which softmax takes as long as the GEMMs."""
     tile_overhead: Annotated[float, Field(ge=0)]
-    """Start and end of a block of queries, in blocks of 128 keys."""
+    """Time to start and end a block of queries, in blocks of 128 keys."""
     tail: Annotated[float, Field(ge=0)]
-    """How much of the longest block of queries is not hidden by others."""
+    """Share of the longest block of queries that other blocks do not hide."""
 
 
 class AttentionKernel(Strict):
-    """One implementation of fused attention."""
+    """Parameters of one implementation of fused attention."""
 
     forward: AttentionPass
     """Forward pass."""
     backward: AttentionPass
     """Backward pass."""
     fit: Fit
-    """Where the parameters come from."""
+    """Source of the parameters."""
 
 
 class MemoryParameters(Strict):
-    """Kernels bound by memory."""
+    """Parameters of memory-bound kernels."""
 
     efficiency: Fraction
-    """Rate of large tensors, as a fraction of peak."""
+    """Rate of large tensors, as a fraction of peak bandwidth."""
     fixed_us: Annotated[float, Field(ge=0)]
-    """Shortest kernel: ramp-up and drain. Unit: us."""
+    """Time of the shortest kernel: ramp-up and drain. Unit: us."""
     ramp_us: Annotated[float, Field(ge=0)]
-    """What large tensors lose besides, before the full rate is reached. Unit: us."""
+    """Additional time of large tensors before memory reaches its full rate. Unit: us."""
     ramp_bytes: Positive
-    """Size at which half of it is lost. Unit: byte."""
+    """Size at which half of `ramp_us` is lost. Unit: byte."""
     classes: dict[str, Fraction] = Field(default_factory=dict)
-    """Rate of a class of kernels against that of copying; 1 where absent."""
+    """Rate of a class of kernels over that of a copy; 1 for classes not listed."""
     fit: Fit
-    """Where the parameters come from."""
+    """Source of the parameters."""
 
 
 class KernelConfig(Strict):
-    """The kernels of one GPU type."""
+    """Kernel parameters of one GPU type."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
-    """Name of the GPU type; the file is called the same."""
+    """Name of the GPU type; the file has the same name."""
     num_sms: Annotated[Quantity, unit_is("1")]
     """Streaming multiprocessors, or compute units, of one device."""
     launch_gap: Annotated[Quantity, unit_is("us")]
-    """From one kernel to the next of a stream that never waits for the host."""
+    """Time between two kernels of a stream that never waits for the host."""
     gemm: dict[str, GemmParameters]
-    """By precision: bf16 (fp16 is the same), fp8, fp32."""
+    """GEMM parameters by precision: bf16 (also for fp16), fp8, fp32."""
     attention: dict[str, AttentionKernel]
-    """By implementation: flash2, flash3, cudnn, ck; the first is taken where none is named."""
+    """Attention parameters by implementation: flash2, flash3, cudnn, ck; the first is the default."""
     memory: MemoryParameters
-    """Kernels bound by memory."""
+    """Parameters of memory-bound kernels."""
 
 
 @lru_cache(maxsize=64)
 def read_kernels(gpu: GpuConfig, config: Path) -> KernelConfig:
-    """Return what is known of a GPU's kernels: its own file, or what follows from that of its relative.
+    """Return the kernel parameters of a GPU type: from its own file, or inferred from a related type.
 
     Raises:
         UserError: If the file is missing or wrong.
@@ -132,12 +132,16 @@ def read_kernels(gpu: GpuConfig, config: Path) -> KernelConfig:
     return _inferred(read_named(KernelConfig, path.with_stem(relative.name)), relative, gpu, gpu.kernels)
 
 
-def _inferred(
-    known: KernelConfig, relative: GpuConfig, gpu: GpuConfig, inferred: InferredKernels
-) -> KernelConfig:  # fmt: skip
-    """Return kernels that reach the same shares of a GPU's own peaks as those of its relative, times `rate`.
+def _inferred(known: KernelConfig, relative: GpuConfig, gpu: GpuConfig, inferred: InferredKernels) -> KernelConfig:
+    """Return kernels that reach the same shares of the GPU's peaks as those of a related type, times `rate`.
 
-    Softmax is not the work of matrix units: it takes as many cycles of a compute unit as on the relative.
+    Softmax does not run on matrix units: it takes as many cycles of a compute unit as on the related type.
+
+    Args:
+        known: Parameters of the related type.
+        relative: The related type.
+        gpu: The GPU type.
+        inferred: How its parameters differ.
     """
     rate = inferred.rate.value if inferred.rate else 1.0
     num_sms = inferred.num_sms or known.num_sms
@@ -148,19 +152,21 @@ def _inferred(
         return fit.model_copy(update={"source": source, "rows": 0, "sigma": math.hypot(fit.sigma, inferred.sigma)})
 
     def scaled(fitted: GemmParameters) -> GemmParameters:
-        reached = min(1.0, fitted.efficiency * rate)
-        return fitted.model_copy(update={"efficiency": reached, "fit": widened(fitted.fit)})
+        efficiency = min(1.0, fitted.efficiency * rate)
+        return fitted.model_copy(update={"efficiency": efficiency, "fit": widened(fitted.fit)})
 
-    def passed(one: AttentionPass) -> AttentionPass:
-        changes = {"efficiency": one.efficiency * rate, "softmax_extent": one.softmax_extent * per_cycle}
-        return one.model_copy(update=changes)
+    def scaled_pass(fitted: AttentionPass) -> AttentionPass:
+        changes = {"efficiency": fitted.efficiency * rate, "softmax_extent": fitted.softmax_extent * per_cycle}
+        return fitted.model_copy(update=changes)
 
     gemm = {precision: scaled(fitted) for precision, fitted in known.gemm.items()}
     if gpu.peak_fp8_flops:
         gemm.setdefault("fp8", gemm["bf16"])
     attention = {
-        name: AttentionKernel(forward=passed(one.forward), backward=passed(one.backward), fit=widened(one.fit))
-        for name, one in known.attention.items()
+        name: AttentionKernel(
+            forward=scaled_pass(kernel.forward), backward=scaled_pass(kernel.backward), fit=widened(kernel.fit)
+        )
+        for name, kernel in known.attention.items()
     }
     memory = known.memory.model_copy(update={"fit": widened(known.memory.fit)})
     changes = {"name": gpu.name, "num_sms": num_sms, "gemm": gemm, "attention": attention, "memory": memory}
@@ -168,5 +174,5 @@ def _inferred(
 
 
 def _matrix_flops_per_cycle(gpu: GpuConfig, num_sms: Quantity) -> float:
-    """Return what the matrix units of one compute unit do in a cycle of the highest clock."""
+    """Return the FLOPs of one compute unit's matrix units in a cycle of the highest clock."""
     return gpu.peak_bf16_flops.value / (num_sms.value * gpu.max_sm_clock.value * 1e6)

@@ -15,26 +15,28 @@ _ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "nvfp4": 0.5 + 1 / 16, "fp32":
 _US = 1e-6
 
 _SMALL_FLOPS, _LARGE_FLOPS, _LARGE_SIGMA = 1e10, 1e12, 0.4
-"""Kernels that are as unsure as the mean of a fit, those that are surest, and how much of sigma those have. Source:
-errors on the H100 GEMMs of config/kernels/measured.csv by decade from 1e9 FLOP up: 0.13, 0.14, 0.08 and 0.05."""
+"""FLOPs up to which a kernel has the sigma of its fit, FLOPs from which it has the smallest sigma, and the smallest
+sigma over that of the fit. Source: errors on the H100 GEMMs of config/kernels/measured.csv by decade from 1e9 FLOP up:
+0.13, 0.14, 0.08 and 0.05."""
 
 HOST_KINDS = ("to_host", "from_host", "host_adam")
+"""Kinds of kernels in host memory: copies to it and from it, and the update of an offloaded optimizer."""
 _HOST_COPY, _HOST_UPDATE, _HOST_SIGMA = 0.85, 0.6, 0.4
-"""Copies to and from the host's memory, updates in it, and how unsure both are: shares of the bandwidths of data
-sheets that they reach, and the standard deviation of the log error. Assumptions: no time of them was measured."""
+"""Share of the data sheet's bandwidth that copies to and from host memory reach, the same of updates in host memory,
+and the standard deviation of the log error of both. Assumptions: none of these times was measured."""
 
 _NVFP4_SIGMA = 0.2
-"""What is added to the uncertainty of GEMMs in 4 bits, in log and by squares: they are taken to reach the share of
-their peak that those in fp8 reach of theirs. An assumption: no time of them was measured."""
+"""Additional standard deviation of the log error of 4-bit GEMMs, added in squares. They are assumed to reach the same
+share of their peak as fp8 GEMMs of theirs: none of their times was measured."""
 
 _LINEAR_SIGMA = 0.4
-"""Standard deviation of the log error of scans and linear attention, whose products are taken as batched GEMMs. An
-assumption: no time of them was measured."""
+"""Standard deviation of the log error of scans and linear attention, whose products are priced as batched GEMMs. An
+assumption: none of their times was measured."""
 
 
 @dataclass(frozen=True)
 class KernelModel:
-    """Times of the kernels of one GPU type.
+    """Kernel times of one GPU type.
 
     Attributes:
         gpu: The GPU type, with its peaks.
@@ -45,7 +47,7 @@ class KernelModel:
     gpu: GpuConfig
     config: KernelConfig
     attention: str
-    _known: dict[tuple[object, ...], float] = field(default_factory=dict, repr=False, compare=False)
+    _times: dict[tuple[object, ...], float] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def load(cls, gpu: GpuConfig, folder: Path, attention: str | None = None) -> "KernelModel":
@@ -54,10 +56,10 @@ class KernelModel:
         Args:
             gpu: The GPU type.
             folder: Folder of the configuration.
-            attention: Implementation of fused attention; None for the first known for the GPU.
+            attention: Implementation of fused attention; None for the default of the GPU type.
 
         Raises:
-            UserError: If nothing is known of the GPU's kernels, or of that implementation on it.
+            UserError: If the kernels of the GPU, or the implementation on it, are unknown.
         """
         config = read_kernels(gpu, folder)
         chosen = attention or next(iter(config.attention))
@@ -67,7 +69,10 @@ class KernelModel:
         return cls(gpu, config, chosen)
 
     def sigma_of(self, kernel: Kernel) -> float:
-        """Return the standard deviation of the log error of a kernel: less of large ones, more outside of the fit."""
+        """Return the standard deviation of the log error of a kernel.
+
+        It is smaller for large kernels and grows outside the fit.
+        """
         fit = self._fit_of(kernel)
         if kernel.kind in HOST_KINDS:
             return _HOST_SIGMA
@@ -82,24 +87,24 @@ class KernelModel:
             return sigma
         least, most = fit.flops_range
         octaves = max(0.0, math.log2(least / kernel.flops), math.log2(kernel.flops / most))
-        # A choice, not a measurement: twice as unsure at a quarter of the smallest or four times the largest kernel.
+        # A choice: twice the sigma at a quarter of the smallest or four times the largest fitted kernel.
         return sigma * (1 + octaves / 2)
 
     def time_s(self, kernel: Kernel, clock_ratio: float = 1.0) -> float:
-        """Return the time of one run, with the gap to the next kernel. Unit: s.
+        """Return the time of one run, including the gap to the next kernel. Unit: s.
 
         Args:
             kernel: The kernel.
-            clock_ratio: Clock of the compute units against the one the tables were measured at; memory has its own.
+            clock_ratio: Clock of the compute units over that of the measured tables; memory has a clock of its own.
 
         Raises:
-            ValueError: If the shape is not of a GEMM, attention or none.
+            ValueError: If the shape has an unexpected number of dimensions.
         """
         key = (kernel.shape, kernel.num_bytes, kernel.precision, kernel.kind, kernel.cls, kernel.is_causal, clock_ratio)
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._run_s(kernel, clock_ratio) + self.config.launch_gap.value * _US
-        return known
+        time_s = self._times.get(key)
+        if time_s is None:
+            time_s = self._times[key] = self._run_s(kernel, clock_ratio) + self.config.launch_gap.value * _US
+        return time_s
 
     def _run_s(self, kernel: Kernel, clock_ratio: float) -> float:
         if not kernel.shape:
@@ -120,23 +125,22 @@ class KernelModel:
         # fp8 training keeps attention in bf16 by default.
         precision = "bf16" if kernel.precision == "fp8" else kernel.precision
         kind = "backward" if kernel.kind == "backward" else "forward"
-        fit = self._attention()
-        chosen = fit.backward if kind == "backward" else fit.forward
+        fit, memory = self._attention(), self.config.memory
         machine = self._machine(precision, clock_ratio)
-        compute = attention_s(kernel.shape, kernel.is_causal, kind, chosen, machine)
-        memory = self.config.memory
-        streaming = machine.memory_s(kernel.num_bytes, memory.efficiency)
-        return max(compute, streaming) + memory.fixed_us * _US
+        fit_of_pass = fit.backward if kind == "backward" else fit.forward
+        compute_s = attention_s(kernel.shape, kernel.is_causal, kind, fit_of_pass, machine)
+        memory_s = machine.memory_s(kernel.num_bytes, memory.efficiency)
+        return max(compute_s, memory_s) + memory.fixed_us * _US
 
     def _memory_s(self, kernel: Kernel, clock_ratio: float) -> float:
         if kernel.kind in HOST_KINDS:
             return self._host_s(kernel)
         memory = self.config.memory
         share = memory.classes.get(kernel.cls, 1.0)
-        moving = self._machine("bf16", 1.0).memory_s(kernel.num_bytes, memory.efficiency * share)
-        # A scan works on the vector units, at the rate of the data sheet.
-        working = kernel.flops / self._machine("fp32", clock_ratio).peak_flops if kernel.flops else 0.0
-        return max(moving, working) + memory.fixed_us * _US
+        memory_s = self._machine("bf16", 1.0).memory_s(kernel.num_bytes, memory.efficiency * share)
+        # A scan runs on the vector units, at the rate of the data sheet.
+        compute_s = kernel.flops / self._machine("fp32", clock_ratio).peak_flops if kernel.flops else 0.0
+        return max(memory_s, compute_s) + memory.fixed_us * _US
 
     def _host_s(self, kernel: Kernel) -> float:
         gpu, is_copy = self.gpu, kernel.kind != "host_adam"
@@ -171,5 +175,6 @@ class KernelModel:
 
 
 def _share_of_sigma(flops: float) -> float:
-    large = math.log(flops / _SMALL_FLOPS) / math.log(_LARGE_FLOPS / _SMALL_FLOPS)
-    return 1 - (1 - _LARGE_SIGMA) * min(1.0, max(0.0, large))
+    """Return the sigma of a kernel over that of its fit, by its FLOPs."""
+    position = math.log(flops / _SMALL_FLOPS) / math.log(_LARGE_FLOPS / _SMALL_FLOPS)
+    return 1 - (1 - _LARGE_SIGMA) * min(1.0, max(0.0, position))

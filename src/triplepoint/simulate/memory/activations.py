@@ -9,12 +9,12 @@ from triplepoint.config.model import LayerKind
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.timeline.schedule import BACKWARD, FORWARD, make_order
 from triplepoint.simulate.work.blocks import Blocks, Chunk, Layer
-from triplepoint.simulate.work.ends import vocabulary
+from triplepoint.simulate.work.ends import vocabulary_rows
 from triplepoint.simulate.work.experts import Experts
-from triplepoint.simulate.work.feed_forward import gates
+from triplepoint.simulate.work.feed_forward import num_up_projections
 from triplepoint.simulate.work.layer_parts import FP32_BYTES, Share, ceil_div
 from triplepoint.simulate.work.offload import LAYERS_ON_GPU
-from triplepoint.simulate.work.recompute import repeated
+from triplepoint.simulate.work.recompute import selective_recomputation
 from triplepoint.simulate.work.recurrent import gradient_bytes
 
 _RECEIVES = 2
@@ -67,7 +67,7 @@ def _recomputed(blocks: Blocks, chunk: Chunk, kind: LayerKind) -> float:
     """
     layer, recompute = blocks.layer(kind), blocks.share.job.recompute
     if recompute != "full":
-        return repeated(blocks.share, layer).held if recompute == "selective" else 0.0
+        return selective_recomputation(blocks.share, layer).held if recompute == "selective" else 0.0
     if chunk.recomputed == chunk.layers:
         return layer.whole.saved
     again = dict(chunk.recomputed)
@@ -136,7 +136,7 @@ def _layer_input(share: Share) -> int:
 def _layer_saved(blocks: Blocks, layer: Layer) -> float:
     """Return what a layer keeps that is not recomputed whole."""
     is_selective = blocks.share.job.recompute == "selective"
-    return layer.whole.saved - (repeated(blocks.share, layer).spared if is_selective else 0.0)
+    return layer.whole.saved - (selective_recomputation(blocks.share, layer).spared if is_selective else 0.0)
 
 
 def _layer_moment(share: Share, kind: LayerKind) -> float:
@@ -155,7 +155,7 @@ def _layer_moment(share: Share, kind: LayerKind) -> float:
         rows, inner = spread.rows, spread.inner
     else:
         rows, inner = share.tokens, ceil_div(model.dense_ffn_hidden_size, share.tp)
-    return max(mixed, float(share.element * rows * inner * (1 + gates(share)))) + gathered
+    return max(mixed, float(share.element * rows * inner * (1 + num_up_projections(share)))) + gathered
 
 
 def _head_moment(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
@@ -164,7 +164,7 @@ def _head_moment(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
         return 0.0
     share = blocks.share
     is_in_place = share.software.bytes_of_loss[0] < FP32_BYTES
-    logits = share.tokens * vocabulary(share)
+    logits = share.tokens * vocabulary_rows(share)
     gathered = share.tokens * share.job.model.hidden_size * share.element if share.is_sequence_parallel else 0
     each = share.software.logit_bytes or (share.element if is_in_place else FP32_BYTES + share.element)
     return float(logits * each + gathered)

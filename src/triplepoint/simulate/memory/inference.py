@@ -6,8 +6,8 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.training import CONTEXT_BYTES, FRAGMENTATION, Need, communicator_bytes
 from triplepoint.simulate.work.blocks import Blocks, Chunk, split_layers
 from triplepoint.simulate.work.cores import cache_bytes_per_token
-from triplepoint.simulate.work.ends import vocabulary
-from triplepoint.simulate.work.feed_forward import gates
+from triplepoint.simulate.work.ends import vocabulary_rows
+from triplepoint.simulate.work.feed_forward import num_up_projections
 from triplepoint.simulate.work.layer_parts import FP32_BYTES, Share, Weights, ceil_div
 from triplepoint.simulate.work.recurrent import state_bytes
 
@@ -88,6 +88,6 @@ def _workspace(share: Share, tokens: int, is_last: bool) -> float:
     heads = (model.num_attention_heads + 2 * model.num_query_groups) * model.head_size
     mixers = [mixer for kind in set(model.layer_kinds) if (mixer := model.recurrent(kind))]
     projected = max((mixer.projected for mixer in mixers), default=0)
-    widest = max(ceil_div(inner, share.tp) * (1 + gates(share)), ceil_div(max(heads, projected), share.tp))
-    logits = share.job.micro_batch_size * vocabulary(share) * share.tp * FP32_BYTES * is_last
+    widest = max(ceil_div(inner, share.tp) * (1 + num_up_projections(share)), ceil_div(max(heads, projected), share.tp))
+    logits = share.job.micro_batch_size * vocabulary_rows(share) * share.tp * FP32_BYTES * is_last
     return float(tokens * (2 * model.hidden_size + widest) * share.element + logits)

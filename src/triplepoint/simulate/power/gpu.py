@@ -1,12 +1,13 @@
-"""Power of GPUs from rates, clock and temperature: pure functions over arrays of any shape that broadcast.
+"""Power of GPUs from rates, clock and temperature: pure functions over broadcastable arrays.
 
-Energy belongs to work: an operation costs what its voltage asks, whenever it runs. Power is therefore linear in rates
-(FLOP/s, byte/s), here as shares of the data sheet's peaks, and the clock itself only drives the clock tree.
+Energy belongs to work: an operation costs the energy that its voltage demands, whenever it runs. Power is therefore
+linear in rates (FLOP/s, byte/s), given as shares of the data sheet's peaks; the clock itself drives only the clock
+tree.
 
     P = base + memory_idle + hbm*u + link*u + leakage*v^n*exp(growth*(T - T0))
         + v^2*(clock_tree*f*awake + tensor*u + sm*u)
 
-with v and f as shares of the highest voltage and clock, and u the rates.
+v and f are shares of the highest voltage and clock, and u the rates.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -22,25 +23,27 @@ Int64 = npt.NDArray[np.int64]
 Number = Float | float
 
 _STREAMING_SHARE = 0.5
-"""Share of the highest clock below which SMs cannot keep memory busy. Assumption: loads in flight are twice enough."""
+"""Share of the highest clock below which SMs cannot saturate memory bandwidth. Assumption: twice as many loads are in
+flight as needed."""
 _SAMPLED_CLOCKS = 12
-"""Between which power is taken to go in a straight line with the clock."""
+"""Clocks at which power is sampled to find that at the limit; in between it is interpolated linearly."""
 
 
 @dataclass(frozen=True, eq=False)
 class Activity:
-    """What runs on devices. Rates are shares of the peaks in `config/gpus/`, averaged over the time they stand for.
+    """Mean activity of devices over a time. Rates are shares of the peaks in `config/gpus/`.
 
-    NVIDIA gives peaks at a clock below the highest (1830 MHz on H100), so tensor and SM may pass 1 a little.
+    NVIDIA states peaks at a clock below the highest (1830 MHz on H100), so tensor and SM rates may slightly exceed 1.
 
     Attributes:
-        awake: Share of the time a kernel runs, 0-1; one that only waits for others counts by `polling_share`.
-        tensor: GEMMs: FLOP/s over peak bf16 FLOP/s, FP8 ones by their energy.
-        sm: Other arithmetic and data movement inside SMs, as a share of what they can issue.
+        awake: Share of the time in which a kernel runs, 0-1; a kernel that only waits for others counts by
+            `polling_share`.
+        tensor: FLOP/s of GEMMs over peak bf16 FLOP/s; fp8 GEMMs count by their energy.
+        sm: Other arithmetic and data movement inside SMs, as a share of their issue rate.
         hbm: Bytes/s from and to memory over peak bandwidth.
         link: Bytes/s over links to other GPUs, both directions, over their peak.
-        randomness: Of operands: 1 random bits, 0 zeros.
-        clock_bound: Share of the time that goes with the clock: at a lower one a kernel takes
+        randomness: Randomness of operands: 1 for random bits, 0 for zeros.
+        clock_bound: Share of the time that scales with the clock: at a lower clock a kernel takes
             `clock_bound*max/clock + 1 - clock_bound` times as long.
     """
 
@@ -53,13 +56,24 @@ class Activity:
     clock_bound: Number = 0.0
 
     def at_rate(self, rate: Number) -> "Activity":
-        """Return the same work done at `rate` times the speed: rates go with it, being awake does not."""
+        """Return the same work at `rate` times the speed: rates scale with it, the awake share does not."""
         return replace(self, tensor=self.tensor * rate, sm=self.sm * rate, hbm=self.hbm * rate, link=self.link * rate)
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Power of devices by where it goes. Unit: W."""
+    """Power of devices by component. Unit: W.
+
+    Attributes:
+        base: Links, regulators and management, always on.
+        leakage: Leakage of the die.
+        clock_tree: Clock distribution while kernels run.
+        tensor: Tensor units.
+        sm: Other units of the SMs.
+        hbm: Memory traffic.
+        link: Traffic to other GPUs.
+        memory_idle: Memory at rest.
+    """
 
     base: Number
     leakage: Number
@@ -71,11 +85,6 @@ class Parts:
     memory_idle: Number
 
     @property
-    def memory(self) -> Float:
-        """Power of the memory domain: at rest, and moving bytes."""
-        return np.asarray(np.add(self.memory_idle, self.hbm))
-
-    @property
     def total(self) -> Float:
         """Power of the devices."""
         return np.asarray(sum((getattr(self, part.name) for part in fields(self)), start=0.0))
@@ -83,11 +92,11 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class Clocks:
-    """The clocks of a GPU type and what they do to power, one entry per clock from lowest to highest.
+    """Clocks of a GPU type and their effect on power, one entry per clock from lowest to highest.
 
     Attributes:
         mhz: Clocks. Unit: MHz.
-        share: Over the highest clock.
+        share: Clock over the highest clock.
         voltage_share: Voltage over that of the highest clock.
     """
 
@@ -97,12 +106,12 @@ class Clocks:
 
     @cached_property
     def stretch(self) -> Float:
-        """Time that goes with the clock, over that at the highest, less 1."""
+        """Additional time of clock-bound work, over its time at the highest clock."""
         return np.asarray(1.0 / self.share - 1.0)
 
     @cached_property
     def starved(self) -> Float:
-        """The same of time in which memory is read or written: SMs that are too slow leave it waiting."""
+        """Additional time of memory traffic, over its time at the highest clock: slow SMs leave memory waiting."""
         return np.asarray(np.maximum(_STREAMING_SHARE / self.share - 1.0, 0.0))
 
     @cached_property
@@ -111,7 +120,7 @@ class Clocks:
         return np.asarray(self.voltage_share**2)
 
     def nearest(self, clock_mhz: Number) -> Int64:
-        """Return the place of the highest clock that is not above `clock_mhz`, the lowest clock at least."""
+        """Return the index of the highest clock that is not above `clock_mhz`, or of the lowest clock."""
         place = np.searchsorted(self.mhz, np.asarray(clock_mhz) + 1e-6, side="right") - 1
         return np.asarray(np.maximum(place, 0), dtype=np.int64)
 
@@ -124,30 +133,30 @@ def clock_table(config: ClockConfig) -> Clocks:
 
 
 def voltage_v(config: ClockConfig, clock_mhz: Number) -> Float:
-    """Return the voltage a clock needs. Unit: V."""
+    """Return the voltage that a clock needs. Unit: V."""
     knee, high = config.knee_clock.value, config.max_clock.value
     return np.asarray(np.interp(clock_mhz, [knee, high], [config.min_voltage.value, config.max_voltage.value]))
 
 
 def leakage_w(config: PowerConfig, clock_mhz: Number, temp_c: Number) -> Float:
-    """Return leakage at a clock's voltage and a die temperature. Unit: W."""
+    """Return the leakage at a clock's voltage and a die temperature. Unit: W."""
     voltage_share = voltage_v(config.clocks, clock_mhz) / config.clocks.max_voltage.value
-    warmth = np.exp(config.leakage_growth.value * (np.asarray(temp_c) - config.leakage_temperature.value))
-    return np.asarray(config.leakage.value * voltage_share**config.leakage_voltage_exponent.value * warmth)
+    growth = np.exp(config.leakage_growth.value * (np.asarray(temp_c) - config.leakage_temperature.value))
+    return np.asarray(config.leakage.value * voltage_share**config.leakage_voltage_exponent.value * growth)
 
 
 def data_share(config: PowerConfig, randomness: Number) -> Float:
-    """Return switching for operands over that for random ones: 1 for random bits, `zeros_share` for zeros."""
+    """Return the switching power of operands over that of random ones: 1 for random bits, `zeros_share` for zeros."""
     zeros = config.zeros_share.value
     return np.asarray(zeros + (1.0 - zeros) * np.asarray(randomness))
 
 
 def power_parts(config: PowerConfig, activity: Activity, clock_mhz: Number, temp_c: Number) -> Parts:
-    """Return power by where it goes.
+    """Return power by component.
 
     Args:
-        config: Of the GPU type.
-        activity: What runs, with the rates it really has at this clock.
+        config: Parameters of the GPU type.
+        activity: Activity with the real rates at this clock.
         clock_mhz: Clock of the SMs. Unit: MHz.
         temp_c: Die temperature. Unit: degC.
     """
@@ -168,35 +177,36 @@ def power_parts(config: PowerConfig, activity: Activity, clock_mhz: Number, temp
 
 
 def gpu_power_w(config: PowerConfig, activity: Activity, clock_mhz: Number, temp_c: Number) -> Float:
-    """Return the power of devices. Arguments as of `power_parts`. Unit: W."""
+    """Return the power of devices; arguments are those of `power_parts`. Unit: W."""
     return power_parts(config, activity, clock_mhz, temp_c).total
 
 
 def rate_at(clock_share: Number, clock_bound: Number) -> Float:
-    """Return the speed of work at a share of the highest clock over its speed at the highest."""
+    """Return the speed of work at a share of the highest clock, over its speed at the highest clock."""
     return np.asarray(1.0 / (np.asarray(clock_bound) / clock_share + 1.0 - np.asarray(clock_bound)))
 
 
 def power_at_limit(config: PowerConfig, activity: Activity, temp_c: Number) -> tuple[Float, Float]:
-    """Return the share of the highest clock that work leaves under the power limit, and its power.
+    """Return the share of the highest clock, and the power, of work under the power limit.
 
     Args:
-        config: Of the GPU type.
-        activity: What runs, with the rates it has; they are kept.
-        temp_c: Die temperature, which broadcasts to the activity's shape. Unit: degC.
+        config: Parameters of the GPU type.
+        activity: Activity; its rates are kept at lower clocks.
+        temp_c: Die temperature, broadcastable to the activity's shape. Unit: degC.
     """
     high, limit_w = config.clocks.max_clock.value, config.power_limit.value
     watts = gpu_power_w(config, activity, high, temp_c)
     share, over = np.ones_like(watts), watts > limit_w
     if over.any():
-        own = Activity(**{part.name: np.broadcast_to(getattr(activity, part.name), watts.shape)[over]
-                          for part in fields(activity)})  # fmt: skip
-        share[over], watts[over] = _lowered(config, own, np.broadcast_to(temp_c, watts.shape)[over])
+        limited = Activity(
+            **{part.name: np.broadcast_to(getattr(activity, part.name), watts.shape)[over] for part in fields(activity)}
+        )
+        share[over], watts[over] = _share_at_limit(config, limited, np.broadcast_to(temp_c, watts.shape)[over])
     return share, watts
 
 
-def _lowered(config: PowerConfig, activity: Activity, temp_c: Float) -> tuple[Float, Float]:
-    """Return the share of the highest clock, and the power, of work that passes the limit at the highest clock."""
+def _share_at_limit(config: PowerConfig, activity: Activity, temp_c: Float) -> tuple[Float, Float]:
+    """Return the share of the highest clock, and the power, of work that exceeds the limit at the highest clock."""
     limit_w, high = config.power_limit.value, config.clocks.max_clock.value
     clocks = np.linspace(config.clocks.min_clock.value, high, _SAMPLED_CLOCKS)
     watts = gpu_power_w(config, activity, clocks[:, None], temp_c)
@@ -208,23 +218,23 @@ def _lowered(config: PowerConfig, activity: Activity, temp_c: Float) -> tuple[Fl
 
 
 def clock_at_limit(config: PowerConfig, activity: Activity, limit_w: Number, temp_c: Number) -> Float:
-    """Return the highest clock at which devices stay within a power limit, the lowest clock at least.
+    """Return the highest clock at which devices stay within a power limit, or the lowest clock.
 
     Args:
-        config: Of the GPU type.
-        activity: What runs, with the rates it would have at the highest clock; they follow it by `clock_bound`.
+        config: Parameters of the GPU type.
+        activity: Activity with the rates at the highest clock; they scale with the clock by `clock_bound`.
         limit_w: Power limit. Unit: W.
         temp_c: Die temperature. Unit: degC.
 
     Returns:
-        Clock in MHz, of the shape of the arguments.
+        Clock in MHz, of the broadcast shape of the arguments.
     """
     table = clock_table(config.clocks)
-    shape = np.broadcast_shapes(*(np.shape(getattr(activity, part.name)) for part in fields(activity)),
-                                np.shape(limit_w), np.shape(temp_c))  # fmt: skip
+    shapes = (np.shape(getattr(activity, part.name)) for part in fields(activity))
+    shape = np.broadcast_shapes(*shapes, np.shape(limit_w), np.shape(temp_c))
     clocks = table.mhz.reshape(-1, *(1 for _ in shape))
     rate = rate_at(clocks / config.clocks.max_clock.value, activity.clock_bound)
     power = np.broadcast_to(gpu_power_w(config, activity.at_rate(rate), clocks, temp_c), (len(table.mhz), *shape))
-    # Power grows with the clock, so clocks within the limit come first.
+    # Power grows with the clock, so the clocks within the limit come first.
     within = (power <= np.asarray(limit_w)).sum(axis=0)
     return np.asarray(table.mhz[np.maximum(within - 1, 0)])

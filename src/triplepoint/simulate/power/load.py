@@ -1,4 +1,4 @@
-"""Load of a job's GPUs: one period of what they do, as far as power, heat and clocks depend on it."""
+"""Load of a job's GPUs: one period of their work, as far as power, heat and clocks depend on it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,20 +25,20 @@ class Load(Protocol):
 
     @property
     def length_s(self) -> float:
-        """How long it takes once, at the clocks it was calibrated with. Unit: s."""
+        """Time of one period, at the clocks it was calibrated with. Unit: s."""
 
     @property
     def num_tokens(self) -> int:
-        """Tokens its energy is counted by."""
+        """Tokens that divide the energy of a period."""
 
     def place(self, rank: int) -> Place:
         """Return stage and class of a rank; ranks of one place do the same."""
 
     def pieces(self, places: Sequence[Place]) -> Pieces:
-        """Return what runs on ranks of some places."""
+        """Return the work of the ranks at some places."""
 
     def phases(self, stages: Sequence[int], polling_share: float) -> Phases:
-        """Return what ranks of some stages do, as a few phases."""
+        """Return the work of the ranks of some stages, as a few phases."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Training(Generic[AnyRan]):
         return self.ran.place(rank)
 
     def pieces(self, places: Sequence[Place]) -> Pieces:
-        """Return its passes, collectives, sends and update."""
+        """Return passes, collectives, sends and update."""
         return pieces_of(self.ran, self.workload, places)
 
     def phases(self, stages: Sequence[int], polling_share: float) -> Phases:

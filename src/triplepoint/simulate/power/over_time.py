@@ -1,4 +1,4 @@
-"""Power of a job over many steps, as meters at the plugs of its nodes see it: steps, pauses and evaluations in turn."""
+"""Power of a job over many steps, evaluations and pauses, as meters at the plugs of its nodes read it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from triplepoint.simulate.power.gpu import Float
 
 @dataclass(frozen=True, eq=False)
 class Stretch:
-    """A step, an evaluation or a pause: power of every node in equal parts of it.
+    """A step, an evaluation or a pause, with the power of every node in equal periods.
 
     Attributes:
-        nodes_w: Shape (num_periods, num_nodes). Unit: W.
-        length_s: How long it takes. Unit: s.
+        nodes_w: Power; shape (num_periods, num_nodes). Unit: W.
+        length_s: Duration. Unit: s.
     """
 
     nodes_w: Float
     length_s: float
 
     def lasting(self, factor: float) -> "Stretch":
-        """Return the same work in so many times the time: its energy stays."""
+        """Return the same work with `factor` times the duration and the same energy."""
         return Stretch(self.nodes_w / factor, self.length_s * factor)
 
 
@@ -31,7 +31,7 @@ class Meter:
 
     Attributes:
         period_s: Time between two readings of a node. Unit: s.
-        window_s: What a reading is the mean of, before it. Unit: s.
+        window_s: Time before a reading over which it averages. Unit: s.
     """
 
     period_s: float
@@ -39,29 +39,29 @@ class Meter:
 
 
 def with_jitter(stretches: Sequence[Stretch], deviation: float, seed: int) -> list[Stretch]:
-    """Return stretches that take longer or shorter, each by a normal deviate of its own.
+    """Return stretches with normally distributed durations.
 
     Args:
-        stretches: In their order.
-        deviation: Relative standard deviation of their length. Unit: 1.
-        seed: Of the deviates.
+        stretches: The stretches in order.
+        deviation: Relative standard deviation of a duration. Unit: 1.
+        seed: Seed of the random numbers.
     """
     deviates = np.random.default_rng(seed).standard_normal(len(stretches))
     return [stretch.lasting(1.0 + deviation * each) for stretch, each in zip(stretches, deviates.tolist(), strict=True)]
 
 
 def meter_phases(num_nodes: int, period_s: float, seed: int) -> Float:
-    """Return when the meter of every node reads first: no two at the same moment; shape (num_nodes,). Unit: s."""
+    """Return the time of the first reading of every node's meter, all different; shape (num_nodes,). Unit: s."""
     return np.asarray(np.random.default_rng(seed).random(num_nodes) * period_s)
 
 
 def read_meters(stretches: Sequence[Stretch], meter: Meter, seed: int | None) -> tuple[Float, Float]:
-    """Return what meters read from the first moment at which a window of all of them lies in the stretches.
+    """Return the readings of meters, from the first moment at which every window lies inside the stretches.
 
     Args:
-        stretches: What the job does, one after the other.
-        meter: Of every node.
-        seed: Of the moments at which they read; None: all at once.
+        stretches: The stretches in order.
+        meter: Meter of every node.
+        seed: Seed of the moments of the readings; None: all meters read at once.
 
     Returns:
         Times and readings; both of shape (num_readings, num_nodes). Units: s, W.
@@ -74,8 +74,8 @@ def read_meters(stretches: Sequence[Stretch], meter: Meter, seed: int | None) ->
     phase_s = np.zeros(num_nodes) if seed is None else meter_phases(num_nodes, meter.period_s, seed)
     number = int((edges_s[-1] - meter.window_s - meter.period_s) // meter.period_s)
     read_s = meter.window_s + phase_s + meter.period_s * np.arange(number)[:, None]
-    counted = [
-        np.interp(when, edges_s, sums) - np.interp(when - meter.window_s, edges_s, sums)
-        for when, sums in zip(read_s.T, sums_j.T, strict=True)
+    window_j = [
+        np.interp(end_s, edges_s, sums) - np.interp(end_s - meter.window_s, edges_s, sums)
+        for end_s, sums in zip(read_s.T, sums_j.T, strict=True)
     ]
-    return read_s, np.array(counted).T / meter.window_s
+    return read_s, np.array(window_j).T / meter.window_s

@@ -1,4 +1,4 @@
-"""Parameters of the power of a GPU and of its node: `config/power/<gpu>.yaml`."""
+"""Power parameters of a GPU type and of its node: `config/power/<gpu>.yaml`, `config/power/nodes/<chassis>.yaml`."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -11,10 +11,10 @@ from triplepoint.config.yaml_file import read_named
 
 
 class Estimate(Quantity):
-    """A number with its unit, where it comes from, and how far it can be trusted."""
+    """A number with unit, source and uncertainty."""
 
     sigma: Annotated[float, Field(ge=0)]
-    """Standard deviation of `value`, in `unit`; of an assumption, how sure it is."""
+    """Standard deviation of `value`, in `unit`; for an assumption, its assumed uncertainty."""
 
 
 Watt = Annotated[Estimate, unit_is("W")]
@@ -30,18 +30,18 @@ Seconds = Annotated[Estimate, unit_is("s")]
 
 
 class ClockConfig(Strict):
-    """Clocks a GPU can take, and the voltage each needs."""
+    """Clocks of a GPU type, and the voltage that each needs."""
 
     min_clock: Megahertz
-    """Clock of an idle GPU, and the lowest the governor takes."""
+    """Clock of an idle GPU, and the lowest clock of the governor."""
     max_clock: Megahertz
     """Highest clock; all powers of this file are at its voltage."""
     clock_step: Megahertz
     """Distance between clocks."""
     min_voltage: Volt
-    """Voltage at the lowest clock, and up to `knee_clock`."""
+    """Voltage at the lowest clock and up to `knee_clock`."""
     knee_clock: Megahertz
-    """Clock from where voltage rises, in a straight line up to `max_voltage`."""
+    """Clock above which voltage rises linearly up to `max_voltage`."""
     max_voltage: Volt
     """Voltage at the highest clock."""
 
@@ -53,78 +53,80 @@ class ClockConfig(Strict):
 
 
 class PowerConfig(Strict):
-    """Power of one device of a GPU type, at its highest clock and voltage unless said otherwise.
+    """Power of one device of a GPU type, at its highest clock and voltage unless stated otherwise.
 
-    Of MI250, one GCD of the two in a package.
+    On MI250 a device is one of the two dies (GCDs) of a package.
     """
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
-    """Name of the GPU type; the file is called the same."""
+    """Name of the GPU type; the file has the same name."""
     clocks: ClockConfig
     """Clocks and voltages."""
     memory_idle: Watt
-    """Memory at rest: refresh and the interface kept awake."""
+    """Memory at rest: refresh, and the interface kept awake."""
     base: Watt
-    """What is always on and knows neither clock nor temperature: links, regulators, management."""
+    """Power that is always on and depends on neither clock nor temperature: links, regulators, management."""
     leakage: Watt
     """Leakage of the die at the highest voltage and `leakage_temperature`."""
     leakage_temperature: Celsius
-    """Die temperature `leakage` is given at."""
+    """Die temperature at which `leakage` is given."""
     leakage_growth: PerKelvin
     """Relative growth of leakage with temperature."""
     leakage_voltage_exponent: Ratio
-    """Leakage grows with this power of the voltage."""
+    """Exponent of the voltage in the growth of leakage."""
     clock_tree: Watt
-    """Clock distribution and everything that switches while a kernel runs, whatever it does."""
+    """Clock distribution and everything that switches while any kernel runs."""
     polling_share: Ratio
-    """Share of `clock_tree` that a kernel drives which only waits for others."""
+    """Share of `clock_tree` that a kernel drives while it only waits for others."""
     tensor: Watt
-    """Tensor units at the peak rate of `config/gpus/`, operands random, with what feeds them inside the SMs."""
+    """Tensor units at the peak rate of `config/gpus/` with random operands, including data supply inside the SMs."""
     sm: Watt
-    """Other units of the SMs at the peak fp32 rate, operands random."""
+    """Other units of the SMs at the peak fp32 rate with random operands."""
     hbm: Watt
-    """Memory at its peak bandwidth, beyond `memory_idle`, with the caches and wires on the way; of any clock."""
+    """Memory traffic at peak bandwidth, beyond `memory_idle`, including caches and wires; it does not depend on the
+    clock."""
     link: Watt
-    """Links to other GPUs at their peak rate, both directions together; of any clock."""
+    """Links to other GPUs at their peak rate, both directions together; it does not depend on the clock."""
     zeros_share: Ratio
-    """Share of tensor, SM and memory switching that is left when operands are zeros."""
+    """Share of tensor, SM and memory switching that remains if operands are zeros."""
     power_limit: Watt
-    """Power the governor holds; of a package, its limit over its devices."""
+    """Power limit that the governor holds; for a package, its limit divided by its devices."""
     least_limit: Watt
-    """Lowest limit that the driver takes."""
+    """Lowest power limit that the driver accepts."""
     excursion_limit: Watt
-    """Power that hardware lets through before the governor acts; a sensor shows no more. It goes with the limit."""
+    """Highest power that the hardware allows before the governor acts, and that a sensor shows. It scales with the
+    limit."""
     clock_rise: PerSecond
-    """Share of the highest clock by which the governor raises clocks in a second; it lowers them at once."""
+    """Share of the highest clock by which the governor raises clocks per second; it lowers them at once."""
     calibrated_clock: Megahertz
-    """Clock of computation in the steps that constants of stacks were fitted to."""
+    """Clock of computation in the steps that calibration constants of stacks were fitted to."""
     leakage_spread: Ratio
-    """Relative standard deviation of leakage from part to part."""
+    """Relative standard deviation of leakage between parts."""
 
 
 class NodePowerConfig(Strict):
-    """Power that a node draws besides its GPUs."""
+    """Power of a node without its GPUs."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
-    """Name of the kind of node."""
+    """Name of the chassis."""
     cpu_idle: Watt
-    """All CPUs of a node at rest."""
+    """All CPUs of a node, idle."""
     cpu_busy: Watt
     """All CPUs of a node with all cores busy."""
     dram: Watt
-    """Memory of the host."""
+    """Host memory."""
     nic: Watt
     """One network adapter, with its transceiver."""
     storage: Watt
     """Disks."""
     switch: Watt
-    """Switches between the GPUs of a node; none on xGMI."""
+    """Switches between the GPUs of a node; 0 on xGMI."""
     board: Watt
-    """Power of other boards: PCIe switches, retimers, management."""
+    """Other boards: PCIe switches, retimers, management."""
     fan_idle: Watt
     """All fans at rest."""
     fan_full: Watt
-    """All fans at full flow, as they run where the airflow has no `fans`."""
+    """All fans at full flow, the constant flow if the airflow has no `fans`."""
     converter_efficiency: Ratio
     """Power at chips and fans over direct current into the boards."""
     rectifier_efficiency: Ratio
@@ -133,11 +135,11 @@ class NodePowerConfig(Strict):
 
 @lru_cache(maxsize=32)
 def read_power(name: str, config: Path) -> PowerConfig:
-    """Return what is known of a GPU's power. Raises `UserError` if the file is missing or wrong."""
+    """Return the power parameters of a GPU type. Raises `UserError` if the file is missing or wrong."""
     return read_named(PowerConfig, config / "power" / f"{name}.yaml")
 
 
 @lru_cache(maxsize=8)
 def read_node_power(name: str, config: Path) -> NodePowerConfig:
-    """Return what is known of a kind of node. Raises `UserError` if the file is missing or wrong."""
+    """Return the power parameters of a chassis. Raises `UserError` if the file is missing or wrong."""
     return read_named(NodePowerConfig, config / "power" / "nodes" / f"{name}.yaml")

@@ -1,84 +1,90 @@
-"""Work of operations on the units of a GPU: time of each unit at its peak."""
+"""Work of operations on the units of a GPU, as the time of each unit at its peak."""
 
 from collections.abc import Iterable
 
 import numpy as np
 
-from triplepoint.simulate.collectives.traffic import Spread, spread_by, traffic
+from triplepoint.simulate.collectives.traffic import NodeSpread, spread_of_group, traffic
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Communication, Kernel, Operation
 from triplepoint.simulate.power.gpu import Activity, Float
 from triplepoint.simulate.timeline.expand import TimeOf
 
 UNITS = ("awake", "tensor", "sm", "hbm", "link", "clock_bound")
-"""What work is counted by, in this order: time a kernel runs, time each unit would take at its peak, and time that goes
-with the clock."""
+"""Units of work, in this order: time in which a kernel runs, time of each unit at its peak, and time that scales with
+the clock."""
 
 _ON_TENSOR = ("gemm", "attention")
-_PRODUCTS = ("gemm", "grouped")
+_GEMM_CLASSES = ("gemm", "grouped")
 
 OVERLAP_EXPONENT = 3.0
-"""How well memory hides behind computation; `overlap_exponent` of `config/kernels/`, 3.03 as fitted on H100."""
+"""How well memory traffic hides behind computation; `overlap_exponent` of `config/kernels/`, 3.03 as fitted on H100."""
 
 FP8_ENERGY = 0.48
-"""Energy of an FP8 operation over that of a BF16 one, where half of it would be as much as twice the rate asks.
+"""Energy of an fp8 operation over that of a bf16 one; at the double rate, 0.5 would be the same power.
 
 Source: at 700 W with random operands, best of all shapes, 1403 TFLOP/s on an H100 and 1453 on an H200
-(stas00/ml-engineering, compute/accelerator/README.md), which `tensor` leaves to 0.47 to 0.50. Over BF16 GEMMs of those
-GPUs it is 0.58 to 0.67; nodes that train in FP8 (tests/data/node_power) draw less than that says.
+(stas00/ml-engineering, compute/accelerator/README.md), which `tensor` leaves to 0.47 to 0.50. Over bf16 GEMMs of those
+GPUs it is 0.58 to 0.67; nodes that train in fp8 (tests/data/node_power) draw less than that suggests.
 """
 _FP32_FLOPS_PER_BYTE = 0.5
-"""Arithmetic of kernels that stream beyond that of GEMMs that stream weights, in FP32 operations as data sheets count.
+"""fp32 operations per byte of memory-bound kernels, beyond those of GEMMs that stream weights; counted as data sheets
+do.
 
-Source: assumption. Counted by hand, the sum of two tensors has 37 operations for 24 elements, SwiGLU and norms some
-four each; but with `hbm` as kernels ask for, these make 760 W of updates of optimizers, where GPT-3 FSDP has peaks of
-617 W (arXiv:2509.10371, figure 13): so the energy of a byte holds most of it.
+Source: assumption. By hand count, the sum of two tensors has 37 operations for 24 elements, SwiGLU and norms some four
+per element. With `hbm` as kernels demand, these would make 760 W of optimizer updates, but GPT-3 with FSDP has peaks of
+617 W (arXiv:2509.10371, figure 13): the energy of a byte already contains most of it.
 """
 _SOFTMAX_SHARE = 22 / 1792
-"""FP32 operations of attention's softmax for each operation of its GEMMs, two for every instruction.
+"""fp32 operations of attention's softmax per operation of its GEMMs, two per instruction.
 
-Source: five instructions for each score forward (scale, exponential, maximum, sum, convert), six backward; GEMMs with
-heads of 128 have 512 and 1280 operations.
+Source: five instructions per score forward (scale, exponential, maximum, sum, convert), six backward; GEMMs with heads
+of 128 have 512 and 1280 operations.
 """
 
 
 def uncounted_flops(cls: str, flops: float, num_bytes: float) -> float:
-    """Return the FP32 operations of a kernel that are not counted for it: of softmax, and of what streams.
+    """Return the fp32 operations of a kernel beyond its counted FLOPs: of softmax, and of memory-bound kernels.
 
     Args:
-        cls: Its class; gemm, attention and grouped have GEMMs.
+        cls: Class of the kernel; gemm, attention and grouped have GEMMs.
         flops: Counted operations. Unit: FLOP.
-        num_bytes: Read from and written to memory. Unit: byte.
+        num_bytes: Bytes read from and written to memory. Unit: byte.
     """
     if cls == "attention":
         return flops * _SOFTMAX_SHARE
-    return 0.0 if cls in _PRODUCTS else num_bytes * _FP32_FLOPS_PER_BYTE
+    return 0.0 if cls in _GEMM_CLASSES else num_bytes * _FP32_FLOPS_PER_BYTE
 
 
 class Workload:
-    """The work of one job's operations, each counted once."""
+    """Work of one job's operations, each computed once."""
 
     def __init__(self, job: Job, time_of: TimeOf) -> None:
-        """Take the job, and the time of one run of an operation in s."""
+        """Prepare the rates of the job's GPU type.
+
+        Args:
+            job: The job.
+            time_of: Function that returns the time of one run of an operation. Unit: s.
+        """
         self.job, self._time_of = job, time_of
         gpu = job.gpu
         self._hbm, self._sm = gpu.memory_bandwidth.value, gpu.peak_fp32_flops.value
         self._tensor = gpu.peak_bf16_flops.value
         # Both directions together.
         self._link = 2 * gpu.scale_up_bandwidth.value
-        self._spreads: dict[str, Spread] = {}
-        # By identity, and kept alive: to compare operations takes longer than to count their work.
-        self._known: dict[int, tuple[Operation, tuple[float, ...]]] = {}
+        self._spreads: dict[str, NodeSpread] = {}
+        # By identity, with the operation kept alive: comparing operations takes longer than counting their work.
+        self._each: dict[int, tuple[Operation, tuple[float, ...]]] = {}
         self._sums: dict[int, tuple[tuple[Operation, ...], Float]] = {}
 
     def of(self, operations: tuple[Operation, ...]) -> Float:
-        """Return the work of operations, all runs of them; shape (len(UNITS),). Unit: s."""
-        known = self._sums.get(id(operations))
-        if known is None:
-            count = np.array([one.count for one in operations], dtype=float)
-            work = count @ np.array([self.each(one) for one in operations]).reshape(-1, len(UNITS))
-            known = self._sums[id(operations)] = (operations, work)
-        return known[1]
+        """Return the work of all runs of operations; shape (len(UNITS),). Unit: s."""
+        cached = self._sums.get(id(operations))
+        if cached is None:
+            count = np.array([operation.count for operation in operations], dtype=float)
+            work = count @ np.array([self.each(operation) for operation in operations]).reshape(-1, len(UNITS))
+            cached = self._sums[id(operations)] = (operations, work)
+        return cached[1]
 
     def of_all(self, parts: Iterable[tuple[Operation, ...]]) -> Float:
         """Return the work of several passes; shape (len(UNITS),). Unit: s."""
@@ -86,14 +92,19 @@ class Workload:
 
     def each(self, operation: Operation) -> tuple[float, ...]:
         """Return the work of one run of an operation, in the order of `UNITS`. Unit: s."""
-        known = self._known.get(id(operation))
-        if known is None:
-            made = self._kernel(operation) if isinstance(operation, Kernel) else self._communication(operation)
-            known = self._known[id(operation)] = (operation, made)
-        return known[1]
+        cached = self._each.get(id(operation))
+        if cached is None:
+            work = self._kernel(operation) if isinstance(operation, Kernel) else self._communication(operation)
+            cached = self._each[id(operation)] = (operation, work)
+        return cached[1]
 
     def sent(self, num_bytes: float, is_inside: bool) -> Float:
-        """Return the work of a send between two stages, on either side of it, but for its time."""
+        """Return the work of a send between two stages on either side, without its time; shape (len(UNITS),). Unit: s.
+
+        Args:
+            num_bytes: Size of the activation. Unit: byte.
+            is_inside: Whether both stages share a node.
+        """
         return np.array([0.0, 0.0, 0.0, num_bytes / self._hbm, num_bytes / self._link if is_inside else 0.0, 0.0])
 
     def _kernel(self, kernel: Kernel) -> tuple[float, ...]:
@@ -114,14 +125,14 @@ class Workload:
         if spread.size == 1:
             return (0.0,) * len(UNITS)
         moved = traffic(communication.kind, communication.num_bytes, spread)
-        # What is sent is read, and what is received, as much again, is written.
+        # A rank reads what it sends and writes what it receives, which is as much.
         hbm = min(2 * (moved.inside + moved.outside) / self._hbm, time)
-        # Its kernel polls most of the time, whoever computes beside it: that is counted as waiting.
+        # The kernel polls most of the time, which counts as waiting, whatever computes at the same time.
         return 0.0, 0.0, 0.0, hbm, min(2 * moved.inside / self._link, time), 0.0
 
-    def _spread(self, group: str) -> Spread:
+    def _spread(self, group: str) -> NodeSpread:
         if group not in self._spreads:
-            self._spreads[group] = spread_by(self.job.mesh.group(group), self.job.fabric.gpus_per_node)
+            self._spreads[group] = spread_of_group(self.job.mesh.group(group), self.job.fabric.gpus_per_node)
         return self._spreads[group]
 
     def _energy(self, precision: str) -> float:
@@ -136,8 +147,8 @@ def activity_of(work: Float, duration_s: Float | float) -> Activity:
     """Return the mean activity of work over a time.
 
     Args:
-        work: Shape (..., len(UNITS)). Unit: s.
-        duration_s: Shape (...). Unit: s.
+        work: Work; shape (..., len(UNITS)). Unit: s.
+        duration_s: Time; shape (...). Unit: s.
     """
     share = work / np.maximum(np.asarray(duration_s), 1e-12)[..., None]
     awake, tensor, sm, hbm, link, bound = np.moveaxis(share, -1, 0)

@@ -231,6 +231,12 @@ def nodes_power_w(warm: Warm[Any], node: NodePowerConfig) -> Float:
     return node_power_w(node, gpus_w, warm.machine.fan_flow, warm.num_nics)
 
 
+def plug_power_w(warm: Warm[Any], config: Path) -> tuple[float, float, float]:
+    """Return power of nodes at the plug: mean, highest of one, highest of all together. Unit: W."""
+    watts, weight = nodes_power_w(warm, node_power_of(warm.load.job.gpu, config)), warm.seats.weight.max(axis=1)
+    return float(np.average(watts.mean(axis=0), weights=weight)), float(watts.max()), float((watts @ weight).max())
+
+
 def _sigma_w(warm: Warm[Any], rate_sigma: float) -> float:
     """Return the standard deviation of the mean power: of what power is known to, and of how well limits are held.
 

@@ -1,7 +1,6 @@
 """Prediction of one job: time with its interval, memory, power and bottleneck."""
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
@@ -26,7 +25,7 @@ from triplepoint.simulate.memory.training import MemoryUse, Need, peak_memory
 from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.predict.power import PowerPrediction, predict_power
 from triplepoint.simulate.predict.software import SoftwareUse, software_use
-from triplepoint.simulate.step import Step, prepare_step
+from triplepoint.simulate.step import Prepared, Step, prepare_step, run_all
 from triplepoint.simulate.timeline.tasks import Timeline
 from triplepoint.status import PredictionStatus
 from triplepoint.units import GIB
@@ -55,7 +54,6 @@ _WORDS = {
     "contention": "computation slowed by communication beside it",
 }
 """Parts of the time, by class of kernel or process group."""
-_PROGRESS_S = 10.0
 _MEMORY_BOUND = ("norm", "elementwise", "embedding", "loss", "optimizer", "conv")
 
 
@@ -221,19 +219,37 @@ def predict_warm(
     return replace(found, power=predict_power(warm, (found.step_time_lo_s, found.step_time_hi_s), config)), warm
 
 
-def predict_time(
-    job: Job, calibration: Calibration, config: Path, cluster: ClusterConfig, memory: MemoryUse
-) -> Prediction:
-    """Return the step time of a training job, and whether it fits in memory, without intervals: arguments as above.
+def predict_times(
+    jobs: Sequence[tuple[Job, MemoryUse]], calibration: Calibration, config: Path, cluster: ClusterConfig
+) -> list[Prediction]:
+    """Return the step time of training jobs, and whether they fit in memory, without intervals.
+
+    Args:
+        jobs: The jobs with their peak memory.
+        calibration: As `predict`.
+        config: As `predict`.
+        cluster: As `predict`.
+
+    Returns:
+        One for each job; of one that cannot run a status that says why.
 
     Raises:
-        PointError: If the job cannot run.
         UserError: If the configuration is wrong.
     """
-    if _is_warmed(job, config, cluster, with_power=False):
-        return predict_warm(job, calibration, config, cluster, with_power=False, memory=memory)[0]
-    step = prepare_step(job, calibration.constants(job), config).run(slow_ranks(cluster, job))
-    return Prediction(*_fits(memory), step_time_s=step.time_s, memory_gib=memory.total / GIB)
+    found: dict[int, Prediction] = {}
+    prepared: dict[int, Prepared] = {}
+    for place, (job, memory) in enumerate(jobs):
+        try:
+            if _is_warmed(job, config, cluster, with_power=False) or slow_ranks(cluster, job):
+                found[place] = predict_warm(job, calibration, config, cluster, with_power=False, memory=memory)[0]
+            else:
+                prepared[place] = prepare_step(job, calibration.constants(job), config)
+        except PointError as error:
+            found[place] = Prediction(PredictionStatus.INVALID, str(error))
+    for place, step in zip(prepared, run_all(list(prepared.values())), strict=True):
+        memory = jobs[place][1]
+        found[place] = Prediction(*_fits(memory), step_time_s=step.time_s, memory_gib=memory.total / GIB)
+    return [found[place] for place in range(len(jobs))]
 
 
 def _is_warmed(job: Job, config: Path, cluster: ClusterConfig | None, with_power: bool) -> bool:
@@ -296,11 +312,11 @@ def _predict_serving(
         warm = warm_batch(batch, cluster, config) if cluster else warm_up_anywhere(batch, config)
         batch = warm.load
     found = batch.step
-    known_to = read_calibrations(config)[1].known_to(job, serving, found)
-    low_s, high_s = known_to.whole_s
+    intervals = read_calibrations(config)[1].intervals_of(job, serving, found)
+    low_s, high_s = intervals.whole_s
     asked = Inference(prompt_tokens=serving.prompt_tokens, output_tokens=serving.output_tokens)
-    token_low_s, token_high_s = known_to.per_token_s
-    first_low_s, first_high_s = known_to.first_token_s
+    token_low_s, token_high_s = intervals.per_token_s
+    first_low_s, first_high_s = intervals.first_token_s
     return Prediction(
         *_fits(found.memory),
         step_time_s=found.whole_s,
@@ -310,7 +326,7 @@ def _predict_serving(
         mfu=_mfu(job, found.tokens_per_s, inference_flops_per_token(job.model, asked)),
         memory_gib=found.memory.total / GIB,
         bottleneck=_largest_part(_by_word(found.decode), found.decode.total_s),
-        time_to_first_token_s=found.time_to_first_token_s,
+        time_to_first_token_s=found.prefill_s,
         time_to_first_token_lo_s=first_low_s,
         time_to_first_token_hi_s=first_high_s,
         time_per_output_token_s=found.time_per_output_token_s,
@@ -318,17 +334,14 @@ def _predict_serving(
         time_per_output_token_hi_s=token_high_s,
         exposed_comm_per_output_token_s=found.decode.exposed_s,
         software=software_use(job, config),
-        power=predict_power(warm, known_to.whole_s, config) if warm and with_power else PowerPrediction(),
+        power=predict_power(warm, intervals.whole_s, config) if warm and with_power else PowerPrediction(),
     )
 
 
 def with_progress(rows: Sequence[Row], say: Callable[[str], None]) -> Iterator[Row]:
-    """Yield rows to predict, with a line on how many are done every `_PROGRESS_S`."""
-    said_s = time.monotonic()
+    """Yield rows to predict, with a line on how many are done before each."""
     for num_done, row in enumerate(rows):
-        if time.monotonic() - said_s > _PROGRESS_S:
-            say(f"predict: {num_done} of {len(rows)} rows")
-            said_s = time.monotonic()
+        say(f"predicted {num_done} of {len(rows)} rows")
         yield row
 
 

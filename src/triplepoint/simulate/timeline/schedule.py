@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from triplepoint.config.point import Schedule
 from triplepoint.errors import PointError
+from triplepoint.simulate.operations import ChunkWork, Operation
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -20,6 +21,22 @@ FORWARD, BACKWARD, BACKWARD_WEIGHT = 0, 1, 2
 """Kinds of tasks. With a split backward pass `BACKWARD` is the gradient of the input alone, else all of it."""
 
 TASK_NAMES = ("forward", "backward", "backward_weight")
+
+
+def operations_by_task(chunk: ChunkWork, is_split: bool) -> dict[int, tuple[tuple[Operation, ...], ...]]:
+    """Return the operations of a chunk by kind of task, as parts of `ChunkWork`.
+
+    Args:
+        chunk: Work of the chunk.
+        is_split: Whether gradients of inputs and of weights are separate tasks.
+    """
+    weight = (chunk.backward_weight,)
+    return {
+        FORWARD: (chunk.forward,),
+        BACKWARD: (chunk.backward_input,) if is_split else (chunk.backward_input, *weight),
+        BACKWARD_WEIGHT: weight,
+    }
+
 
 SEVERAL_CHUNKS: tuple[Schedule, ...] = ("interleaved_1f1b", "zero_bubble")
 """Schedules that take more than one chunk per stage."""

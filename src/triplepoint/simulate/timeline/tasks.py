@@ -6,6 +6,7 @@ own and meet in the reduction of gradients. A send begins as soon as its link is
 boundary are links of their own, and a link carries one send at a time. Sending waits for no receiver.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from triplepoint.simulate.timeline.durations import Durations, Float
-from triplepoint.simulate.timeline.schedule import FORWARD, Order, Queue
+from triplepoint.simulate.timeline.schedule import FORWARD, Int64, Order, Queue
 from triplepoint.units import NS_PER_S
 
 _CLASSES_AT_ONCE = 64
@@ -141,10 +142,37 @@ def run(durations: Durations, order: Order) -> Timeline:
         durations: Times.
         order: Of the same numbers of stages and chunks.
     """
-    time = _task_times(order, durations)
-    send = _send_times(order, durations)
-    earliest = _earliest_starts(order, durations, time)
-    end, arrival = _run_tasks(order, time, send, earliest, durations.is_send_blocking)
+    (timeline,) = run_together((durations,), order)
+    return timeline
+
+
+def run_together(steps: Sequence[Durations], order: Order) -> list[Timeline]:
+    """Return the timelines of steps of other jobs in the same order: a wave of all takes hardly longer than of one.
+
+    Args:
+        steps: Times of each step; sends block in all of them or in none.
+        order: Of the same numbers of stages and chunks.
+    """
+    times = [_task_times(order, durations) for durations in steps]
+    sends = [_send_times(order, durations)[:, :, None] for durations in steps]
+    earliest = [_earliest_starts(order, *each) for each in zip(steps, times, strict=True)]
+    if len(steps) > 1:
+        sends = [np.broadcast_to(send, time.shape) for send, time in zip(sends, times, strict=True)]
+    time, send, held = map(_side_by_side, (times, sends, earliest))
+    ends, arrivals = _run_tasks(order, time, send, held, steps[0].is_send_blocking)
+    found, low = [], 0
+    for durations, own_time in zip(steps, times, strict=True):
+        own = slice(low, low := low + own_time.shape[2])
+        found.append(_finish(order, durations, own_time, ends[:, :, own], arrivals[:, :, own]))
+    return found
+
+
+def _side_by_side(arrays: Sequence[Float]) -> Float:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=2)
+
+
+def _finish(order: Order, durations: Durations, time: Float, end: Float, arrival: Float) -> Timeline:
+    """Return the timeline of a step whose tasks have run."""
     start = end - time
     sync, final_sync = _reduce_gradients(order, durations, start, end, arrival)
     # Clipping needs the norm over all stages, so they meet here.
@@ -217,7 +245,10 @@ def _earliest_starts(order: Order, durations: Durations, time: Float) -> Float:
 
 
 def _run_tasks(order: Order, time: Float, send: Float, earliest: Float, is_blocking: bool) -> tuple[Float, Float]:
-    """Return when tasks end and when their outputs arrive; shape (num_stages, num_tasks, num_classes)."""
+    """Return when tasks end and when their outputs arrive; shape (num_stages, num_tasks, num_classes).
+
+    `send` has that shape too, or one class where all classes send alike.
+    """
     num_stages, _, num_classes = time.shape
     if num_stages == 1:
         # Nobody to wait for: a running sum, lifted where a start had to wait.
@@ -227,30 +258,36 @@ def _run_tasks(order: Order, time: Float, send: Float, earliest: Float, is_block
     end, arrival = np.empty_like(time), np.empty_like(time)
     for low in range(0, num_classes, _CLASSES_AT_ONCE):
         some = slice(low, low + _CLASSES_AT_ONCE)
+        lag = send[..., some] if send.shape[2] > 1 else send
         end[..., some], arrival[..., some] = _run_waves(
-            order.queue, time[..., some], send, earliest[..., some], is_blocking
+            order.queue, time[..., some], lag, earliest[..., some], is_blocking
         )
     return end, arrival
 
 
 def _run_waves(queue: Queue, time: Float, send: Float, earliest: Float, is_blocking: bool) -> tuple[Float, Float]:
     num_classes = time.shape[2]
-    work, held = time.reshape(-1, num_classes)[queue.tasks], earliest.reshape(-1, num_classes)[queue.tasks]
-    lag = send.reshape(-1, 1)[queue.tasks]
+    # Of one class arrays have one axis: a look-up takes a tenth of the time.
+    shape = (-1,) if num_classes == 1 else (-1, num_classes)
+    work, held = time.reshape(shape)[queue.tasks], earliest.reshape(shape)[queue.tasks]
+    lag = send.reshape(-1, *shape[1:] and send.shape[2:])[queue.tasks]
     # Row 0 is what those wait for that wait for nothing.
-    end = np.zeros((len(queue.tasks) + 1, num_classes))
+    end = np.zeros((len(queue.tasks) + 1, *shape[1:]))
     arrival = np.zeros_like(end)
     free = arrival if is_blocking else end
     for low, high in queue.waves:
-        now = slice(low + 1, high + 1)
-        ready = np.maximum(free[queue.previous[low:high]], arrival[queue.needs[low:high]])
-        done = np.maximum(ready, held[low:high], out=ready)
+        done = end[low + 1 : high + 1]
+        np.maximum(_at(free, queue.previous[low:high]), _at(arrival, queue.needs[low:high]), out=done)
+        np.maximum(done, held[low:high], out=done)
         done += work[low:high]
-        end[now] = done
-        np.maximum(done, arrival[queue.link[low:high]], out=done)
-        np.add(done, lag[low:high], out=arrival[now])
-    back = queue.rows.reshape(time.shape[:2])
-    return end[back], arrival[back]
+        sent = np.maximum(done, _at(arrival, queue.link[low:high]))
+        np.add(sent, lag[low:high], out=arrival[low + 1 : high + 1])
+    return end[queue.rows].reshape(time.shape), arrival[queue.rows].reshape(time.shape)
+
+
+def _at(times: Float, rows: Int64) -> Float:
+    """Return rows of times; `take` is faster where a row has several classes, an index where it has one."""
+    return times[rows] if times.ndim == 1 else times.take(rows, axis=0)
 
 
 def _reduce_gradients(

@@ -13,7 +13,7 @@ from triplepoint.simulate.artefacts.simulated import Heated, Simulated, ns
 from triplepoint.simulate.power.gpu import Float, data_share, leakage_w
 from triplepoint.simulate.power.parameters import PowerConfig
 from triplepoint.simulate.power.work import UNITS, Workload
-from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD
+from triplepoint.simulate.timeline.schedule import operations_by_task
 from triplepoint.simulate.truth.spans import LABELS, Spans
 from triplepoint.units import NS_PER_S
 
@@ -109,10 +109,7 @@ def _work(
     timeline, order, work = simulated.timeline, simulated.timeline.order, simulated.stages[stage]
     passes = np.zeros((order.num_tasks + 2, len(UNITS)))
     for task, (kind, chunk) in enumerate(zip(order.kind[stage].tolist(), order.chunk[stage].tolist(), strict=True)):
-        one = work.chunks[chunk]
-        backward = (one.backward_input,) if order.is_split else (one.backward_input, one.backward_weight)
-        parts = {FORWARD: (one.forward,), BACKWARD: backward, BACKWARD_WEIGHT: (one.backward_weight,)}
-        passes[task] = workload.of_all(parts[kind])
+        passes[task] = workload.of_all(operations_by_task(work.chunks[chunk], order.is_split)[kind])
     passes[order.num_tasks] = workload.of(work.optimizer)
     # A span that is part of a pass has its share of the work; place -1 is the last row, of no work.
     length = np.bincount(spans.task + 1, np.diff(spans.border), order.num_tasks + 2)

@@ -1,1 +1,1 @@
-"""The work of a job: each kernel of a layer with its shape, FLOPs and bytes."""
+"""Work of a job: the kernels and collectives of each layer, with shapes, FLOPs and bytes."""

@@ -10,7 +10,7 @@ from triplepoint.config.model import LatentAttention, LayerKind
 from triplepoint.config.point import lighter_ends
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.work.cores import Core, core_of, positions
-from triplepoint.simulate.work.ends import embedding, head, prediction
+from triplepoint.simulate.work.ends import embedding, head, multi_token_prediction
 from triplepoint.simulate.work.experts import experts
 from triplepoint.simulate.work.feed_forward import feed_forward
 from triplepoint.simulate.work.layer_parts import Part, Share, Weights, join, streaming
@@ -144,15 +144,15 @@ class Layer:
     whole: Part
 
 
-class Blocks:
-    """Parts of the model on one rank.
+class LayerParts:
+    """Layers, embedding and head of a model on one rank, each made when asked for.
 
     Attributes:
         share: What the rank has.
     """
 
     def __init__(self, share: Share) -> None:
-        """Take the parts of `share`, each when asked for."""
+        """Take the parts of `share`."""
         self.share = share
         self._layers: dict[LayerKind, Layer] = {}
 
@@ -175,10 +175,6 @@ class Blocks:
         parts = attention(self.share, kind.window)
         return parts, parts[1]
 
-    def in_chunk(self, chunk: Chunk) -> Iterator[tuple[Layer, int]]:
-        """Yield each kind of layer in a chunk, with how many there are."""
-        return ((self.layer(kind), count) for kind, count in chunk.layers)
-
     @cached_property
     def embedding(self) -> Part:
         """Embedding, of the first stage."""
@@ -188,7 +184,46 @@ class Blocks:
     def head(self) -> Part:
         """Final norm, output projection and loss, of the last stage; with multi-token prediction once more for each."""
         number = self.share.job.model.num_mtp_layers
-        return join((head(self.share), *([prediction(self.share)] * number)))
+        return join((head(self.share), *([multi_token_prediction(self.share)] * number)))
+
+
+@lru_cache(maxsize=256)  # for the layouts of a search
+def _shared_parts(job: Job) -> LayerParts:
+    return LayerParts(Share(job))
+
+
+class Blocks:
+    """Parts of the model on one rank, and how they make up stages.
+
+    Jobs that differ only in pipeline, replicas or step share their layers.
+
+    Attributes:
+        share: What the rank has.
+        parts: Its layers, embedding and head.
+    """
+
+    def __init__(self, share: Share) -> None:
+        """Take the parts of `share`."""
+        self.share = share
+        self.parts = _shared_parts(share.job.of_layers) if share.cached is None else LayerParts(share)
+
+    def layer(self, kind: LayerKind) -> Layer:
+        """Return the parts of a kind of layer."""
+        return self.parts.layer(kind)
+
+    def in_chunk(self, chunk: Chunk) -> Iterator[tuple[Layer, int]]:
+        """Yield each kind of layer in a chunk, with how many there are."""
+        return ((self.layer(kind), count) for kind, count in chunk.layers)
+
+    @property
+    def embedding(self) -> Part:
+        """Embedding, of the first stage."""
+        return self.parts.embedding
+
+    @property
+    def head(self) -> Part:
+        """Final norm, output projection and loss, of the last stage; with multi-token prediction once more for each."""
+        return self.parts.head
 
     @property
     def is_tied_across(self) -> bool:

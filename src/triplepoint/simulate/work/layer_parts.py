@@ -1,4 +1,4 @@
-"""Parts of a layer: the share of one rank, GEMMs, kernels bound by memory, communication."""
+"""Building blocks of layer work: the share of one rank, GEMMs, memory-bound kernels, communication."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,10 +13,11 @@ FP32_BYTES = 4
 MASK_BYTES = 1
 
 GEMM_BYTES = {"fp8": 1.0, "nvfp4": 0.5 + 1 / 16}
-"""Of a number that GEMMs read, by formats that are cast to; in 4 bits with its share of the scale of 16 numbers."""
+"""Bytes of one number of a GEMM operand, for formats that operands are cast to. In NVFP4, 16 numbers share a 1-byte
+scale."""
 
 EXPOSED_OF_SCATTER = 0.25
-"""Share of a reduce-scatter that no GEMM hides where tensor parallel communication is overlapped: the last of four
+"""Share of a reduce-scatter that stays exposed when tensor parallel communication is overlapped: the last of four
 pieces. Source: NVIDIA/TransformerEngine initialize_ub, num_splits 4 of the pipelined reduce-scatter."""
 
 Operations = tuple[Operation, ...]
@@ -24,12 +25,12 @@ Operations = tuple[Operation, ...]
 
 @dataclass(frozen=True)
 class Weights:
-    """Parameters on one rank, by how many ranks hold the same ones.
+    """Number of parameters on one rank, by how many ranks hold the same ones.
 
     Attributes:
-        split: Every tensor parallel rank has its own.
-        shared: Tensor parallel ranks have the same.
-        experts: Every rank of the expert and expert tensor parallel groups has its own.
+        split: Parameters that differ on every tensor parallel rank.
+        shared: Parameters that all tensor parallel ranks hold alike.
+        experts: Parameters that differ on every rank of the expert and expert tensor parallel groups.
     """
 
     split: float = 0.0
@@ -38,7 +39,7 @@ class Weights:
 
     @property
     def dense(self) -> float:
-        """Parameters that all data parallel ranks have."""
+        """Parameters that all data parallel ranks hold alike."""
         return self.split + self.shared
 
     @property
@@ -50,21 +51,21 @@ class Weights:
         return Weights(self.split + other.split, self.shared + other.shared, self.experts + other.experts)
 
     def times(self, count: int) -> "Weights":
-        """Return the weights of `count` such parts."""
+        """Return the weights of `count` equal parts."""
         return Weights(self.split * count, self.shared * count, self.experts * count)
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a layer: what it runs for a micro-batch, what it keeps for the backward pass, what it learns.
+    """Work, kept activations and parameters of one part of a layer, for one micro-batch on one rank.
 
     Attributes:
-        forward: Forward pass.
-        backward_input: Backward pass up to the gradient of its input.
-        backward_weight: Gradients of its weights.
-        saved: Kept from forward to backward. Unit: byte.
-        weights: Its parameters on one rank.
-        adapters: Its trainable parameters on one rank with LoRA.
+        forward: Operations of the forward pass.
+        backward_input: Operations of the backward pass up to the gradient of the part's input.
+        backward_weight: Operations that compute the weight gradients.
+        saved: Activations kept from the forward to the backward pass. Unit: byte.
+        weights: Parameters on the rank.
+        adapters: Trainable LoRA parameters on the rank.
     """
 
     forward: Operations = ()
@@ -76,7 +77,7 @@ class Part:
 
 
 def join(parts: Iterable[Part]) -> Part:
-    """Return parts one after the other as one part; the backward pass goes through them in reverse."""
+    """Return consecutive parts as one part; its backward pass runs them in reverse order."""
     parts = tuple(parts)
     return Part(
         tuple(op for part in parts for op in part.forward),
@@ -89,25 +90,36 @@ def join(parts: Iterable[Part]) -> Part:
 
 
 class Share:
-    """What one rank has of a micro-batch and of the model.
+    """Sizes and number formats of one rank's share of a micro-batch and of the model.
 
     Attributes:
         job: The job.
-        software: What its framework does.
-        tokens: Of a micro-batch in tensor parallel regions.
-        split_tokens: Outside of them: 1/tp with sequence parallelism.
+        cached: Cached tokens of each sequence in a decoding pass; None in other passes.
+        cache_element: Bytes of a number in the KV cache.
+        software: Properties of the software stack.
         tp: Tensor parallel degree.
-        element: Bytes of an activation.
+        is_sequence_parallel: Whether the sequence is split outside of tensor parallel regions.
+        tokens: Tokens of a micro-batch inside tensor parallel regions.
+        split_tokens: Tokens outside of tensor parallel regions: 1/tp of them with sequence parallelism.
+        element: Bytes of one activation.
         gemm_precision: Number format of the GEMMs of layers.
-        gemm_element: Bytes of their inputs.
-        is_quantized: Whether GEMMs of layers are in 8 or 4 bits, which what they read is cast to.
-        recipe: What training does to cast.
-        cached: Tokens before the new one of each sequence where tokens are generated; None elsewhere.
-        cache_element: Bytes of a number in the cache of keys and values.
+        gemm_element: Bytes of one number of their operands.
+        gradient_element: Bytes of one accumulated gradient.
+        is_quantized: Whether GEMM operands are cast to 8 or 4 bits.
+        recipe: Recipe of that cast.
+        has_adapters: Whether only LoRA adapters are trained.
+        overlaps_tp: Whether tensor parallel communication is overlapped with GEMMs.
+        gathers_once: Whether sharded parameters are gathered once a step, not in every micro-batch.
     """
 
     def __init__(self, job: Job, cached: int | None = None, cache_element: int = 2) -> None:
-        """Work out the share of `job`; the last two are of a pass that generates tokens."""
+        """Compute the share of a job.
+
+        Args:
+            job: The job.
+            cached: Cached tokens of each sequence in a decoding pass; None in other passes.
+            cache_element: Bytes of a number in the KV cache.
+        """
         self.job = job
         self.cached = cached
         self.cache_element = cache_element
@@ -119,72 +131,79 @@ class Share:
         self.element = FP32_BYTES if job.precision == "fp32" else 2
         self.gemm_precision = job.precision
         self.gemm_element: float = GEMM_BYTES.get(job.precision, self.element)
-        self.gradient_element = self.software.gradient_bytes(job.precision, _reduced(job))
+        self.gradient_element = self.software.gradient_bytes(job.precision, _reduction_kinds(job))
         self.is_quantized = job.precision in GEMM_BYTES
         self.recipe = NVFP4 if job.precision == "nvfp4" else RECIPES[self.software.fp8_recipe]
         self.has_adapters = job.trainable == "lora"
         self.overlaps_tp = "tp" in job.overlap and self.is_sequence_parallel
-        self.gathers_once = bool(set(_gathered(job)) & set(self.software.gathers_once))
+        self.gathers_once = bool(set(_gathering_kinds(job)) & set(self.software.gathers_once))
 
     @property
     def wide_precision(self) -> str:
-        """Number format of the GEMMs that training in 8 or 4 bits leaves alone: attention, router, output."""
+        """Number format of the GEMMs that are not cast to 8 or 4 bits: attention, router, output projection."""
         return "bf16" if self.is_quantized else self.job.precision
 
 
-def _reduced(job: Job) -> list[Reduced]:
-    found: list[Reduced] = ["experts"] if job.model.moe else []
+def _reduction_kinds(job: Job) -> list[Reduced]:
+    """Return the kinds of training, as `Stack.reduces_16bit` names them, that a job is."""
+    kinds: list[Reduced] = ["experts"] if job.model.moe else []
     is_sharded = job.layout.data_parallel_sharding == "optim_grads_params"
-    return [*found, "sharded_parameters"] if is_sharded else found
+    return [*kinds, "sharded_parameters"] if is_sharded else kinds
 
 
-def _gathered(job: Job) -> list[Gathered]:
-    found: list[Gathered] = ["experts"] if job.model.moe else []
-    return [*found, "pipelines"] if job.layout.pp > 1 else found
+def _gathering_kinds(job: Job) -> list[Gathered]:
+    """Return the kinds of training, as `Stack.gathers_once` names them, that a job is."""
+    kinds: list[Gathered] = ["experts"] if job.model.moe else []
+    return [*kinds, "pipelines"] if job.layout.pp > 1 else kinds
 
 
-def ceil_div(number: int, by: int) -> int:
+def ceil_div(dividend: int, divisor: int) -> int:
     """Return the quotient, rounded up."""
-    return -(-number // by)
+    return -(-dividend // divisor)
 
 
-def gemm(
-    shape: tuple[int, int, int], kind: str, precision: str, elements: tuple[float, float, float], cls: str = "gemm"
-) -> Kernel:
+def gemm(shape: tuple[int, int, int], kind: str, precision: str, elements: tuple[float, float, float]) -> Kernel:
     """Return the GEMM of an m x k and a k x n matrix.
 
     Args:
         shape: m, n, k.
-        kind: forward, backward (input gradient) or weight.
+        kind: forward, backward (input gradient) or weight (weight gradient).
         precision: Number format.
-        elements: Bytes of one element of both inputs and the output.
-        cls: Class of the kernel.
+        elements: Bytes of one number of the first input, the second input and the output.
     """
     m, n, k = shape
     num_bytes = m * k * elements[0] + k * n * elements[1] + m * n * elements[2]
-    return Kernel(cls, kind, float(FLOPS_PER_MAC * m * n * k), float(num_bytes), shape, precision)
+    return Kernel("gemm", kind, float(FLOPS_PER_MAC * m * n * k), float(num_bytes), shape, precision)
 
 
 def streaming(cls: str, kind: str, num_bytes: float) -> Kernel:
-    """Return a kernel bound by memory."""
+    """Return a memory-bound kernel."""
     return Kernel(cls, kind, 0.0, float(num_bytes))
 
 
-def cast(share: Share, elements: int, across: bool) -> Operations:
-    """Return the casts of 16-bit numbers to fp8, with their copy for GEMMs along tokens where `across`."""
-    found = streaming("elementwise", "cast", elements * share.recipe.cast_bytes(share.element, across))
+def cast(share: Share, num_elements: int, with_transpose: bool) -> Operations:
+    """Return the kernels that cast 16-bit numbers to the format of GEMM operands.
+
+    Args:
+        share: Share of the rank.
+        num_elements: Numbers to cast.
+        with_transpose: Whether the transpose, which weight-gradient GEMMs read, is written too.
+    """
+    bytes_each = share.recipe.cast_bytes(share.element, with_transpose)
+    cast_kernel = streaming("elementwise", "cast", num_elements * bytes_each)
     if share.recipe.reads_first:
-        return (streaming("elementwise", "largest", elements * share.element), found)
-    return (found,)
+        return (streaming("elementwise", "largest", num_elements * share.element), cast_kernel)
+    return (cast_kernel,)
 
 
 def communication(kind: CommKind, group: str, num_bytes: float, overlapped: bool = False) -> Communication:
-    """Return one collective or send; its arguments are those of `Communication`."""
+    """Return one collective or send; arguments are those of `Communication`."""
     return Communication(kind, group, float(num_bytes), overlapped)
 
 
 def repeat(operation: Operation, count: int) -> Operation:
-    """Return the operation, run `count` times as often."""
+    """Return the operation with `count` times as many runs."""
+    # `dataclasses.replace` takes twice as long, and this runs for every operation of every layer.
     if isinstance(operation, Communication):
         return Communication(
             operation.kind, operation.group, operation.num_bytes, operation.is_overlapped, operation.count * count
@@ -201,8 +220,14 @@ def repeat(operation: Operation, count: int) -> Operation:
     )
 
 
-def gather(share: Share, num_bytes: float, overlapped: bool = False) -> Operations:
-    """Return what brings the split sequence together before a tensor parallel region, nothing without the split."""
+def gather_sequence(share: Share, num_bytes: float, overlapped: bool = False) -> Operations:
+    """Return the all-gather of a split sequence before a tensor parallel region; empty without sequence parallelism.
+
+    Args:
+        share: Share of the rank.
+        num_bytes: Size of the gathered tensor. Unit: byte.
+        overlapped: Whether computation overlaps all of it, whatever the job's overlap setting says.
+    """
     if not share.is_sequence_parallel:
         return ()
     hidden = share.software.tp_overlap_hidden
@@ -214,8 +239,14 @@ def gather(share: Share, num_bytes: float, overlapped: bool = False) -> Operatio
     )
 
 
-def scatter(share: Share, num_bytes: float, overlapped: bool = False) -> Operations:
-    """Return what adds up partial results after a tensor parallel region."""
+def reduce_partials(share: Share, num_bytes: float, overlapped: bool = False) -> Operations:
+    """Return the reduction of partial results after a tensor parallel region: all-reduce, or reduce-scatter.
+
+    Args:
+        share: Share of the rank.
+        num_bytes: Size of the tensor before the reduction. Unit: byte.
+        overlapped: Whether computation overlaps all of it, whatever the job's overlap setting says.
+    """
     if share.tp == 1:
         return ()
     if not share.is_sequence_parallel:

@@ -8,11 +8,11 @@ from functools import lru_cache
 
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import ChunkWork, StageWork
-from triplepoint.simulate.work.blocks import Blocks, Chunk, Layers, blocks_of, split_layers
+from triplepoint.simulate.work.blocks import Blocks, Chunk, LayerParts, Layers, blocks_of, split_layers
 from triplepoint.simulate.work.layer_parts import Operations, Part, Share, Weights, communication, repeat
-from triplepoint.simulate.work.offload import copied
-from triplepoint.simulate.work.recompute import repeated
-from triplepoint.simulate.work.sync import gathers, gradient_sync, optimizer_work, reductions
+from triplepoint.simulate.work.offload import offload_copies
+from triplepoint.simulate.work.recompute import selective_recomputation
+from triplepoint.simulate.work.sync import gradient_reductions, gradient_sync, optimizer_work, parameter_gathers
 
 
 def stage_work(job: Job) -> list[StageWork]:
@@ -54,7 +54,7 @@ def _chunk_work(blocks: Blocks, chunk: Chunk) -> ChunkWork:
             *sharded.before_forward(),
             *first.forward,
             *layers_work(blocks, chunk.layers, "forward"),
-            *copied("to_host", blocks, chunk),
+            *offload_copies("to_host", blocks, chunk),
             *last.forward,
         ),
         backward_input=(
@@ -62,7 +62,7 @@ def _chunk_work(blocks: Blocks, chunk: Chunk) -> ChunkWork:
             *sharded.before_backward(),
             *last.backward_input,
             *_recomputed(blocks, chunk),
-            *copied("from_host", blocks, chunk),
+            *offload_copies("from_host", blocks, chunk),
             *layers_work(blocks, chunk.layers, "backward_input"),
             *first.backward_input,
         ),
@@ -76,10 +76,14 @@ def _chunk_work(blocks: Blocks, chunk: Chunk) -> ChunkWork:
     )
 
 
-@lru_cache(maxsize=64)  # for stages that are alike, and for layers that are recomputed
 def layers_work(blocks: Blocks, layers: Layers, name: str) -> Operations:
     """Return the operations of one pass of layers; what one kind does stands before what the next does."""
-    return tuple(op for kind, count in layers for op in _times(getattr(blocks.layer(kind).whole, name), count))
+    return _layers_work(blocks.parts, layers, name)
+
+
+@lru_cache(maxsize=512)  # for stages that are alike, layers that are recomputed, and the layouts of a search
+def _layers_work(parts: LayerParts, layers: Layers, name: str) -> Operations:
+    return tuple(op for kind, count in layers for op in _times(getattr(parts.layer(kind).whole, name), count))
 
 
 def _times(operations: Operations, count: int) -> Operations:
@@ -92,7 +96,11 @@ def _recomputed(blocks: Blocks, chunk: Chunk) -> Operations:
     """Return the forward pass once more, of what is recomputed: kernels and tensor parallel collectives."""
     if blocks.share.job.recompute == "selective":
         layers = blocks.in_chunk(chunk)
-        return tuple(op for layer, count in layers for op in _times(repeated(blocks.share, layer).operations, count))
+        return tuple(
+            op
+            for layer, count in layers
+            for op in _times(selective_recomputation(blocks.share, layer).operations, count)
+        )
     return layers_work(blocks, chunk.recomputed, "forward")
 
 
@@ -141,7 +149,7 @@ class _Sharded:
         if not self.has_parameters:
             return ()
         root = self.blocks.end_weights(self.chunk)
-        return (*gathers(self.blocks.share, root, overlapped=False), *self._gathers())
+        return (*parameter_gathers(self.blocks.share, root, overlapped=False), *self._gathers())
 
     def before_backward(self) -> Operations:
         job = self.blocks.share.job
@@ -157,12 +165,14 @@ class _Sharded:
         root = Weights() if share.has_adapters else self.blocks.end_weights(self.chunk)
         of_layers: Operations = ()
         for layer, count in self.blocks.in_chunk(self.chunk):
-            of_layers += _times(reductions(share, layer.whole.weights, layer.whole.adapters, is_overlapped), count)
-        return (*of_layers, *reductions(share, root, 0.0, overlapped=False))
+            of_layers += _times(
+                gradient_reductions(share, layer.whole.weights, layer.whole.adapters, is_overlapped), count
+            )
+        return (*of_layers, *gradient_reductions(share, root, 0.0, overlapped=False))
 
     def _gathers(self) -> Operations:
         share, is_overlapped = self.blocks.share, "param" in self.overlap
         operations: Operations = ()
         for layer, count in self.blocks.in_chunk(self.chunk):
-            operations += _times(gathers(share, layer.whole.weights, is_overlapped), count)
+            operations += _times(parameter_gathers(share, layer.whole.weights, is_overlapped), count)
         return operations

@@ -1,1 +1,1 @@
-"""Chakra execution traces of MLCommons: every published version of the schema read, the newest written."""
+"""Chakra execution traces of MLCommons: reader of every published version of the schema, writer of the newest."""

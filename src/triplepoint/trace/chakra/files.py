@@ -1,6 +1,6 @@
-"""Files of Chakra traces: protobuf messages with their length before each, plain, gzip or zstd.
+"""Files of Chakra traces: length-prefixed protobuf messages, plain or compressed with gzip or zstd.
 
-A file has no signature. It is known by its name, and the version of its schema by what its messages hold.
+A file has no signature. It is recognised by its name, and the version of its schema by the content of its messages.
 """
 
 import gzip
@@ -16,40 +16,40 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from triplepoint.errors import UserError
-from triplepoint.files import whole
+from triplepoint.files import atomic_file
 from triplepoint.trace.chakra.schema import SCHEMAS, Schema
 from triplepoint.trace.kineto.source import Source
 
 SUFFIXES: Final = (".et", ".eg", ".chakra")
-"""Ends of names of Chakra traces, `.gz` and `.zst` left out; the second until June 2023."""
+"""Suffixes of Chakra traces, without `.gz` and `.zst`. The second was used until June 2023."""
 _LARGEST_MESSAGE = 64 * 2**20
 """Largest message that is read: ten thousand times a node of a recorded trace. Unit: byte."""
 _MOST_COMPARED = 10_000
-"""Messages by which the version is judged where nothing tells it."""
+"""Number of messages compared with every schema if the first message does not decide the version."""
 _VERSION = re.compile(r"\d+(\.\d+){1,3}")
-"""As metadata state it: such a trace is read by the newest schema, and what that does not know is kept."""
+"""Version in the metadata. A trace with one is read with the newest schema, which keeps unknown fields."""
 _PACKED = (".gz", ".zst", ".zstd")
 
 
 def is_chakra(path: Path) -> bool:
-    """Return whether a file is a Chakra trace by its name."""
+    """Return whether the name of a file is that of a Chakra trace."""
     return unpacked_name(path).endswith(SUFFIXES)
 
 
 def unpacked_name(path: Path) -> str:
-    """Return the name of a file without the end that says how it is packed."""
+    """Return the name of a file without the suffix of its compression."""
     return path.stem if path.suffix in _PACKED else path.name
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A trace while it is read.
+    """A trace whose schema is known.
 
     Attributes:
-        path: Its file.
-        schema: Version of its schema, the newest of those that fit.
-        also_fits: Older versions that fit all of it too.
-        metadata: Its first message, None where it begins with a node.
+        path: File of the trace.
+        schema: Newest schema that fits the trace.
+        also_fits: Older versions that fit the trace as well.
+        metadata: Metadata in the first message, None if the first message is a node.
     """
 
     path: Path
@@ -58,91 +58,107 @@ class Trace:
     metadata: Any | None
 
     def nodes(self) -> Iterator[Any]:
-        """Yield its nodes, messages of `schema.node_class`.
+        """Yield the nodes, messages of class `schema.node_class`.
 
         Raises:
             UserError: If the file is damaged.
         """
-        found = messages(self.path)
+        raw_nodes = messages(self.path)
         if self.metadata is not None:
-            next(found, None)
-        for number, raw in enumerate(found):
-            node = _parsed(self.schema.node_class, raw)
+            next(raw_nodes, None)
+        for number, raw in enumerate(raw_nodes):
+            node = _parse(self.schema.node_class, raw)
             if node is None:
-                raise UserError(f"{self.path}: node {number} is none of schema {self.schema.version}; copy it again")
+                raise UserError(f"{self.path}: node {number} does not fit schema {self.schema.version}; copy it again")
             yield node
 
 
 def open_trace(path: Path) -> Trace:
-    """Return a trace, once the version of its schema is known.
+    """Determine the schema of a trace.
 
     Raises:
-        UserError: If the file is missing, empty, damaged or of no published version.
+        UserError: If the file is missing, empty, damaged or fits no published version.
     """
-    left, altered = list(SCHEMAS), set[str]()
-    heads: dict[str, Any] = {}
+    candidates, altered = list(SCHEMAS), set[str]()
+    metadata: dict[str, Any] = {}
     number = -1
     for number, raw in enumerate(islice(messages(path), _MOST_COMPARED)):
         if number == 0:
-            heads = {one.version: head for one in left if (head := _metadata(one, raw)) is not None}
-            if raw and len(heads) == 1:
-                left = [one for one in left if one.version in heads]
+            parsed = {schema.version: _metadata(schema, raw) for schema in candidates}
+            metadata = {version: message for version, message in parsed.items() if message is not None}
+            if raw and len(metadata) == 1:
+                candidates = [schema for schema in candidates if schema.version in metadata]
                 break
-        fitting = [one for one in left if (number == 0 and one.version in heads) or _fits(one.node_class, raw)]
+        fitting = [
+            schema
+            for schema in candidates
+            if (number == 0 and schema.version in metadata) or _fits(schema.node_class, raw)
+        ]
         if not fitting:
             raise UserError(
                 f"{path}: message {number} of {len(raw)} bytes is neither metadata nor node of any published schema "
                 f"({SCHEMAS[0].version} to {SCHEMAS[-1].version}); expected a Chakra trace"
             )
-        left = fitting
-        altered |= {one.version for one in left if one.version not in heads and not _is_kept(one.node_class, raw)}
+        candidates = fitting
+        altered |= {
+            schema.version
+            for schema in candidates
+            if schema.version not in metadata and not _keeps_length(schema.node_class, raw)
+        }
     if number < 0:
         raise UserError(f"{path}: the file is empty, expected a Chakra trace")
-    # What a version would write otherwise was written by another, such as a 0 that proto3 leaves out.
-    left = [one for one in left if one.version not in altered] or left
-    return Trace(path, left[-1], tuple(one.version for one in left[:-1]), heads.get(left[-1].version))
+    # A version that would write a message with another length did not write it: proto3 omits a 0 of plain fields.
+    candidates = [schema for schema in candidates if schema.version not in altered] or candidates
+    *older, newest = candidates
+    return Trace(path, newest, tuple(schema.version for schema in older), metadata.get(newest.version))
 
 
 def messages(path: Path) -> Iterator[bytes]:
-    """Yield the messages of a file, one after the other.
+    """Yield the messages of a file.
 
     Raises:
-        UserError: If the file is missing, ends within a message, or says of one that it is larger than 64 MiB.
+        UserError: If the file is missing, ends within a message, or states a message larger than 64 MiB.
     """
     source = Source(path)
     pieces = source.unpacked()
-    held, at, number = bytearray(), 0, 0
+    buffer, position, number = bytearray(), 0, 0
     while True:
-        size, head = _varint(held, at)
-        if head < 0 or len(held) - head < size <= _LARGEST_MESSAGE:
-            more = next(pieces, None)
-            if more is not None:
-                del held[:at]
-                held += more
-                at = 0
+        size, start = _varint(buffer, position)
+        if start < 0 or len(buffer) - start < size <= _LARGEST_MESSAGE:
+            piece = next(pieces, None)
+            if piece is not None:
+                del buffer[:position]
+                buffer += piece
+                position = 0
                 continue
-        if head < 0 and at == len(held) and not source.is_truncated:
+        if start < 0 and position == len(buffer) and not source.is_truncated:
             return
         if size > _LARGEST_MESSAGE:
-            raise UserError(f"{path}: message {number} is said to have {size} bytes, expected 64 MiB at most")
-        if head < 0 or len(held) - head < size:
+            raise UserError(
+                f"{path}: message {number} claims {size} bytes, expected at most 64 MiB; copy or write it again"
+            )
+        if start < 0 or len(buffer) - start < size:
             raise UserError(f"{path}: the file ends within message {number}; it is truncated: copy or write it again")
-        yield bytes(held[head : head + size])
-        at, number = head + size, number + 1
+        yield bytes(buffer[start : start + size])
+        position, number = start + size, number + 1
 
 
-def _varint(held: bytearray, at: int) -> tuple[int, int]:
-    """Return a number of 7 bits a byte and where it ends; -1 where more bytes are needed, a huge number where it is."""
+def _varint(buffer: bytearray, position: int) -> tuple[int, int]:
+    """Return a number stored as 7 bits per byte and the position after it.
+
+    The position is -1 if more bytes are needed. The number is huge if it has more than ten bytes.
+    """
     value = 0
-    for index, byte in enumerate(held[at : at + 10]):
+    for index, byte in enumerate(buffer[position : position + 10]):
         value |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
-            return value, at + index + 1
-    return (value, at) if len(held) - at >= 10 else (0, -1)
+            return value, position + index + 1
+    return (value, position) if len(buffer) - position >= 10 else (0, -1)
 
 
-def _parsed(kind: Any, raw: bytes) -> Any | None:
-    message = kind()
+def _parse(message_class: Any, raw: bytes) -> Any | None:
+    """Return a message, None if the bytes are no message of this class."""
+    message = message_class()
     try:
         message.ParseFromString(raw)
     except DecodeError:
@@ -150,31 +166,34 @@ def _parsed(kind: Any, raw: bytes) -> Any | None:
     return message if message.IsInitialized() else None
 
 
-def _fits(kind: Any, raw: bytes) -> bool:
-    message = _parsed(kind, raw)
+def _fits(message_class: Any, raw: bytes) -> bool:
+    """Return whether bytes are a message of a class, without unknown fields."""
+    message = _parse(message_class, raw)
     return message is not None and _is_known(message)
 
 
-def _is_kept(kind: Any, raw: bytes) -> bool:
-    message = _parsed(kind, raw)
+def _keeps_length(message_class: Any, raw: bytes) -> bool:
+    """Return whether bytes are a message of a class that has the same length when it is written again."""
+    message = _parse(message_class, raw)
     return message is not None and len(message.SerializeToString()) == len(raw)
 
 
 def _metadata(schema: Schema, raw: bytes) -> Any | None:
+    """Return the message of metadata, None if the bytes are none in this schema."""
     if schema.metadata_class is None:
         return None
-    message = _parsed(schema.metadata_class, raw)
+    message = _parse(schema.metadata_class, raw)
     if message is None:
         return None
     return message if _is_known(message) or _VERSION.fullmatch(getattr(message, "version", "")) else None
 
 
 def _is_known(message: Message) -> bool:
-    """Return whether a message has no field that its schema lacks, and its attributes the values of their types."""
+    """Return whether the schema has all fields of a message, and each attribute has a value of its type only."""
     if len(UnknownFieldSet(message)):
         return False
     for field, value in message.ListFields():
-        if field.name == "type" and message.DESCRIPTOR.name == "AttributeProto" and not _agrees(message):
+        if field.name == "type" and message.DESCRIPTOR.name == "AttributeProto" and not _matches_type(message):
             return False
         if field.message_type is not None:
             parts = [value] if isinstance(value, Message) else value
@@ -183,28 +202,28 @@ def _is_known(message: Message) -> bool:
     return True
 
 
-def _agrees(attribute: Any) -> bool:
-    """Return whether an attribute of proto2 has no other value than its type says."""
+def _matches_type(attribute: Any) -> bool:
+    """Return whether an attribute of proto2 has no value of another type than its own."""
     names = [field.name for field, _ in attribute.ListFields() if field.number > 3]
     return not names or names == [value_field(attribute)]
 
 
 def value_field(attribute: Any) -> str:
-    """Return which field an attribute of proto2 has its value in: types stand in the order of the fields."""
+    """Return the name of the field with the value of an attribute of proto2. Types are in the order of the fields."""
     return str(attribute.DESCRIPTOR.fields_by_number[int(attribute.type) + 4].name)
 
 
 def write_trace(path: Path, metadata: Message | None, nodes: Iterable[Message]) -> int:
-    """Write a trace in one piece, gzipped where its name ends in `.gz`; return the number of its nodes.
+    """Write a trace atomically, gzipped if its name ends in `.gz`; return the number of nodes.
 
     Args:
         path: File to write.
-        metadata: First message; None for none.
-        nodes: Nodes; what they carry beyond their schema is written too.
+        metadata: First message, None to write nodes only.
+        nodes: Nodes. Their unknown fields are written too.
     """
     count = -1 if metadata is not None else 0
-    with whole(path) as scratch, scratch.open("wb") as file:
-        # No name and no time in the gzip header: the same trace gives the same bytes.
+    with atomic_file(path) as scratch, scratch.open("wb") as file:
+        # Without name and time in the gzip header, the same trace always gives the same bytes.
         out = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) if path.suffix == ".gz" else file
         for message in chain([metadata] if metadata is not None else [], nodes):
             proto.serialize_length_prefixed(message, out)

@@ -1,4 +1,4 @@
-"""Reader of Chakra traces that say when their nodes began, into the same rows as Kineto's."""
+"""Reader of Chakra traces with start times. It gives the same rows as the reader of Kineto traces."""
 
 from collections.abc import Callable, Hashable
 from pathlib import Path
@@ -9,7 +9,7 @@ import numpy as np
 
 from triplepoint.errors import UserError
 from triplepoint.trace.chakra.files import Trace, open_trace
-from triplepoint.trace.chakra.nodes import NodeFacts, attributes_of, facts_of
+from triplepoint.trace.chakra.nodes import ChakraNode, read_attributes, read_node
 from triplepoint.trace.kineto import HAS_STREAM, LAUNCH, ROW, Category
 from triplepoint.trace.kineto.reader import Geometry, Header, Message, Sink
 
@@ -21,37 +21,41 @@ _COPIES = ("MEM_LOAD_NODE", "MEM_STORE_NODE")
 
 
 def read_chakra(path: Path, sink: Sink, progress: Callable[[str], None] = lambda line: None) -> Header:
-    """Read the nodes of one rank's trace that ran on a GPU, and annotations.
+    """Read annotations and the nodes that ran on a GPU from the trace of one rank; return the header.
 
     Args:
         path: The trace.
-        sink: Called with arrays of `ROW` and of `LAUNCH`.
-        progress: Called now and then with what was read so far.
+        sink: Receives arrays of `ROW` and of `LAUNCH`.
+        progress: Receives the number of nodes read so far, as text, after every batch.
 
     Raises:
-        UserError: If the file is damaged, or none of its nodes says when it began.
+        UserError: If the file is damaged, or no node on a GPU has a start time.
     """
     trace = open_trace(path)
-    reading = _Reading(trace, sink)
+    rows = _RowBuilder(trace, sink)
     for number, node in enumerate(trace.nodes(), 1):
-        reading.add(facts_of(node, trace.schema))
+        rows.add(read_node(node, trace.schema))
         if number % _BATCH == 0:
-            reading.flush()
+            rows.flush()
             progress(f"{path.name}: {number} nodes")
-    reading.flush()
-    if not reading.has_times:
+    rows.flush()
+    if not rows.has_times:
         raise UserError(f"{path}: no node on a GPU says when it began; expected start_time_micros or start_time_ns")
-    return reading.header()
+    return rows.header()
 
 
-class _Reading:
-    """Rows so far, and what they refer to."""
+class _RowBuilder:
+    """Builds rows of nodes, and numbers the names, threads, messages and geometries that they refer to.
+
+    Attributes:
+        has_times: Whether any node on a GPU has a start time so far.
+    """
 
     def __init__(self, trace: Trace, sink: Sink) -> None:
         self._trace, self._sink = trace, sink
-        told = attributes_of(trace.metadata.attr, True) if trace.metadata and trace.schema.syntax == "proto3" else {}
-        self._told = told
-        base = told.get("base_time_ns", 0)
+        has_attributes = trace.schema.syntax == "proto3"
+        self._metadata = read_attributes(trace.metadata.attr, True) if trace.metadata and has_attributes else {}
+        base = self._metadata.get("base_time_ns", 0)
         self._base = base if isinstance(base, int) and 0 <= base < _MOST_NS else 0
         self._names: dict[str, int] = {}
         self._name_list: list[str] = []
@@ -60,45 +64,45 @@ class _Reading:
         self._geometries: dict[str, int] = {}
         self._rows: list[tuple[int, ...]] = []
         self._launches: dict[int, tuple[int, int]] = {}
-        self._num_nodes = self._num_odd = 0
+        self._num_nodes = self._num_damaged = 0
         self.has_times = False
 
-    def add(self, node: NodeFacts) -> None:
-        """Take a node; one of the host that is no annotation is left out."""
+    def add(self, node: ChakraNode) -> None:
+        """Add a node, unless it is neither GPU work nor an annotation."""
         self._num_nodes += 1
-        told = node.attributes
-        category = _CATEGORIES.get(str(told.get("category")), Category.OTHER)
+        attributes = node.attributes
+        category = _CATEGORIES.get(str(attributes.get("category")), Category.OTHER)
         if category == Category.OTHER:
             category = Category.MEMCPY if node.type in _COPIES else Category.KERNEL
             if node.is_on_host or node.type in ("METADATA_NODE", "INVALID_NODE"):
                 return
         start_ns, duration_ns = node.start_ns or 0, node.duration_ns or 0
         if not (abs(start_ns) < _MOST_NS and 0 <= duration_ns < _MOST_NS):
-            self._num_odd += 1
+            self._num_damaged += 1
             return
         is_device = category <= Category.MEMSET
         self.has_times |= is_device and node.start_ns is not None
-        thread = self._thread("stream" if "stream" in told else "tid", told)
-        correlation = _whole(told.get("correlation"), -1, _MOST_NS)
-        launch = told.get("launch_time_ns")
+        thread = self._thread("stream" if "stream" in attributes else "tid", attributes)
+        correlation = _valid_integer(attributes.get("correlation"), -1, _MOST_NS)
+        launch = attributes.get("launch_time_ns")
         if isinstance(launch, int) and correlation > 0 and abs(launch) < _MOST_NS:
-            self._launches[correlation] = (launch - self._base, _whole(told.get("launch_tid"), -1))
+            self._launches[correlation] = (launch - self._base, _valid_integer(attributes.get("launch_tid"), -1))
         self._rows.append(
             (
                 start_ns - self._base,
                 duration_ns,
                 correlation,
-                self._number(self._names, _row_name(node), self._name_list),
+                self._name(_row_name(node)),
                 thread,
                 self._message(node),
-                _index(self._geometries, told.get("geometry")),
+                _number(self._geometries, attributes.get("geometry")),
                 category,
                 HAS_STREAM if is_device else 0,
             )
         )
 
     def flush(self) -> None:
-        """Give the rows so far to the sink."""
+        """Pass the rows since the last flush to the sink."""
         rows = np.zeros(len(self._rows), dtype=ROW)
         fields = [name for name in ROW.names or () if name != "unused"]
         for name, column in zip(fields, zip(*self._rows, strict=True), strict=False):
@@ -115,10 +119,10 @@ class _Reading:
         self._launches.clear()
 
     def header(self) -> Header:
-        """Return what the rows refer to."""
-        rank = self._told.get("rank")
+        """Return the header, with the names, messages and geometries that rows refer to."""
+        rank = self._metadata.get("rank")
         try:
-            metadata = msgspec.json.decode(str(self._told.get("trace_metadata", "{}")), type=dict[str, Any])
+            metadata = msgspec.json.decode(str(self._metadata.get("trace_metadata", "{}")), type=dict[str, Any])
         except msgspec.MsgspecError:
             metadata = {}
         return Header(
@@ -127,35 +131,36 @@ class _Reading:
             base_ns=self._base,
             metadata=metadata,
             names=self._name_list,
-            messages=[one if isinstance(one, Message) else _decoded(one, Message) for one in self._messages],
-            geometries=[_decoded(one, Geometry) for one in self._geometries],
+            messages=[
+                message if isinstance(message, Message) else _decoded(message, Message) for message in self._messages
+            ],
+            geometries=[_decoded(text, Geometry) for text in self._geometries],
             num_events=self._num_nodes,
-            num_damaged=self._num_odd,
+            num_damaged=self._num_damaged,
             is_truncated=False,
         )
 
-    def _thread(self, kind: str, told: dict[str, Any]) -> int:
-        value = told.get(kind)
-        if "category" in told:
-            return _whole(value, 0)
-        return self._threads.setdefault((kind, str(value)), len(self._threads))
-
-    def _message(self, node: NodeFacts) -> int:
-        text = node.attributes.get("message")
-        if isinstance(text, str) or not node.is_comm:
-            return _index(self._messages, text)
-        return self._messages.setdefault(_message_of(node), len(self._messages))
-
-    @staticmethod
-    def _number(known: dict[str, int], text: str, texts: list[str]) -> int:
-        number = known.setdefault(text, len(known))
-        if number == len(texts):
-            texts.append(text)
+    def _name(self, name: str) -> int:
+        number = self._names.setdefault(name, len(self._names))
+        if number == len(self._name_list):
+            self._name_list.append(name)
         return number
 
+    def _thread(self, kind: str, attributes: dict[str, Any]) -> int:
+        value = attributes.get(kind)
+        if "category" in attributes:
+            return _valid_integer(value, 0)
+        return self._threads.setdefault((kind, str(value)), len(self._threads))
 
-def _row_name(node: NodeFacts) -> str:
-    """Return the name of a row; communication and copies of other writers are named as PyTorch names them."""
+    def _message(self, node: ChakraNode) -> int:
+        text = node.attributes.get("message")
+        if isinstance(text, str) or not node.is_comm:
+            return _number(self._messages, text)
+        return self._messages.setdefault(_message_of(node), len(self._messages))
+
+
+def _row_name(node: ChakraNode) -> str:
+    """Return the name of a row. Communication and copies from other writers get the names that PyTorch uses."""
     if "category" in node.attributes:
         return node.name
     if node.is_comm and "nccl" not in node.name.lower():
@@ -163,13 +168,13 @@ def _row_name(node: NodeFacts) -> str:
     return f"Memcpy {node.name}" if node.type in _COPIES else node.name
 
 
-def _message_of(node: NodeFacts) -> Message:
-    """Return what a node of another writer says of its communication.
+def _message_of(node: ChakraNode) -> Message:
+    """Return the arguments of communication from a node of another writer.
 
-    `comm_size` is what the rank gives, in bytes: what it gathers is not told.
+    `comm_size` is the number of bytes that the rank contributes. The size of a gathered result is unknown.
     """
-    told = node.attributes
-    size, group = told.get("comm_size"), told.get("pg_name", told.get("communicator_id"))
+    attributes = node.attributes
+    size, group = attributes.get("comm_size"), attributes.get("pg_name", attributes.get("communicator_id"))
     is_sized = isinstance(size, int) and size >= 0 and node.kind not in ("all_gather", "gather")
     return Message(
         collective=node.kind,
@@ -177,17 +182,19 @@ def _message_of(node: NodeFacts) -> Message:
         in_elements=size if is_sized else None,
         out_elements=size if is_sized else None,
         dtype="byte" if is_sized else None,
-        source=_whole(told.get("comm_src"), -1) if node.kind == "recv" else None,
-        destination=_whole(told.get("comm_dst"), -1) if node.kind == "send" else None,
+        source=_valid_integer(attributes.get("comm_src"), -1) if node.kind == "recv" else None,
+        destination=_valid_integer(attributes.get("comm_dst"), -1) if node.kind == "send" else None,
     )
 
 
-def _index(known: dict[Any, int], text: Any) -> int:
-    return known.setdefault(text, len(known)) if isinstance(text, str) else -1
+def _number(numbers: dict[Any, int], text: Any) -> int:
+    """Return the number of a text, adding it if it is new; -1 if it is no text."""
+    return numbers.setdefault(text, len(numbers)) if isinstance(text, str) else -1
 
 
-def _whole(value: Any, otherwise: int, most: int = 2**31) -> int:
-    return value if isinstance(value, int) and -1 <= value < most else otherwise
+def _valid_integer(value: Any, default: int, limit: int = 2**31) -> int:
+    """Return a value if it is an integer from -1 to below a limit, otherwise a default."""
+    return value if isinstance(value, int) and -1 <= value < limit else default
 
 
 def _decoded(text: str, kind: Any) -> Any:

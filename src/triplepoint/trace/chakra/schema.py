@@ -1,7 +1,7 @@
-"""Published versions of the schema of Chakra traces, as message classes that protobuf makes at run time.
+"""Published versions of the schema of Chakra traces, as message classes that protobuf builds at run time.
 
-The schema is an interface: field numbers, types and names below are those of mlcommons/chakra (Apache License 2.0,
-Copyright MLCommons and others), `et_def.proto`, until June 2023 `eg_def.proto`, at the commits named with each version.
+The schema is an interface. Field numbers, types and names below are those of mlcommons/chakra (Apache License 2.0,
+Copyright MLCommons and others): `et_def.proto`, until June 2023 `eg_def.proto`, at the commit of each version.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 _PACKAGE = "ChakraProtoMsg"
 _Field = tuple[str, str, int]
-"""Type, name and number; types as in a .proto file, with `required` or `repeated` before them."""
+"""Type, name and number of a field. The type is as in a .proto file, with `required` or `repeated` before it."""
 
 _SCALARS: Final = (
     "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64",
@@ -35,11 +35,11 @@ class Schema:
     """One version of the schema.
 
     Attributes:
-        version: As its authors call it; a revision without a name of its own has a letter behind the version before.
-        commit: Of mlcommons/chakra, where it stands first.
+        version: Version by its authors. A revision without a version has a letter after the version before it.
+        commit: First commit of mlcommons/chakra with this version.
         syntax: `proto2` or `proto3`.
-        messages: Fields of every message by its name.
-        enums: Names of the values of every enumeration, from 0.
+        messages: Fields of each message, by name of the message.
+        enums: Names of the values of each enumeration, from 0, by name of the enumeration.
     """
 
     version: str
@@ -92,12 +92,12 @@ class Schema:
 
     @property
     def metadata_class(self) -> Any | None:
-        """Return the class of the message that may stand first, None where the version has none."""
+        """Return the class of the message that may stand first, None if the version has none."""
         return self._classes.get("GlobalMetadata")
 
 
 def _numbered(text: str, first: int = 1) -> list[_Field]:
-    """Return fields numbered in order, of lines `type name`."""
+    """Return the fields of lines `type name`, numbered in order."""
     lines = [line.strip().rpartition(" ") for line in text.strip().splitlines()]
     return [(kind, name, number) for number, (kind, _, name) in enumerate(lines, first)]
 
@@ -153,7 +153,7 @@ _WITH_UINT = {**_WITH_BOOL, "UINT": "uint64 u", "UINTS": "repeated uint64 uints"
 _ORDER_2 = ("BOOL", "FLOAT", "UINT", "INT", "STRING", "BOOLS", "FLOATS", "UINTS", "INTS", "STRINGS")
 
 
-def _of_proto2(
+def _schema_of_proto2(
     version: str, commit: str, values: dict[str, str], nodes: Sequence[str], *, broadcast: bool = False
 ) -> Schema:
     types = [name for name in _ORDER_2 if name in values]
@@ -166,7 +166,7 @@ def _of_proto2(
     return Schema(version, commit, "proto2", messages, enums)
 
 
-def _of_proto3(version: str, commit: str, metadata: Sequence[_Field]) -> Schema:
+def _schema_of_proto3(version: str, commit: str, metadata: Sequence[_Field]) -> Schema:
     lists: dict[str, Sequence[_Field]] = {
         f"{name.capitalize()}List": [(f"repeated {name}", "values", 1)] for name in _SCALARS
     }
@@ -192,11 +192,11 @@ SCHEMAS: Final = (
             "CollectiveCommType": ("INVALID_COMM", *_COLLECTIVES_2),
         },
     ),
-    _of_proto2("0.0.2", "2719463", _ATTRIBUTE_2, _NODES_2),
-    _of_proto2("0.0.3", "9d917e3", _WITH_BOOL, _NODES_3),
-    _of_proto2("0.0.3a", "7bab792", _WITH_UINT, _NODES_3, broadcast=True),
-    _of_proto3("0.0.3b", "c236cfa", [("repeated AttributeProto", "attr", 1)]),
-    _of_proto3("0.0.4", "a2b45c1", [("string", "version", 1), ("repeated AttributeProto", "attr", 2)]),
+    _schema_of_proto2("0.0.2", "2719463", _ATTRIBUTE_2, _NODES_2),
+    _schema_of_proto2("0.0.3", "9d917e3", _WITH_BOOL, _NODES_3),
+    _schema_of_proto2("0.0.3a", "7bab792", _WITH_UINT, _NODES_3, broadcast=True),
+    _schema_of_proto3("0.0.3b", "c236cfa", [("repeated AttributeProto", "attr", 1)]),
+    _schema_of_proto3("0.0.4", "a2b45c1", [("string", "version", 1), ("repeated AttributeProto", "attr", 2)]),
 )  # fmt: skip
-"""Oldest first. 0.0.4 is also that of release 1.0.0, whose generator writes that number into its traces."""
+"""Versions, oldest first. Release 1.0.0 has schema 0.0.4 as well, and its generator writes that number into traces."""
 NEWEST: Final = SCHEMAS[-1]

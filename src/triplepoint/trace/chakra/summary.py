@@ -1,4 +1,4 @@
-"""What any Chakra trace gives, with times or without: its nodes, communication, and longest chain of dependencies."""
+"""Summary of a Chakra trace, with or without times: nodes, communication and longest chain of dependencies."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -7,35 +7,35 @@ from pathlib import Path
 
 from triplepoint.errors import UserError
 from triplepoint.trace.chakra.files import open_trace
-from triplepoint.trace.chakra.nodes import NodeFacts, facts_of
+from triplepoint.trace.chakra.nodes import ChakraNode, read_node
 from triplepoint.units import NS_PER_US, counted
 
-_SHOWN = 4
-"""Nodes of a cycle that are named."""
+_MAX_NODES_SHOWN = 4
+"""Largest number of nodes that a message about a cycle names."""
 
 
 @dataclass
 class GraphSummary:
-    """A trace as a graph.
+    """Summary of a trace as a graph.
 
     Attributes:
-        path: Its file.
-        version: Of its schema, with the older ones that fit as well.
-        told_version: What the trace itself says; empty where it does not.
-        num_nodes: Nodes by type.
-        num_deps: Data dependencies, of 0.0.3 and before `parent`.
-        num_callers: Control dependencies.
-        num_lost: Of those, on nodes that are not in the file.
-        has_times: Whether a node on a GPU says when it began.
-        duration_ns: Sum of the durations on GPUs, of computation and of communication. Unit: ns.
-        comm: Number of communication nodes and their bytes, by kind and process group.
-        chain_ns: Durations along the longest chain of dependencies. Unit: ns.
-        chain_nodes: Nodes of that chain.
+        path: File of the trace.
+        version: Version of the schema, followed by older versions that fit as well.
+        stated_version: Version that the trace states; empty if it states none.
+        num_nodes: Number of nodes by type.
+        num_deps: Number of data dependencies. Until 0.0.3: `parent`.
+        num_callers: Number of control dependencies.
+        num_lost: Number of data dependencies on nodes that are not in the file.
+        has_times: Whether any node on a GPU has a start time.
+        duration_ns: Sum of durations on GPUs, of computation and of communication. Unit: ns.
+        comm: Number of communication nodes and sum of their bytes, by kind and process group.
+        chain_ns: Sum of durations along the longest chain of dependencies. Unit: ns.
+        chain_nodes: Number of nodes in that chain.
     """
 
     path: Path
     version: str
-    told_version: str
+    stated_version: str
     num_nodes: Counter[str] = field(default_factory=Counter)
     num_deps: int = 0
     num_callers: int = 0
@@ -47,15 +47,15 @@ class GraphSummary:
     chain_nodes: int = 0
 
     def lines(self) -> Iterator[str]:
-        """Yield it as readable lines."""
-        said = f", says {self.told_version}" if self.told_version else ""
+        """Yield the lines of a readable summary."""
+        stated = f", says {self.stated_version}" if self.stated_version else ""
         parts = ", ".join(f"{count} {name}" for name, count in sorted(self.num_nodes.items()))
         lost = f", {self.num_lost} of them on nodes that are not in the file" if self.num_lost else ""
-        yield f"{self.path.name}: Chakra schema {self.version}{said}; {parts}"
-        called = (
+        yield f"{self.path.name}: Chakra schema {self.version}{stated}; {parts}"
+        controls = (
             f"; {counted(self.num_callers, 'control dependency', 'control dependencies')}" if self.num_callers else ""
         )
-        yield f"  {counted(self.num_deps, 'data dependency', 'data dependencies')}{lost}{called}"
+        yield f"  {counted(self.num_deps, 'data dependency', 'data dependencies')}{lost}{controls}"
         times = {name: time for name, time in self.duration_ns.items() if time}
         if times:
             yield "  summed durations on GPUs: " + ", ".join(
@@ -64,8 +64,9 @@ class GraphSummary:
         if self.chain_ns:
             yield f"  longest chain of dependencies: {_ms(self.chain_ns)} over {counted(self.chain_nodes, 'node')}"
         for (kind, group), (count, size) in sorted(self.comm.items()):
-            where, sized = f" in group {group}" if group else "", f", {size} bytes together" if size else ""
-            yield f"  {kind}{where}: {count}{sized}"
+            in_group = f" in group {group}" if group else ""
+            in_bytes = f", {size} bytes together" if size else ""
+            yield f"  {kind}{in_group}: {count}{in_bytes}"
         if not self.has_times:
             yield "  no node on a GPU says when it began: there is no timeline, and no table is written"
 
@@ -75,75 +76,83 @@ def _ms(time_ns: int) -> str:
 
 
 def summarise_graph(path: Path) -> GraphSummary:
-    """Return what a trace says as a graph.
+    """Return the summary of a trace as a graph.
 
     Raises:
-        UserError: If the file is damaged, a number stands on two nodes, or dependencies run in a circle.
+        UserError: If the file is damaged, two nodes have the same number, or dependencies form a cycle.
     """
     trace = open_trace(path)
-    told = str(getattr(trace.metadata, "version", "")) if trace.metadata is not None else ""
-    found = GraphSummary(path, " or ".join([trace.schema.version, *trace.also_fits]), told)
+    stated_version = str(getattr(trace.metadata, "version", "")) if trace.metadata is not None else ""
+    summary = GraphSummary(path, " or ".join([trace.schema.version, *trace.also_fits]), stated_version)
     deps: dict[int, list[int]] = {}
     times: dict[int, int] = {}
-    for node in (facts_of(one, trace.schema) for one in trace.nodes()):
+    for message in trace.nodes():
+        node = read_node(message, trace.schema)
         if node.id in deps:
             raise UserError(f"{path}: two nodes have the number {node.id}; a trace numbers each node once")
-        deps[node.id], times[node.id] = sorted({*node.deps}), _length_ns(node)
-        _count(found, node)
-    found.num_lost = sum(one not in deps for several in deps.values() for one in several)
-    found.chain_ns, found.chain_nodes = _longest_chain(path, deps, times)
-    return found
+        deps[node.id] = sorted({*node.deps})
+        # Annotations only span the work that takes the time.
+        times[node.id] = 0 if node.type == "METADATA_NODE" else node.duration_ns or 0
+        _count(summary, node)
+    summary.num_lost = sum(dep not in deps for node_deps in deps.values() for dep in node_deps)
+    summary.chain_ns, summary.chain_nodes = _longest_chain(path, deps, times)
+    return summary
 
 
-def _count(found: GraphSummary, node: NodeFacts) -> None:
-    found.num_nodes[node.type] += 1
-    found.num_deps += len({*node.deps})
-    found.num_callers += len({*node.callers})
+def _count(summary: GraphSummary, node: ChakraNode) -> None:
+    """Add a node to a summary."""
+    summary.num_nodes[node.type] += 1
+    summary.num_deps += len({*node.deps})
+    summary.num_callers += len({*node.callers})
     if node.is_on_host or node.type == "METADATA_NODE":
         return
-    found.has_times |= node.start_ns is not None
-    found.duration_ns["communication" if node.is_comm else "computation"] += node.duration_ns or 0
+    summary.has_times |= node.start_ns is not None
+    summary.duration_ns["communication" if node.is_comm else "computation"] += node.duration_ns or 0
     if node.is_comm:
         group = node.attributes.get("pg_name", node.attributes.get("communicator_id", ""))
         key = node.kind or "communication of unknown kind", str(group)
         size = node.attributes.get("comm_size")
-        count, total = found.comm.get(key, (0, 0))
-        found.comm[key] = count + 1, total + (size if isinstance(size, int) and size > 0 else 0)
-
-
-def _length_ns(node: NodeFacts) -> int:
-    """Return how long a node runs; an annotation only spans what runs."""
-    return 0 if node.type == "METADATA_NODE" else node.duration_ns or 0
+        count, total = summary.comm.get(key, (0, 0))
+        summary.comm[key] = count + 1, total + (size if isinstance(size, int) and size > 0 else 0)
 
 
 def _longest_chain(path: Path, deps: dict[int, list[int]], times: dict[int, int]) -> tuple[int, int]:
-    """Return time and nodes of the longest chain of dependencies, in the order of Kahn 1962."""
-    waiting = {node: sum(one in deps for one in several) for node, several in deps.items()}
-    after = defaultdict[int, list[int]](list)
-    for node, several in deps.items():
-        for one in several:
-            after[one].append(node)
-    ready = [node for node, count in waiting.items() if not count]
-    best = {node: (times[node], 1) for node in ready}
+    """Return duration and number of nodes of the longest chain of dependencies.
+
+    Visits nodes in the topological order of Kahn's algorithm. Source: Kahn, "Topological sorting of large networks",
+    1962.
+
+    Args:
+        path: File of the trace, for messages.
+        deps: Numbers of the nodes that each node depends on, by number.
+        times: Duration of each node by number. Unit: ns.
+    """
+    num_waiting = {node: sum(dep in deps for dep in node_deps) for node, node_deps in deps.items()}
+    dependents = defaultdict[int, list[int]](list)
+    for node, node_deps in deps.items():
+        for dep in node_deps:
+            dependents[dep].append(node)
+    ready = [node for node, count in num_waiting.items() if not count]
+    longest = {node: (times[node], 1) for node in ready}
     for node in ready:
-        time, length = best[node]
-        for later in after[node]:
-            best[later] = max(best.get(later, (0, 0)), (time + times[later], length + 1))
-            waiting[later] -= 1
-            if not waiting[later]:
-                ready.append(later)
+        time, length = longest[node]
+        for dependent in dependents[node]:
+            longest[dependent] = max(longest.get(dependent, (0, 0)), (time + times[dependent], length + 1))
+            num_waiting[dependent] -= 1
+            if not num_waiting[dependent]:
+                ready.append(dependent)
     if len(ready) < len(deps):
-        raise UserError(f"{path}: dependencies run in a circle: {_circle(deps, {*deps} - {*ready})}; write it again")
-    return max(best.values(), default=(0, 0))
+        raise UserError(f"{path}: dependencies form a circle: {_cycle(deps, {*deps} - {*ready})}; write it again")
+    return max(longest.values(), default=(0, 0))
 
 
-def _circle(deps: dict[int, list[int]], stuck: set[int]) -> str:
-    """Return a circle among nodes that each depend on another of them."""
-    seen: dict[int, int] = {}
+def _cycle(deps: dict[int, list[int]], stuck: set[int]) -> str:
+    """Return a cycle among nodes that each depend on another of them, as text."""
+    position_of: dict[int, int] = {}
     node = min(stuck)
-    while node not in seen:
-        seen[node] = len(seen)
-        node = next(one for one in deps[node] if one in stuck)
-    around = [one for one in seen if seen[one] >= seen[node]]
-    shown = " <- ".join(map(str, around[:_SHOWN]))
-    return f"{shown} <- {node}" if len(around) <= _SHOWN else f"{shown} <- ..., {len(around)} nodes"
+    while node not in position_of:
+        position_of[node] = len(position_of)
+        node = next(dep for dep in deps[node] if dep in stuck)
+    cycle = list(position_of)[position_of[node] :]
+    shown = " <- ".join(map(str, cycle[:_MAX_NODES_SHOWN]))
+    return f"{shown} <- {node}" if len(cycle) <= _MAX_NODES_SHOWN else f"{shown} <- ..., {len(cycle)} nodes"

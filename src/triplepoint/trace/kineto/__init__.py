@@ -1,4 +1,4 @@
-"""From the bytes of a Kineto trace to rows of integers, whose layout is that of the scanner."""
+"""Read Kineto traces: from bytes to rows of integers in the layout of the scanner."""
 
 from enum import IntEnum
 
@@ -8,7 +8,7 @@ import numpy.typing as npt
 from triplepoint.trace import Bool
 
 Rows = npt.NDArray[np.void]
-"""Array of `ROW`, or of some of its fields."""
+"""Structured array with the fields of `ROW` or of a type derived from it."""
 
 
 class Category(IntEnum):
@@ -41,14 +41,14 @@ ROW = np.dtype(
         ("unused", "V6"),
     ]
 )
-"""Layout of a row. Times in ns as the file counts them; name, thread, what it says about communication and how it was
-launched as numbers; -1 where not known."""
+"""Layout of an event. Times in ns as the file counts them. Name, thread, message (communication arguments) and geometry
+(of the launch) are numbers that the header resolves; -1 if unknown."""
 
 
 LAUNCH = np.dtype([("correlation", "i8"), ("start", "i8"), ("thread", "i4"), ("geometry", "i4")])
-"""What is kept of a call of the runtime that work on the device may refer to."""
+"""Layout of a runtime call that device work may refer to."""
 
 
 def is_device(rows: Rows) -> Bool:
-    """Return which rows are work of a GPU: kernels, copies and fills."""
+    """Return whether each row is GPU work: a kernel, copy or fill."""
     return np.asarray(rows["category"] <= Category.MEMSET)

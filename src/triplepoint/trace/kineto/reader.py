@@ -1,8 +1,8 @@
-"""Reader of Kineto traces, in constant memory.
+"""Read Kineto traces in constant memory.
 
-Rows go to a sink batch by batch; the names, messages and geometries they refer to come with the header at the end.
-Begin and end events (`ph` B and E) are paired: an end closes the latest open begin of its thread. A damaged event is
-counted, its time and name are saved where they are certain, and it costs no other event.
+Rows are passed to a sink in batches. The names, messages and geometries that they refer to are in the header, at the
+end. Begin and end events (`ph` B and E) are paired: an end closes the latest open begin of its thread. A damaged event
+is counted, its time and name are recovered if they are certain, and other events are not affected.
 """
 
 import json
@@ -22,8 +22,15 @@ from triplepoint.trace.kineto._scanner import ROW_BYTES, Scanner
 from triplepoint.trace.kineto.source import Source
 
 
-def pair(halves: Rows) -> tuple[Rows, int]:
-    """Return whole rows and the number of halves without another."""
+def pair_halves(halves: Rows) -> tuple[Rows, int]:
+    """Pair begin and end events.
+
+    Args:
+        halves: Rows that are a begin or an end, in any order.
+
+    Returns:
+        Complete rows, and the number of begins and ends without a partner.
+    """
     open_begins: dict[int, list[int]] = {}
     begins: list[int] = []
     ends: list[int] = []
@@ -32,21 +39,22 @@ def pair(halves: Rows) -> tuple[Rows, int]:
     for index, thread, flags in zip(
         order.tolist(), halves["thread"][order].tolist(), halves["flags"][order].tolist(), strict=True
     ):
-        waiting = open_begins.setdefault(thread, [])
+        open_on_thread = open_begins.setdefault(thread, [])
         if flags & IS_BEGIN:
-            waiting.append(index)
-        elif waiting:
-            begins.append(waiting.pop())
+            open_on_thread.append(index)
+        elif open_on_thread:
+            begins.append(open_on_thread.pop())
             ends.append(index)
         else:
             num_unpaired += 1
-    whole = halves[begins]
-    whole["duration"] = halves["start"][ends] - whole["start"]
-    whole["flags"] &= ~np.uint8(IS_BEGIN | IS_END)
-    return whole, num_unpaired + sum(map(len, open_begins.values()))
+    complete = halves[begins]
+    complete["duration"] = halves["start"][ends] - complete["start"]
+    complete["flags"] &= ~np.uint8(IS_BEGIN | IS_END)
+    return complete, num_unpaired + sum(map(len, open_begins.values()))
 
 
-# Possessive, and from commas on: damage may hold a megabyte of space or of names, and time must not go with its square.
+# Possessive quantifiers, and patterns that start at a fixed character: damaged text may have a megabyte of spaces or
+# names, and the search must not take quadratic time.
 _BORDER = re.compile(rb"(?<=\})(?:\s*+,)?\s*+(?=\{\s*+\")")
 _ENDS = rb"(?=\s*[,}\]\r\n])"
 _WORD = re.compile(rb'"(ph|cat|ts|dur|pid|tid)"\s*:\s*("[^"\\\x00-\x1f]*"|[-+\w.]+)' + _ENDS)
@@ -61,7 +69,7 @@ _NEEDED = {b"ph", b"cat", b"ts"}
 
 
 def salvage(damaged: bytes) -> Iterator[bytes]:
-    """Yield an event of whole JSON for every event in a damaged text that still has a phase, category and time."""
+    """Yield valid JSON for every event in a damaged text that still has a phase, category and time."""
     for text in _BORDER.split(damaged):
         members = {key: _quoted(value) for key, value in _WORD.findall(text)}
         if not members.keys() >= _NEEDED:
@@ -75,7 +83,7 @@ def salvage(damaged: bytes) -> Iterator[bytes]:
 
 
 def _quoted(value: bytes) -> bytes:
-    """Return a value as JSON has it: a word stands in quotes, for it may be no number."""
+    """Return a value as a JSON string, since a word may not be a number."""
     return value if value[:1] == b'"' else b'"' + value + b'"'
 
 
@@ -84,20 +92,21 @@ def _object(members: dict[bytes, bytes]) -> bytes:
 
 
 Sink = Callable[[Rows, list[str]], None]
-"""Takes rows, and the names known so far."""
+"""Receives rows, and all names so far."""
 
 _PROGRESS_PERIOD_S = 1.0
 _PIECES_AT_ONCE = 32
-"""Pieces of text to scan before their rows are taken: each taking has a price, and their rows are few."""
-_LOST_BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})(?!\d)')
-_LOST_RANK = re.compile(rb'"rank"\s*:\s*(\d{1,9})(?!\d)')
-_MOST_RANKS = 10**9
+"""Pieces of text to scan before their rows are taken: taking has a fixed cost, and a piece has few rows."""
+_DAMAGED_BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})(?!\d)')
+_DAMAGED_RANK = re.compile(rb'"rank"\s*:\s*(\d{1,9})(?!\d)')
+"""Metadata that is searched for in damaged text."""
+_MAX_RANKS = 10**9
 
 assert ROW.itemsize == ROW_BYTES
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What an event says about communication, as it stands; None where it does not."""
+    """Communication arguments of an event, not validated; None if missing."""
 
     collective: Any = msgspec.field(name="Collective name", default=None)
     group_name: Any = msgspec.field(name="Process Group Name", default=None)
@@ -114,7 +123,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Geometry(msgspec.Struct, frozen=True):
-    """How a kernel was launched, as its event says; None where it does not."""
+    """Launch geometry of a kernel, not validated; None if missing."""
 
     grid: Any = None
     block: Any = None
@@ -127,18 +136,18 @@ class Geometry(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Header:
-    """What the rows of a trace refer to, and how whole it was.
+    """Metadata of a trace, the texts that its rows refer to by number, and counts of events.
 
     Attributes:
-        path: File it was read from.
-        rank: Rank the file says it is of, None where it does not.
-        base_ns: What to add to a row's `start` for nanoseconds since 1970.
-        metadata: Members other than the events, decoded: `distributedInfo`, `deviceProperties`, ...
+        path: The trace file.
+        rank: Rank in the file's content, None if it has none.
+        base_ns: Base time, to be added to a row's `start` for nanoseconds since 1970.
+        metadata: Decoded members of the document other than events: `distributedInfo`, `deviceProperties`, ...
         names: Distinct event names.
-        messages: Distinct sayings about communication.
-        geometries: Distinct geometries of launches.
-        num_events: Whole events of whatever kind.
-        num_damaged: Events without a usable time, or that had to be saved from damaged text.
+        messages: Distinct communication arguments.
+        geometries: Distinct launch geometries.
+        num_events: Undamaged events of any kind.
+        num_damaged: Events without a usable time, or recovered from damaged text.
         is_truncated: Whether the file ended early.
     """
 
@@ -155,7 +164,7 @@ class Header:
 
     @property
     def world_size(self) -> int | None:
-        """Return the number of ranks of the job, None where the file does not say."""
+        """Number of ranks of the job, None if the file has none."""
         info = self.metadata.get("distributedInfo")
         size = info.get("world_size") if isinstance(info, dict) else None
         return size if isinstance(size, int) and size > 0 else None
@@ -172,18 +181,14 @@ def read_trace(
     """Read one trace.
 
     Args:
-        path: Chrome JSON as the PyTorch profiler writes it: plain, gzip or zstd, in any layout.
-        sink: Called with arrays of `ROW`, in the file's order but for begins that were paired with ends, and of
-            `LAUNCH`.
-        host: Give operators on the CPU too, not only those that communicate.
-        streams: Give every event that carries a stream or a correlation.
-        progress: Called every second with what was read so far.
-
-    Returns:
-        What the rows refer to.
+        path: Chrome JSON of the PyTorch profiler: plain, gzip or zstd, with any spacing.
+        sink: Called with arrays of `ROW`, in the file's order except for paired begins and ends, and of `LAUNCH`.
+        host: Whether to include all operators on the CPU, and not only communicating ones.
+        streams: Whether to include every event that has a stream or a correlation.
+        progress: Receives a line every second.
 
     Raises:
-        UserError: If the file is missing, empty, or holds no events at all.
+        UserError: If the file is missing, empty, or has no events.
     """
     reading = _Reading(path, sink, Scanner(host=host, streams=streams))
     source = Source(path)
@@ -201,18 +206,22 @@ T = TypeVar("T", Message, Geometry)
 
 
 class _Reading:
-    """The state of one reading."""
+    """State of reading one trace."""
 
     def __init__(self, path: Path, sink: Sink, scanner: Scanner) -> None:
         self.scanner = scanner
         self._path = path
         self._sink = sink
         self._halves: list[Rows] = []
+        """Begin and end events."""
         self._metadata: list[bytes] = []
-        self._lost: dict[re.Pattern[bytes], int] = {}
+        self._recovered: dict[re.Pattern[bytes], int] = {}
+        """Metadata from damaged text."""
         self._names: list[str] = []
-        self._is_odd = np.zeros(0, dtype=bool)
-        self._num_odd = 0
+        self._is_damaged_name = np.zeros(0, dtype=bool)
+        """Whether each name is invalid UTF-8."""
+        self._num_damaged_names = 0
+        """Rows with a damaged name."""
         self._num_pieces = 0
 
     def feed(self, piece: bytes) -> None:
@@ -226,10 +235,10 @@ class _Reading:
         scanner.finish()
         self._take()
         if not scanner.has_events:
-            raise UserError(f"{self._path.name}: no `traceEvents` in it, expected a Kineto trace; is it another file?")
+            raise UserError(f"{self._path.name}: no `traceEvents` in it, expected a Kineto trace; name another file")
         num_unpaired = 0
         if self._halves:
-            paired, num_unpaired = pair(np.concatenate(self._halves))
+            paired, num_unpaired = pair_halves(np.concatenate(self._halves))
             self._sink(paired, self._names)
         metadata = _decode_members(self._metadata)
         return Header(
@@ -241,13 +250,14 @@ class _Reading:
             messages=[_decode(text, Message) for text in scanner.messages(0)],
             geometries=[_decode(text, Geometry) for text in scanner.geometries(0)],
             num_events=scanner.num_events,
-            num_damaged=scanner.num_damaged + self._num_odd + num_unpaired,
+            num_damaged=scanner.num_damaged + self._num_damaged_names + num_unpaired,
             is_truncated=is_truncated or not scanner.is_closed,
         )
 
     def _take(self) -> None:
+        """Take the rows that the scanner has, and pass them to the sink."""
         for text in self.scanner.take_damaged():
-            self._look_for_lost(text)
+            self._recover_metadata(text)
             for event in salvage(text):
                 self.scanner.feed_event(event)
         self._metadata += self.scanner.take_metadata()
@@ -256,8 +266,8 @@ class _Reading:
         if len(launches):
             self._sink(launches, self._names)
         self._take_names()
-        if self._is_odd.any():
-            self._num_odd += int(self._is_odd[rows["name"]].sum())
+        if self._is_damaged_name.any():
+            self._num_damaged_names += int(self._is_damaged_name[rows["name"]].sum())
         is_half = rows["flags"] & (IS_BEGIN | IS_END) != 0
         if is_half.any():
             self._halves.append(rows[is_half])
@@ -266,33 +276,33 @@ class _Reading:
             self._sink(rows, self._names)
 
     def _take_names(self) -> None:
-        """Decode the new names; odd ones are no UTF-8."""
+        """Decode the scanner's new names."""
         new = self.scanner.names(len(self._names))
         if not new:
             return
-        odd = np.zeros(len(new), dtype=bool)
+        is_damaged = np.zeros(len(new), dtype=bool)
         for index, name in enumerate(new):
             try:
                 self._names.append(_unescape(name.decode()))
             except UnicodeDecodeError:
                 self._names.append(_unescape(name.decode(errors="backslashreplace").replace("\\x", "\\\\x")))
-                odd[index] = True
-        self._is_odd = np.concatenate((self._is_odd, odd))
+                is_damaged[index] = True
+        self._is_damaged_name = np.concatenate((self._is_damaged_name, is_damaged))
 
-    def _look_for_lost(self, text: bytes) -> None:
-        for pattern in (_LOST_BASE, _LOST_RANK):
-            found = pattern.search(text)
-            if found:
-                self._lost[pattern] = int(found[1])
+    def _recover_metadata(self, text: bytes) -> None:
+        for pattern in (_DAMAGED_BASE, _DAMAGED_RANK):
+            match = pattern.search(text)
+            if match:
+                self._recovered[pattern] = int(match[1])
 
     def _rank(self, metadata: dict[str, Any]) -> int | None:
         info = metadata.get("distributedInfo")
         rank = info.get("rank") if isinstance(info, dict) else None
-        return rank if isinstance(rank, int) and 0 <= rank < _MOST_RANKS else self._lost.get(_LOST_RANK)
+        return rank if isinstance(rank, int) and 0 <= rank < _MAX_RANKS else self._recovered.get(_DAMAGED_RANK)
 
     def _base_ns(self, metadata: dict[str, Any]) -> int:
-        base = metadata.get("baseTimeNanoseconds", self._lost.get(_LOST_BASE, 0))
-        # Later than the year 2100 is damage, and would leave 64 bits.
+        base = metadata.get("baseTimeNanoseconds", self._recovered.get(_DAMAGED_BASE, 0))
+        # A time after the year 2100 is damaged, and sums with it would overflow 64 bits.
         return base if isinstance(base, int) and 0 <= base < 4_100_000_000_000_000_000 else 0
 
 
@@ -306,7 +316,7 @@ def _unescape(name: str) -> str:
 
 
 def _decode_members(members: list[bytes]) -> dict[str, Any]:
-    """Return the members; those that are no JSON are texts, which lost their quotes on the way here."""
+    """Decode metadata from keys and values in turns. Values that are no JSON are strings: the scanner drops quotes."""
     decoded: dict[str, Any] = {}
     for key, value in zip(members[::2], members[1::2], strict=True):
         try:

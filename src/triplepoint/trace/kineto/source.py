@@ -1,4 +1,4 @@
-"""Reading of a trace file piece by piece, compressed or not, or one line on why it is no trace."""
+"""Read a trace file piece by piece, compressed or not."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,34 +12,35 @@ from triplepoint.errors import UserError
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _PIECE = 1 << 18
-"""Bytes of text at once: what was unpacked is still in the cache when it is scanned."""
+"""Bytes of text in a piece: few enough that it is in the processor's cache when it is scanned."""
 _PACKED_PIECE = 1 << 14
+"""Compressed bytes that are read at once."""
 _ZSTD_PIECE = 1 << 14
-"""Of the piece in which a stream ends early nothing is had."""
+"""Bytes of text in a piece of a zstd file. If the stream ends early, the last piece is lost."""
 _EXPORTS = {
     ".nsys-rep": "or its export by 'nsys export --type sqlite'",
     ".qdrep": "or its export by 'nsys export --type sqlite'",
     ".pftrace": "or what 'rocprofv3 --output-format csv' writes",
     ".csv": "or a kernel trace of rocprof (*_kernel_trace.csv, results.csv)",
 }
-"""What to do with other files of profilers, by the end of the name."""
+"""Advice on other files of profilers, by suffix."""
 _ADVICE = "launch the run again, or remove the file"
 
 
 class Source:
-    """A trace file that is being read.
+    """A trace file being read.
 
     Attributes:
-        size: Bytes of the file.
-        done: Bytes of it read so far.
-        is_truncated: Whether its compression ended early; known when all pieces were read.
+        size: Size of the file. Unit: byte.
+        done: Bytes of the file read so far.
+        is_truncated: Whether a compressed file ended early; valid after the last piece.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open nothing yet; `pieces` does.
+        """Remember the path. `pieces` opens the file.
 
         Args:
-            path: Chrome JSON: plain, gzip in one member or several, or zstd.
+            path: Chrome JSON: plain, gzip with one member or several, or zstd.
         """
         self.path = path
         self.size = 0
@@ -62,7 +63,7 @@ class Source:
             raise UserError(f"{self.path.name}: the file is empty, expected a Kineto trace; {_ADVICE}")
 
     def unpacked(self) -> Iterator[bytes]:
-        """Yield the bytes of the file, whatever they are, unpacked."""
+        """Yield the decompressed content of the file, whatever it is."""
         try:
             self.size = self.path.stat().st_size
             with self.path.open("rb") as file:
@@ -83,13 +84,13 @@ class Source:
             yield piece
 
     def _gunzip(self, file: BinaryIO) -> Iterator[bytes]:
-        """Yield what the members hold, up to where the stream ends or is damaged."""
+        """Yield the content of all members, up to the end of the stream or to damage."""
         member = isal_zlib.decompressobj(wbits=31)
         try:
             for packed in self._read(file, _PACKED_PIECE):
                 while packed:
                     if member.eof:
-                        packed = packed.lstrip(b"\0")  # padding between members, as tape and some loggers write
+                        packed = packed.lstrip(b"\0")  # padding between members, by tape and some loggers
                         if not packed:
                             break
                         member = isal_zlib.decompressobj(wbits=31)
@@ -110,7 +111,7 @@ class Source:
 
 
 def head(path: Path, size: int) -> bytes:
-    """Return the first bytes of a file, unpacked.
+    """Return the first bytes of a file, decompressed.
 
     Raises:
         UserError: If the file is missing.
@@ -128,6 +129,6 @@ def _check_is_json(path: Path, text: bytes) -> None:
     if start.startswith(b"<"):
         raise UserError(f"{path.name}: this is an HTML or XML page, expected a Kineto trace in JSON; download it again")
     if not start.startswith((b"{", b"[")):
-        found = start[:12].decode("ascii", "backslashreplace")
+        first = start[:12].decode("ascii", "backslashreplace")
         advice = _EXPORTS.get(path.suffix, "or a file of Nsight Systems or rocprof as docs/traces.md lists them")
-        raise UserError(f"{path.name}: starts with {found!r}, expected a Kineto trace in JSON (`{{` or `[`), {advice}")
+        raise UserError(f"{path.name}: starts with {first!r}, expected a Kineto trace in JSON (`{{` or `[`), {advice}")

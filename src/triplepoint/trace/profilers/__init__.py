@@ -1,6 +1,6 @@
-"""Traces of other profilers, read into the same rows as Kineto's: Nsight Systems and AMD's rocprof of all generations.
+"""Read traces of other profilers into the same rows as Kineto's: Nsight Systems and all generations of AMD's rocprof.
 
-| format | how it is known | written by |
+| format | recognised by | written by |
 |---|---|---|
 | Nsight Systems | SQLite with `StringIds` | `nsys export --type sqlite` |
 | rocpd | SQLite with `rocpd_kernel_dispatch` | `rocprofv3` (its default), `--output-format rocpd` |
@@ -9,7 +9,7 @@
 | kernel trace | CSV with a kernel's name, start and end | `rocprofv3 --output-format csv`, `rocprofv2`, `rocprof` |
 | rocprofv3 JSON | starts with `{"rocprofiler-sdk-tool"` | `rocprofv3 --output-format json` |
 
-A file may hold many processes and GPUs; each process on each GPU is a part, and the trace of one rank.
+A file may have several processes and GPUs. Each process on each GPU is a part of it, and the trace of one rank.
 """
 
 from typing import Final, NamedTuple
@@ -20,17 +20,17 @@ import numpy.typing as npt
 from triplepoint.trace import Int64
 
 SUFFIXES: Final = (".sqlite", ".db", ".rpd", "_kernel_trace.csv", "results.csv")
-"""Ends of names that files of other profilers have; JSON is judged by its text."""
+"""Suffixes of files of other profilers; JSON is recognised by its content."""
 
 
 class Part(NamedTuple):
-    """The work of one process on one GPU in a file that may hold many.
+    """The work of one process on one GPU in a file.
 
     Attributes:
-        process: Process as the file numbers it.
-        device: GPU as the file numbers it.
-        gpu_name: Name of the GPU; empty where the file does not tell.
-        rank: Global rank where the file tells (ranks of MPI).
+        process: Number of the process in the file.
+        device: Number of the GPU in the file.
+        gpu_name: Product name of the GPU; empty if the file has none.
+        rank: Global rank, if the file has ranks of MPI.
     """
 
     process: int
@@ -40,11 +40,11 @@ class Part(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What a file says beside its events.
+    """Base time and metadata of a file.
 
     Attributes:
-        base_ns: What to add to its times for nanoseconds since 1970; 0 where its clock is another.
-        metadata: Members as of Kineto's metadata that could be filled: `deviceProperties`.
+        base_ns: Base time, to be added to the file's times for nanoseconds since 1970; 0 if its clock is another one.
+        metadata: Members as in Kineto's metadata, as far as the file has them: `deviceProperties`.
     """
 
     base_ns: int = 0
@@ -52,13 +52,13 @@ class Facts(NamedTuple):
 
 
 class Counter(NamedTuple):
-    """Samples of a GPU that the profiler took beside its trace.
+    """Samples of one quantity of a GPU, which the profiler took along with its trace.
 
     Attributes:
-        name: What was measured.
-        unit: In which unit.
-        t_ns: Time, shape (num_samples,). Unit: ns as the file counts, plus the base.
-        value: Shape (num_samples,).
+        name: Title of the quantity.
+        unit: Unit of the values.
+        t_ns: Times, shape (num_samples,). Unit: ns as the file counts, plus the base time.
+        value: Values, shape (num_samples,).
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A SQLite file of a profiler, read by columns of integers, a batch of rows at a time."""
+"""Read the SQLite file of a profiler as columns of integers, in batches of rows."""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,54 +13,57 @@ from triplepoint.errors import UserError
 from triplepoint.trace import Int64
 
 MAGIC = b"SQLite format 3\0"
+"""First bytes of a SQLite file."""
 _BATCH = 1 << 15
-"""Rows at once: their Python objects stay in the processor's cache."""
+"""Rows of a batch: few enough that their Python objects are in the processor's cache."""
 
 
 class Database:
-    """An open file.
+    """An open SQLite file.
 
     Attributes:
-        path: Where it is.
+        path: The file.
         tables: Names of its tables and views.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self._connection = connection
-        found = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
-        self.tables = frozenset(name for (name,) in found)
+        rows = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+        self.tables = frozenset(name for (name,) in rows)
 
     def columns(self, table: str) -> frozenset[str]:
-        """Return the columns of a table; none where there is no such table."""
+        """Return the columns of a table; empty if there is no such table."""
         return frozenset(row[1] for row in self._connection.execute(f"PRAGMA table_info({_quoted(table)})"))
 
     def rows(self, query: str, *values: int | str) -> list[tuple[int | str | None, ...]]:
-        """Return the rows of a small result."""
+        """Return all rows of a small result."""
         return self._connection.execute(query, values).fetchall()
 
-    def texts(self, query: str, *values: int | str) -> dict[int, str]:
-        """Return texts by their number."""
-        return {int(number): str(text) for number, text in self._connection.execute(query, values)}
-
     def batches(self, query: str, *values: int | str) -> Iterator[Int64]:
-        """Yield a result of integers, shape (num_rows, num_columns) each; every column must be one and never null."""
+        """Yield a result of integers without nulls in batches, shape (num_rows, num_columns)."""
         cursor = self._connection.execute(query, values)
         width = len(cursor.description)
         while batch := cursor.fetchmany(_BATCH):
             yield _integers(chain.from_iterable(batch), len(batch) * width).reshape(-1, width)
 
     def columns_of(self, query: str, num_integers: int, *values: int | str) -> Iterator[list[Any]]:
-        """Yield a result by columns, a batch of rows at a time: first those of integers, then tuples of texts."""
+        """Yield a result in batches of columns: `num_integers` arrays of integers, followed by tuples of texts."""
         cursor = self._connection.execute(query, values)
         while batch := cursor.fetchmany(_BATCH):
             columns = list(zip(*batch, strict=True))
-            yield [*(_integers(one, len(batch)) for one in columns[:num_integers]), *columns[num_integers:]]
+            yield [*(_integers(column, len(batch)) for column in columns[:num_integers]), *columns[num_integers:]]
 
-    def select(self, table: str, wanted: Sequence[str], known: frozenset[str] | None = None) -> str:
-        """Return `SELECT` of columns as integers, -1 where null or where the table has none of that name."""
-        known = self.columns(table) if known is None else known
-        parts = [f"ifnull({_quoted(one)}, -1)" if one in known else "-1" for one in wanted]
+    def select(self, table: str, columns: Sequence[str], existing: frozenset[str] | None = None) -> str:
+        """Return a `SELECT` of columns as integers, with -1 for null and for columns that the table does not have.
+
+        Args:
+            table: Name of the table.
+            columns: Names of the columns.
+            existing: Columns of the table, if they are known already.
+        """
+        existing = self.columns(table) if existing is None else existing
+        parts = [f"ifnull({_quoted(column)}, -1)" if column in existing else "-1" for column in columns]
         return f"SELECT {', '.join(parts)} FROM {_quoted(table)}"
 
 
@@ -71,32 +74,33 @@ def _integers(values: Iterable[Any], count: int) -> Int64:
         raise sqlite3.DatabaseError(f"a column of integers holds something else: {error}") from None
 
 
-class Texts:
-    """Texts that a file keeps apart, by the number that refers to them, each looked up once."""
+class StringTable:
+    """Translates a file's references to texts into numbers of texts; each text is looked up once."""
 
     def __init__(self, database: Database, query: str, number_of: Callable[[str], int]) -> None:
-        """Start with none.
+        """Start with no texts.
 
         Args:
             database: The file.
-            query: Returns the text of a number, given as `?`.
-            number_of: Returns what number a text gets here.
+            query: Query for the text of a reference, given as `?`.
+            number_of: Returns the number of a text.
         """
         self._database = database
         self._query = query
         self._number_of = number_of
-        self._known: dict[int, int] = {}
+        self._number_by_reference: dict[int, int] = {}
 
     def numbers(self, references: Int64) -> Int64:
-        """Return the numbers the texts got here; a reference to no text is to the empty one."""
-        distinct, which = np.unique(references, return_inverse=True)
-        return np.array([self._number(reference) for reference in distinct.tolist()], dtype=np.int64)[which]
+        """Return the numbers of the texts; a reference without a text counts as the empty text."""
+        distinct, index = np.unique(references, return_inverse=True)
+        return np.array([self._number(reference) for reference in distinct.tolist()], dtype=np.int64)[index]
 
     def _number(self, reference: int) -> int:
-        if reference not in self._known:
+        if reference not in self._number_by_reference:
             rows = self._database.rows(self._query, reference)
-            self._known[reference] = self._number_of(str(rows[0][0]) if rows and rows[0][0] is not None else "")
-        return self._known[reference]
+            text = str(rows[0][0]) if rows and rows[0][0] is not None else ""
+            self._number_by_reference[reference] = self._number_of(text)
+        return self._number_by_reference[reference]
 
 
 def _quoted(name: str) -> str:
@@ -104,11 +108,11 @@ def _quoted(name: str) -> str:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Database]:
+def open_database(path: Path) -> Iterator[Database]:
     """Open a database for reading.
 
     Raises:
-        UserError: If it is damaged or is written to right now, here or in the block.
+        UserError: If the file is damaged or is being written; also for errors inside the block.
     """
     try:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)

@@ -1,4 +1,4 @@
-"""The JSON of rocprofv3: one document with the agents, kernels and events of each process.
+"""Read the JSON of rocprofv3: one document with the agents, kernels and events of each process.
 
 Source: rocprofiler-sdk, `rocprofv3 --output-format json`; a recording in AMD-AGI/TraceLens, `tests/rocprof`.
 """
@@ -14,7 +14,7 @@ from triplepoint.errors import UserError
 from triplepoint.trace.kineto import Category
 from triplepoint.trace.profilers import Facts, Part
 from triplepoint.trace.profilers.emitter import Emitter, Times, numbers
-from triplepoint.trace.profilers.rocpd import Regions, copy_name, give_regions, in_blocks
+from triplepoint.trace.profilers.rocpd import Regions, copy_name, emit_regions, in_blocks
 
 
 class _Handle(msgspec.Struct):
@@ -115,20 +115,20 @@ class _Tool(msgspec.Struct):
 
 
 class Document(msgspec.Struct):
-    """What one call of rocprofv3 wrote."""
+    """The output of one call of rocprofv3."""
 
     tools: list[_Tool] = msgspec.field(name="rocprofiler-sdk-tool")
 
 
 JSON_START = re.compile(rb'\s*\{\s*"rocprofiler-sdk-tool"')
-"""How the JSON of rocprofv3 begins."""
+"""First bytes of rocprofv3's JSON."""
 
 
 def decode(path: Path, text: bytes) -> Document:
-    """Return the document of rocprofv3's JSON.
+    """Decode rocprofv3's JSON.
 
     Raises:
-        UserError: If it is cut off or not of this layout.
+        UserError: If the text is truncated or has another layout.
     """
     try:
         return msgspec.json.decode(text, type=Document)
@@ -140,25 +140,25 @@ def decode(path: Path, text: bytes) -> Document:
 
 def parts(document: Document) -> list[Part]:
     """Return every process with each GPU it ran a kernel on."""
-    found = []
+    result = []
     for tool in document.tools:
-        gpus = {agent.id.handle: agent.product_name for agent in tool.agents}
-        used = sorted({one.dispatch_info.agent_id.handle for one in tool.buffer_records.kernel_dispatch})
-        found += [Part(tool.metadata.pid, handle, gpus.get(handle, "")) for handle in used]
-    return found
+        product_names = {agent.id.handle: agent.product_name for agent in tool.agents}
+        used = sorted({kernel.dispatch_info.agent_id.handle for kernel in tool.buffer_records.kernel_dispatch})
+        result += [Part(tool.metadata.pid, handle, product_names.get(handle, "")) for handle in used]
+    return result
 
 
 def read(document: Document, part: Part, emitter: Emitter) -> Facts:
-    """Give the events of a part to an emitter."""
-    tool = next(one for one in document.tools if one.metadata.pid == part.process)
-    _json_kernels(tool, part, emitter)
+    """Emit the events of a part."""
+    tool = next(tool for tool in document.tools if tool.metadata.pid == part.process)
+    _read_kernels(tool, part, emitter)
     operations = [kind.operations for kind in tool.strings.buffer_records]
-    records = tool.buffer_records
-    copies = [one for one in records.memory_copy if _gpu_of(one, operations) == part.device]
+    copies = [copy for copy in tool.buffer_records.memory_copy if _gpu_of(copy, operations) == part.device]
     if copies:
-        name = numbers([emitter.name(copy_name(operations[one.kind][one.operation])) for one in copies])
+        name = numbers([emitter.name(copy_name(operations[copy.kind][copy.operation])) for copy in copies])
+        # Copies have no queue; one is assumed per direction.
         emitter.work(Category.MEMCPY, _times(copies), name, -1 - name)
-    _json_regions(tool, emitter)
+    _read_regions(tool, emitter)
     return Facts(0, {"deviceProperties": [{"id": part.device, "name": part.gpu_name}]} if part.gpu_name else {})
 
 
@@ -169,36 +169,40 @@ def _gpu_of(copy: _CopyRecord, operations: list[list[str]]) -> int:
 
 def _times(records: list[Any]) -> Times:
     return Times(
-        numbers([one.start_timestamp for one in records]),
-        numbers([one.end_timestamp for one in records]),
-        numbers([one.correlation_id.internal for one in records]),
+        numbers([record.start_timestamp for record in records]),
+        numbers([record.end_timestamp for record in records]),
+        numbers([record.correlation_id.internal for record in records]),
     )
 
 
-def _json_kernels(tool: _Tool, part: Part, emitter: Emitter) -> None:
-    symbols = {one.kernel_id: one for one in tool.kernel_symbols}
-    own = [one for one in tool.buffer_records.kernel_dispatch if one.dispatch_info.agent_id.handle == part.device]
-    launched = [one.dispatch_info for one in own]
-    of_kernel = [symbols.get(one.kernel_id, _Symbol(one.kernel_id)) for one in launched]
+def _read_kernels(tool: _Tool, part: Part, emitter: Emitter) -> None:
+    symbols = {symbol.kernel_id: symbol for symbol in tool.kernel_symbols}
+    kernels = [
+        kernel for kernel in tool.buffer_records.kernel_dispatch if kernel.dispatch_info.agent_id.handle == part.device
+    ]
+    dispatches = [kernel.dispatch_info for kernel in kernels]
+    kernel_symbols = [symbols.get(dispatch.kernel_id, _Symbol(dispatch.kernel_id)) for dispatch in dispatches]
+    as_tuple = msgspec.structs.astuple
     sizes = numbers(
-        [(*msgspec.structs.astuple(one.grid_size), *msgspec.structs.astuple(one.workgroup_size)) for one in launched]
+        [(*as_tuple(dispatch.grid_size), *as_tuple(dispatch.workgroup_size)) for dispatch in dispatches]
     ).reshape(-1, 6)
-    rest = numbers([(one.arch_vgpr_count, one.group_segment_size) for one in of_kernel]).reshape(-1, 2)
-    geometry = emitter.geometry(np.column_stack((in_blocks(sizes), sizes[:, 3:], rest)))
-    name = numbers(
-        [emitter.name((one.formatted_kernel_name or one.kernel_name).removesuffix(".kd")) for one in of_kernel]
-    )
-    queue = numbers([one.queue_id.handle for one in launched])
-    emitter.work(Category.KERNEL, _times(own), name, queue, geometry)
+    resources = numbers([(symbol.arch_vgpr_count, symbol.group_segment_size) for symbol in kernel_symbols])
+    geometry = emitter.geometry(np.column_stack((in_blocks(sizes), sizes[:, 3:], resources.reshape(-1, 2))))
+    texts = [(symbol.formatted_kernel_name or symbol.kernel_name).removesuffix(".kd") for symbol in kernel_symbols]
+    name = numbers([emitter.name(text) for text in texts])
+    queue = numbers([dispatch.queue_id.handle for dispatch in dispatches])
+    emitter.work(Category.KERNEL, _times(kernels), name, queue, geometry)
 
 
-def _json_regions(tool: _Tool, emitter: Emitter) -> None:
+def _read_regions(tool: _Tool, emitter: Emitter) -> None:
     kinds, records = tool.strings.buffer_records, tool.buffer_records
-    texts = {one.key: one.value for one in tool.strings.marker_api}
+    marker_texts = {marker.key: marker.value for marker in tool.strings.marker_api}
     calls = [*records.hip_api, *records.marker_api, *records.rccl_api]
     if not calls:
         return
     start, end, correlation = _times(calls)
-    domains = [kinds[one.kind].kind for one in calls]
-    names = [texts.get(one.correlation_id.internal, kinds[one.kind].operations[one.operation]) for one in calls]
-    give_regions(emitter, Regions(start, end, [one.thread_id for one in calls], correlation, domains, names))
+    domains = [kinds[call.kind].kind for call in calls]
+    names = [
+        marker_texts.get(call.correlation_id.internal, kinds[call.kind].operations[call.operation]) for call in calls
+    ]
+    emit_regions(emitter, Regions(start, end, [call.thread_id for call in calls], correlation, domains, names))

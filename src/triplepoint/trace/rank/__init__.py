@@ -1,1 +1,1 @@
-"""What one rank did: work, steps, phases, and where its time went."""
+"""Analysis of one rank's trace: its work, steps and phases, and the use of its time."""

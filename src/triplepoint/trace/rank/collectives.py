@@ -1,15 +1,15 @@
-"""The kind and the process group of every communication event.
+"""Find the kind and the process group of every communication event.
 
-On a GPU the kernel's arguments name both, where the profiler wrote them; else the `nccl:*` annotation around it on its
-stream, or around its launch, names the collective.
+On a GPU both are among the kernel's arguments, if the profiler recorded them. Otherwise the `nccl:*` annotation around
+the kernel on its stream, or around its launch, names the collective.
 
-On gloo nothing on the event does: a reduce-scatter runs as `gloo:all_reduce` on a worker thread, after the `c10d::`
-operator that asked for it. The operator gives the kind; the launcher's record of collectives, whose times fall inside
-the operators, gives the group. Annotations are matched to operators in order: a worker thread belongs to one process
-group and takes its work first in, first out.
+Events of gloo name neither: a reduce-scatter runs as `gloo:all_reduce` on a worker thread, after the `c10d::` operator
+that called it. The operator has the kind. The group comes from the launcher's record of collectives, whose times are
+inside the operators. Annotations are matched to operators in order: a worker thread belongs to one process group and
+works first in, first out.
 
-A receive lasts from posting to its wait and is counted so. A send also lasts until it is waited for, however early the
-data left, so it is counted only up to the end of the `c10d::send` that posted it.
+A receive counts from its post to its wait. A send also lasts until its wait, however early the data left, so it counts
+only up to the end of the `c10d::send` that posted it.
 """
 
 from collections import Counter
@@ -26,11 +26,11 @@ from triplepoint.trace.rank.process_groups import Groups, tensor_sizes
 from triplepoint.trace.taxonomy import POINT_TO_POINT, Scheme, collective_kind
 
 _RUNS_AS = {"reduce_scatter": "all_reduce"}
-"""Collectives gloo does by another: the operator's kind, and the kind the annotation shows."""
+"""Kinds that gloo implements by another one: kind of the operator, and kind in the annotation."""
 
 
-class Asked(NamedTuple):
-    """One `c10d::` operator: its event, the kind it asks for, the role of its process group where known."""
+class CollectiveCall(NamedTuple):
+    """One `c10d::` operator: index of its event, its kind, and the role of its process group, None if unknown."""
 
     event: int
     kind: str
@@ -38,60 +38,69 @@ class Asked(NamedTuple):
 
     @property
     def runs_as(self) -> str:
-        """Return the kind gloo's annotation shows."""
+        """Kind in gloo's annotation."""
         return _RUNS_AS.get(self.kind, self.kind)
 
 
-def match_in_order(events: Events, started: list[tuple[int, str]], asked: list[Asked]) -> list[tuple[str, str | None]]:
-    """Return kind and role of every annotation.
+def match_in_order(
+    events: Events, annotations: list[tuple[int, str]], calls: list[CollectiveCall]
+) -> list[tuple[str, str | None]]:
+    """Match the annotations of worker threads to the operators that called them.
+
+    Args:
+        events: Annotations and operators.
+        annotations: Index and kind of every annotation, by start.
+        calls: Operators, by start.
 
     Returns:
-        For each annotation: the kind that was asked for (else the one it shows), and the role of its group or None.
+        For each annotation: the kind of its operator (else its own), and the role of its group or None.
     """
     start, thread = events.start, events.thread
-    sizes = {event: _sizes(events, event) for event in [*(e for e, _ in started), *(a.event for a in asked)]}
-    role_of_thread = _thread_roles(events, started, asked, sizes)
-    waiting: dict[str | None, list[Asked]] = {}
-    for call in asked:
-        waiting.setdefault(call.role, []).append(call)
+    indices = [*(event for event, _ in annotations), *(call.event for call in calls)]
+    sizes = {event: _sizes(events, event) for event in indices}
+    role_of_thread = _thread_roles(events, annotations, calls, sizes)
+    queues: dict[str | None, list[CollectiveCall]] = {}
+    for call in calls:
+        queues.setdefault(call.role, []).append(call)
     matched = []
-    for event, kind in started:
+    for event, kind in annotations:
         role = role_of_thread.get(int(thread[event]))
-        queue = waiting.get(role, [])
-        found = next((call for call in queue if _fits(start, event, kind, call, sizes)), None)
-        if found is not None:
-            queue.remove(found)
-        matched.append((found.kind if found else kind, role))
+        queue = queues.get(role, [])
+        matching_call = next((call for call in queue if _fits(start, event, kind, call, sizes)), None)
+        if matching_call is not None:
+            queue.remove(matching_call)
+        matched.append((matching_call.kind if matching_call else kind, role))
     return matched
 
 
 def _thread_roles(
-    events: Events, started: list[tuple[int, str]], asked: list[Asked], sizes: dict[int, frozenset[int]]
+    events: Events, annotations: list[tuple[int, str]], calls: list[CollectiveCall], sizes: dict[int, frozenset[int]]
 ) -> dict[int, str | None]:
-    """Return the role each worker thread serves: most of its work starts right after an operator of that role."""
+    """Return the role of each worker thread's group: most of its work starts right after operators of that role."""
     start, thread = events.start, events.thread
     votes: dict[int, Counter[str | None]] = {}
-    begin = 0
-    recent: list[Asked] = []
-    for event, kind in started:
-        while begin < len(asked) and start[asked[begin].event] <= start[event]:
-            recent = [*recent[-15:], asked[begin]]
-            begin += 1
+    next_call = 0
+    recent: list[CollectiveCall] = []
+    for event, kind in annotations:
+        while next_call < len(calls) and start[calls[next_call].event] <= start[event]:
+            recent = [*recent[-15:], calls[next_call]]
+            next_call += 1
         latest = next((call for call in reversed(recent) if _fits(start, event, kind, call, sizes)), None)
         if latest is not None:
             votes.setdefault(int(thread[event]), Counter())[latest.role] += 1
     return {thread: counter.most_common(1)[0][0] for thread, counter in votes.items()}
 
 
-def _fits(start: Int64, event: int, kind: str, call: Asked, sizes: dict[int, frozenset[int]]) -> bool:
+def _fits(start: Int64, event: int, kind: str, call: CollectiveCall, sizes: dict[int, frozenset[int]]) -> bool:
+    """Return whether an operator may have called an annotated collective: by kind, start and tensor sizes."""
     if call.runs_as != kind or start[call.event] > start[event]:
         return False
-    shown, wanted = sizes[event], sizes[call.event]
-    return not shown or not wanted or not shown.isdisjoint(wanted)
+    annotation_sizes, call_sizes = sizes[event], sizes[call.event]
+    return not annotation_sizes or not call_sizes or not annotation_sizes.isdisjoint(call_sizes)
 
 
 def _sizes(events: Events, event: int) -> frozenset[int]:
-    """Return the numbers of elements of an event's tensors, empty where shapes were not recorded."""
+    """Return the numbers of elements of an event's tensors; empty if shapes were not recorded."""
     return frozenset(tensor_sizes(events.message(event).input_dims))
 
 
@@ -99,65 +108,73 @@ _PIPELINE = "pp"
 
 
 class DeviceOperations:
-    """Tells what rows of device work do."""
+    """Determines the operation of every row of device work."""
 
     def __init__(self, marks: Events, groups: Groups, scheme: Scheme, operations: Operations) -> None:
         self._marks = marks
         self._groups = groups
         self._scheme = scheme
         self._operations = operations
-        self._on_device = _cover(marks, Category.GPU_ANNOTATION)
-        self._on_host = _cover(marks, Category.ANNOTATION)
-        self._by_name = np.full(len(marks.header.names), -1, dtype=np.int64)
-        self._known: dict[tuple[int, int, int], int] = {}
+        self._on_device = _nccl_annotations(marks, Category.GPU_ANNOTATION)
+        self._on_host = _nccl_annotations(marks, Category.ANNOTATION)
+        self._operation_of_name = np.full(len(marks.header.names), -1, dtype=np.int64)
+        self._operation_of_comm: dict[tuple[int, int, int], int] = {}
 
     def assign(self, rows: Rows) -> None:
-        """Set the operation of rows of `LAUNCHED`."""
+        """Set the field `operation` of rows of `LAUNCHED`."""
         name = rows["name"]
-        self._classify(np.unique(name[self._by_name[name] < 0]).tolist())
-        operation = self._by_name[name]
+        self._classify(np.unique(name[self._operation_of_name[name] < 0]).tolist())
+        operation = self._operation_of_name[name]
         is_comm = np.isin(np.take(self._operations.label_of, operation), self._operations.of_category("comm"))
         comm = np.flatnonzero(is_comm)
         if len(comm):
-            distinct, which = distinct_rows(name[comm], rows["message"][comm], self._annotation(rows[comm]))
-            numbers = [self._refine(*key) for key in distinct.tolist()]
-            operation[comm] = np.array(numbers, dtype=np.int64)[which]
+            distinct, index = distinct_rows(name[comm], rows["message"][comm], self._annotation(rows[comm]))
+            numbers = [self._communication(*key) for key in distinct.tolist()]
+            operation[comm] = np.array(numbers, dtype=np.int64)[index]
         rows["operation"] = operation
 
     def _classify(self, names: list[int]) -> None:
         for name in names:
             text = self._marks.header.names[name]
-            self._by_name[name] = self._operations.number(Operation(self._scheme.device(text), None, text))
+            self._operation_of_name[name] = self._operations.number(Operation(self._scheme.device(text), None, text))
 
     def _annotation(self, rows: Rows) -> Int64:
-        """Return the name of the `nccl:` annotation around each row or its launch, -1 where there is none."""
-        around = self._on_device.find(rows["thread"], rows["start"])
+        """Return the name number of the `nccl:` annotation around each row or its launch, -1 if there is none."""
+        on_device = self._on_device.find(rows["thread"], rows["start"])
         on_host = self._on_host.find(rows["launch_thread"], rows["launch"])
-        around = np.where(around >= 0, around, on_host)
-        return np.where(around >= 0, self._marks.rows["name"][around], -1) if len(self._marks.rows) else around
+        event = np.where(on_device >= 0, on_device, on_host)
+        return np.where(event >= 0, self._marks.rows["name"][event], -1) if len(self._marks.rows) else event
 
-    def _refine(self, name: int, message: int, annotation: int) -> int:
+    def _communication(self, name: int, message: int, annotation: int) -> int:
+        """Return the number of a communication operation, given the numbers of name, message and annotation."""
         key = (name, message, annotation)
-        if key not in self._known:
+        if key not in self._operation_of_comm:
             header = self._marks.header
-            told = header.messages[message] if message >= 0 else None
-            kind = collective_kind(str(told.collective)) if told and told.collective else None
+            arguments = header.messages[message] if message >= 0 else None
+            kind = collective_kind(str(arguments.collective)) if arguments and arguments.collective else None
             if kind is None and annotation >= 0:
                 kind = collective_kind(header.names[annotation])
-            plain = self._scheme.device(header.names[name])
-            group = self._groups.role(told.group_name, told.group_description) if told else None
-            operation = Operation(plain._replace(kind=kind) if kind else plain, group, header.names[name])
-            self._known[key] = self._operations.number(operation)
-        return self._known[key]
+            by_name = self._scheme.device(header.names[name])
+            group = self._groups.role(arguments.group_name, arguments.group_description) if arguments else None
+            operation = Operation(by_name._replace(kind=kind) if kind else by_name, group, header.names[name])
+            self._operation_of_comm[key] = self._operations.number(operation)
+        return self._operation_of_comm[key]
 
 
-def _cover(marks: Events, category: Category) -> Cover:
-    """Return the `nccl:` annotations of a category; what is found is a row of `marks`."""
+def _nccl_annotations(marks: Events, category: Category) -> Cover:
+    """Return the `nccl:` annotations of a category, as a search for indices of `marks`."""
     return Cover(marks.start, marks.end, marks.thread, marks.named(category, r"nccl:"))
 
 
 class HostCollective(NamedTuple):
-    """One communication on the CPU: `end` is until when it counts. Unit: ns as the file counts."""
+    """One communication on the CPU.
+
+    Attributes:
+        event: Index of its annotation.
+        end: End of the time that counts. Unit: ns as the file counts.
+        kind: all_reduce, send, ...
+        group: Role of the process group; None if unknown.
+    """
 
     event: int
     end: int
@@ -166,51 +183,51 @@ class HostCollective(NamedTuple):
 
 
 def host_collectives(marks: Events, groups: Groups, scheme: Scheme) -> list[HostCollective]:
-    """Return the communication of a trace without a GPU, by its annotations and `c10d::` operators."""
-    in_flight = marks.named(Category.ANNOTATION, r"(gloo|mpi|ucc):")
-    calls = marks.named(Category.CPU_OP, r"c10d::")
-    kind_of = {event: scheme.host(marks.name(event)).kind for event in in_flight.tolist()}
-    direct = [event for event, kind in kind_of.items() if kind in POINT_TO_POINT]
-    started = [(event, kind) for event, kind in kind_of.items() if kind not in POINT_TO_POINT]
-    joined = match_in_order(marks, started, _calls_with_roles(marks, groups, calls))
+    """Return the communication in a trace without GPU work, by annotations and `c10d::` operators."""
+    annotations = marks.named(Category.ANNOTATION, r"(gloo|mpi|ucc):")
+    operators = marks.named(Category.CPU_OP, r"c10d::")
+    kind_of = {event: scheme.host(marks.name(event)).kind for event in annotations.tolist()}
+    point_to_point = [event for event, kind in kind_of.items() if kind in POINT_TO_POINT]
+    collectives = [(event, kind) for event, kind in kind_of.items() if kind not in POINT_TO_POINT]
+    matched = match_in_order(marks, collectives, _calls_with_roles(marks, groups, operators))
     return [
-        *_messages(marks, calls, direct, kind_of, _PIPELINE if groups.record.groups else None),
+        *_transfers(marks, operators, point_to_point, kind_of, _PIPELINE if groups.record.groups else None),
         *(
             HostCollective(event, int(marks.end[event]), kind, group)
-            for (event, _), (kind, group) in zip(started, joined, strict=True)
+            for (event, _), (kind, group) in zip(collectives, matched, strict=True)
         ),
     ]
 
 
-def _messages(
-    marks: Events, calls: Int64, events: list[int], kind_of: dict[int, str], group: str | None
+def _transfers(
+    marks: Events, operators: Int64, events: list[int], kind_of: dict[int, str], group: str | None
 ) -> list[HostCollective]:
-    """Return sends and receives, a send until its call was done."""
-    around = Cover(marks.start, marks.end, marks.thread, calls).find(marks.thread[events], marks.start[events])
+    """Return sends and receives; a send counts up to the end of the operator around its start."""
+    around = Cover(marks.start, marks.end, marks.thread, operators).find(marks.thread[events], marks.start[events])
     end = marks.end
-    found = []
-    for event, call in zip(events, around.tolist(), strict=True):
-        until = int(end[event])
+    transfers = []
+    for event, operator in zip(events, around.tolist(), strict=True):
+        counted_end = int(end[event])
         if kind_of[event] == "send":
-            until = min(until, int(end[call])) if call >= 0 else int(marks.start[event])
-        found.append(HostCollective(event, until, kind_of[event], group))
-    return found
+            counted_end = min(counted_end, int(end[operator])) if operator >= 0 else int(marks.start[event])
+        transfers.append(HostCollective(event, counted_end, kind_of[event], group))
+    return transfers
 
 
-def _calls_with_roles(marks: Events, groups: Groups, calls: Int64) -> list[Asked]:
-    """Return the collective operators, each with the role of the recorded collective that falls inside it."""
+def _calls_with_roles(marks: Events, groups: Groups, operators: Int64) -> list[CollectiveCall]:
+    """Return the collective operators, each with the role of the recorded collective inside it."""
     roles: dict[int, str] = {}
-    start, end = marks.start[calls], marks.end[calls]
+    start, end = marks.start[operators], marks.end[operators]
     for record in groups.record.collectives:
         time = record.t_ns - marks.header.base_ns
-        # Two threads may be inside a call at once; the one entered last is the one that records.
-        for call in reversed(calls[(start <= time) & (end >= time)].tolist()):
-            if call not in roles:
-                roles[call] = record.role
+        # Two threads may be inside an operator at once: the one that entered last has made the record.
+        for operator in reversed(operators[(start <= time) & (end >= time)].tolist()):
+            if operator not in roles:
+                roles[operator] = record.role
                 break
-    asked = []
-    for call in calls.tolist():
-        kind = collective_kind(marks.name(call))
+    calls = []
+    for operator in operators.tolist():
+        kind = collective_kind(marks.name(operator))
         if kind is not None and kind not in POINT_TO_POINT:
-            asked.append(Asked(call, kind, roles.get(call)))
-    return asked
+            calls.append(CollectiveCall(operator, kind, roles.get(operator)))
+    return calls

@@ -1,7 +1,4 @@
-"""Parser of one trace into the tables of its rank, in one pass over its work and in constant memory.
-
-A row of `collectives` says what the rank moved, among whom, and where it met the other ranks.
-"""
+"""Parse the trace of one rank into its tables, in one pass over its work and in constant memory."""
 
 import contextlib
 from collections import defaultdict
@@ -17,12 +14,11 @@ from triplepoint.trace import Bool, Int64
 from triplepoint.trace.distinct import distinct_rows
 from triplepoint.trace.kineto import Rows
 from triplepoint.trace.kineto.reader import Message
-from triplepoint.trace.lanes import SUMMARY, Account, RankSummary, Step, job_of, write_summary
 from triplepoint.trace.rank.accounting import ALL, Accounts, Pieces, find_waits
 from triplepoint.trace.rank.events import LAUNCHED, Slab, slabs
 from triplepoint.trace.rank.phases import PHASES, Phases, cut_windows
 from triplepoint.trace.rank.process_groups import (
-    _ONLY,
+    DEFAULT_GROUP,
     GroupRecord,
     Groups,
     group_ranks,
@@ -30,14 +26,15 @@ from triplepoint.trace.rank.process_groups import (
     message_bytes,
     peer_of,
 )
-from triplepoint.trace.rank.work import Reading, Work, read_work
+from triplepoint.trace.rank.work import ReadOptions, Work, read_work
+from triplepoint.trace.rank_results import SUMMARY, Account, RankSummary, Step, job_of, write_summary
 from triplepoint.trace.thin import Spans, Thinner, join, no_spans
 from triplepoint.trace.timeline import LANES, LaneSpans, Look, span_table, thin_lane
 
-_Counter = tuple[str | None, str, int | None]
-"""Process group, kind and, of a message, the other rank: what collectives are numbered by."""
+_SequenceKey = tuple[str | None, str, int | None]
+"""Process group, kind and peer: collectives that agree in these are numbered."""
 
-_JOINT = (
+_ACROSS_RANKS = (
     "algorithm_bandwidth_bytes_per_s",
     "bus_bandwidth_bytes_per_s",
     "num_seen",
@@ -45,70 +42,70 @@ _JOINT = (
     "waited_ns",
     "last_rank",
 )
-"""Columns that only the ranks together can fill."""
+"""Columns of `collectives` that are filled by the analysis across ranks."""
 
 
 class Drawing:
-    """Thins what runs in the first step."""
+    """Thins the work of the first step for table `timeline`."""
 
     def __init__(self, work: Work) -> None:
         self._base = work.marks.header.base_ns
         labels = work.operations.labels
         self._label_of = np.array(work.operations.label_of, dtype=np.int64)
-        self._category = np.array([LANES.index(label.category) if label.category in LANES else -1 for label in labels])
+        self._lane_of_label = np.array(
+            [LANES.index(label.category) if label.category in LANES else -1 for label in labels]
+        )
         self._looks = [Look(label.kind, label.group) for label in labels]
         step = work.steps[0] if work.steps and work.steps[0].end > work.steps[0].start else None
         self._thinners = {lane: Thinner(step.start, step.end) for lane in LANES[1:]} if step else {}
         self._phases = thin_lane(_phase_lane(work.phases), step.start, step.end) if step else None
 
     def add(self, slab: Slab) -> None:
-        """Draw the work that begins in a slab."""
+        """Add the work that begins in a slab."""
         start, duration, operation = (slab.rows[name][slab.is_begun] for name in ("start", "duration", "operation"))
         label = self._label_of[operation]
         for lane, thinner in self._thinners.items():
-            own = self._category[label] == LANES.index(lane)
-            thinner.add(start[own], start[own] + duration[own], label[own])
+            in_lane = self._lane_of_label[label] == LANES.index(lane)
+            thinner.add(start[in_lane], start[in_lane] + duration[in_lane], label[in_lane])
 
     def rows(self, rank: int) -> pa.Table:
-        """Return rows of `timeline`, with times since 1970 on the rank's clock."""
-        lanes = [LaneSpans(lane, self._looks, *one.finish()) for lane, one in self._thinners.items()]
+        """Return the rows of `timeline`, with times since 1970 on the rank's clock."""
+        lanes = [LaneSpans(lane, self._looks, *thinner.finish()) for lane, thinner in self._thinners.items()]
         return span_table(rank, [*lanes, *([self._phases] if self._phases else [])], -self._base)
 
 
 def _phase_lane(phases: Phases) -> LaneSpans:
-    looks: dict[Look, int] = {}
-    look: Int64 = np.array(
-        [looks.setdefault(Look(tag.label, None, tag.stage, tag.microbatch), len(looks)) for tag in phases.tags],
-        dtype=np.int64,
-    )
-    return LaneSpans("phase", list(looks), phases.start, phases.end, look)
+    number_of: dict[Look, int] = {}
+    looks = (Look(tag.label, None, tag.stage, tag.microbatch) for tag in phases.tags)
+    numbers = np.array([number_of.setdefault(look, len(number_of)) for look in looks], dtype=np.int64)
+    return LaneSpans("phase", list(number_of), phases.start, phases.end, numbers)
 
 
 RANK_TABLES = (KERNELS, INTERVALS, CATEGORIES, COLLECTIVES, SEGMENTS, TIMELINE)
 """Tables in the folder of a rank."""
 _COMPRESSION = "lz4"
-"""Of tables that are read once, to be joined: zstd takes twice the CPU time for half the size."""
+"""Compression of the tables of one rank, which are read once: zstd takes twice the CPU time for half the size."""
 
 Append = Callable[[pa.Table], None]
 Row = dict[str, Any]
 
 
 def parse_rank(
-    path: Path, rank_of: Callable[[int | None], int], folder: Path, record: GroupRecord, how: Reading
+    path: Path, rank_of: Callable[[int | None], int], folder: Path, record: GroupRecord, options: ReadOptions
 ) -> RankSummary:
     """Write the tables and the summary of one rank.
 
     Args:
-        path: Its trace.
-        rank_of: Returns its rank, given the one written in the trace or None.
-        folder: Where they go; the summary is written last and stands for all.
-        record: What the launcher wrote down of its process groups.
-        how: How to read the trace.
+        path: Trace of the rank.
+        rank_of: Returns the rank, given the rank in the trace's content or None.
+        folder: Folder to write to. The summary is written last: if it is there, the tables are complete.
+        record: The launcher's record of process groups.
+        options: Options of reading the trace.
 
     Raises:
-        UserError: If the trace cannot be read, or nothing tells its rank.
+        UserError: If the trace cannot be read, or its rank is unknown.
     """
-    work = read_work(path, record, how)
+    work = read_work(path, record, options)
     rank = rank_of(work.marks.header.rank)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SUMMARY).unlink(missing_ok=True)
@@ -117,16 +114,16 @@ def parse_rank(
             table.name: stack.enter_context(table.writer(folder / f"{table.name}.parquet", _COMPRESSION))
             for table in RANK_TABLES
         }
-        parsing = _Parsing(rank, work, record, append, keeps_segments=not how.is_alone)
+        tables = _RankTables(rank, work, record, append, keeps_segments=not options.is_alone)
         for slab in slabs(work.rows.blocks(), keep_duplicates=not work.is_device):
-            parsing.add(slab)
-        summary = parsing.finish()
+            tables.add(slab)
+        summary = tables.finish()
     write_summary(folder, summary)
     return summary
 
 
-class _Parsing:
-    """The tables of one rank while its work streams by."""
+class _RankTables:
+    """Writes the tables of one rank from the slabs of its work."""
 
     def __init__(
         self, rank: int, work: Work, record: GroupRecord, append: dict[str, Append], *, keeps_segments: bool
@@ -142,10 +139,10 @@ class _Parsing:
         self._is_comm = np.isin(work.operations.label_of, work.operations.of_category("comm"))
         self._num_rows = 0
         self._num_duplicates = 0
-        self._segments = _Segments(append[SEGMENTS.name] if keeps_segments else None, self._base)
+        self._segments = _SegmentWriter(append[SEGMENTS.name] if keeps_segments else None, self._base)
 
     def add(self, slab: Slab) -> None:
-        """Take the next slab."""
+        """Add the next slab."""
         if self._num_rows == 0:
             self._add_idle(int(self._windows.times.start.min(initial=slab.begin)), slab.begin, slab.rows[:1])
         is_comm: Bool = self._is_comm[slab.rows["operation"]]
@@ -165,17 +162,17 @@ class _Parsing:
             self._write_kernels(slab.begin)
 
     def finish(self) -> RankSummary:
-        """Write what is left."""
+        """Write the remaining rows and return the summary."""
         self._write_kernels(None)
         first, last = self._work.span
         steps = self._windows.times
         begin = last if self._num_rows or len(steps.start) == 0 else int(steps.start[0])
         self._add_idle(begin, int(steps.end.max(initial=begin)), np.empty(0, dtype=LAUNCHED))
         self._segments.flush()
-        parts, totals = self._account_rows()
-        if totals:
-            self._append[INTERVALS.name](INTERVALS.from_rows(parts))
-            self._append[CATEGORIES.name](CATEGORIES.from_rows(totals))
+        interval_rows, category_rows = self._account_rows()
+        if category_rows:
+            self._append[INTERVALS.name](INTERVALS.from_rows(interval_rows))
+            self._append[CATEGORIES.name](CATEGORIES.from_rows(category_rows))
         self._append[TIMELINE.name](self._drawing.rows(self._rank))
         header = self._work.marks.header
         return RankSummary(
@@ -195,7 +192,7 @@ class _Parsing:
         )
 
     def _add_idle(self, begin: int, end: int, following: Rows) -> None:
-        """Take time of steps without any work."""
+        """Account for time of steps before the first or after the last work."""
         if end > begin:
             self._segments.add(self._accounts.add_idle(Slab(begin, end, following[:0], following, 0)))
 
@@ -206,7 +203,7 @@ class _Parsing:
 
     def _account_rows(self) -> tuple[list[Row], list[Row]]:
         """Return the rows of `intervals` and of `categories`."""
-        parts, totals = [], []
+        interval_rows, category_rows = [], []
         for account, times in self._accounts.accounts():
             step, phase = divmod(account, len(PHASES))
             for label, (busy, exposed) in times.items():
@@ -220,14 +217,14 @@ class _Parsing:
                     "overlapped_ns": busy - exposed,
                 }
                 if label.kind == ALL:
-                    totals.append(row)
+                    category_rows.append(row)
                 elif busy:
-                    parts.append(row | {"kind": label.kind, "group": label.group})
-        return parts, totals
+                    interval_rows.append(row | {"kind": label.kind, "group": label.group})
+        return interval_rows, category_rows
 
 
-class _Segments:
-    """Writes pieces of time, those of one label that touch as one."""
+class _SegmentWriter:
+    """Writes table `segments`; adjacent pieces with the same label become one segment."""
 
     def __init__(self, append: Append | None, base_ns: int) -> None:
         self._append = append
@@ -251,8 +248,8 @@ class _Segments:
         self._append(pa.table({"t_start_ns": start + self._base, "duration_ns": end - start, "label": label}))
 
 
-class _Told(NamedTuple):
-    """What the operation and the arguments of a collective tell, the same for many of them."""
+class _CollectiveFacts(NamedTuple):
+    """Columns of `collectives` that follow from operation and arguments, which are the same for many collectives."""
 
     kind: str
     group: str | None
@@ -264,7 +261,7 @@ class _Told(NamedTuple):
 
 
 class CollectiveRows:
-    """Makes rows of `collectives`."""
+    """Builds the rows of `collectives`."""
 
     def __init__(self, work: Work, groups: Groups) -> None:
         self._header = work.marks.header
@@ -272,35 +269,36 @@ class CollectiveRows:
         self._groups = groups
         self._steps = sorted(work.steps, key=lambda step: step.start)
         self._names_groups = bool(groups.record.groups) or any(
-            one.group_name is not None or group_ranks(one) for one in self._header.messages
+            message.group_name is not None or group_ranks(message) for message in self._header.messages
         )
-        self._known: dict[tuple[int, int], _Told] = {}
-        self._sequence: dict[_Counter, int] = defaultdict(int)
+        self._facts_of: dict[tuple[int, int], _CollectiveFacts] = {}
+        self._next_sequence: dict[_SequenceKey, int] = defaultdict(int)
 
     def begin(self, rows: Rows) -> None:
-        """Number communication as it begins; rows of `LAUNCHED` by start."""
-        told, which = self._told(rows)
-        counters: dict[_Counter, int] = {}
-        counter = np.array([counters.setdefault((one.group_name, one.kind, one.peer), len(counters)) for one in told])[
-            which
-        ]
-        for key, index in counters.items():
-            own = np.flatnonzero(counter == index)
-            rows["sequence"][own] = self._sequence[key] + np.arange(len(own))
-            self._sequence[key] += len(own)
+        """Set the sequence numbers of communication that begins: rows of `LAUNCHED`, sorted by start."""
+        facts, index = self._facts(rows)
+        key_number: dict[_SequenceKey, int] = {}
+        keys = [(collective.group_name, collective.kind, collective.peer) for collective in facts]
+        number = np.array([key_number.setdefault(key, len(key_number)) for key in keys])[index]
+        for key, key_index in key_number.items():
+            with_key = np.flatnonzero(number == key_index)
+            rows["sequence"][with_key] = self._next_sequence[key] + np.arange(len(with_key))
+            self._next_sequence[key] += len(with_key)
 
     def rows(self, rank: int, done: Rows) -> pa.Table:
-        """Return the rows of collectives that ended, in the order given.
+        """Return the rows of finished collectives, in the order given.
 
         Args:
-            rank: Rank they are of.
+            rank: Global rank.
             done: Rows of `LAUNCHED`, communication only, with their exposed time.
         """
-        told, which = self._told(done)
+        facts, index = self._facts(done)
         schema = COLLECTIVES.schema()
         columns = {
-            name: pa.array([getattr(one, name) for one in told], schema.field(name).type).take(pa.array(which))
-            for name in _Told._fields
+            name: pa.array([getattr(collective, name) for collective in facts], schema.field(name).type).take(
+                pa.array(index)
+            )
+            for name in _CollectiveFacts._fields
         }
         return pa.table(
             {
@@ -311,43 +309,43 @@ class CollectiveRows:
                 "duration_ns": np.ascontiguousarray(done["duration"]),
                 "exposed_ns": np.ascontiguousarray(done["exposed"]),
                 **columns,
-                **{name: pa.nulls(len(done), schema.field(name).type) for name in _JOINT},
+                **{name: pa.nulls(len(done), schema.field(name).type) for name in _ACROSS_RANKS},
             }
         )
 
-    def _told(self, rows: Rows) -> tuple[list[_Told], Int64]:
-        """Return what is told of distinct rows, and which of it each row is."""
-        distinct, which = distinct_rows(rows["operation"], rows["message"])
-        return [self._tell(*pair) for pair in distinct.tolist()], which
+    def _facts(self, rows: Rows) -> tuple[list[_CollectiveFacts], Int64]:
+        """Return the facts about distinct collectives, and the index of each row's."""
+        distinct, index = distinct_rows(rows["operation"], rows["message"])
+        return [self._facts_about(operation, message) for operation, message in distinct.tolist()], index
 
-    def _tell(self, operation: int, message: int) -> _Told:
+    def _facts_about(self, operation: int, message: int) -> _CollectiveFacts:
         key = (operation, message)
-        if key not in self._known:
+        if key not in self._facts_of:
             kernel, role, _ = self._operations[operation]
-            said = self._header.messages[message] if message >= 0 else Message()
-            self._known[key] = self._judge(kernel.kind, role, said)
-        return self._known[key]
+            arguments = self._header.messages[message] if message >= 0 else Message()
+            self._facts_of[key] = self._find_facts(kernel.kind, role, arguments)
+        return self._facts_of[key]
 
-    def _judge(self, kind: str, role: str | None, said: Message) -> _Told:
+    def _find_facts(self, kind: str, role: str | None, arguments: Message) -> _CollectiveFacts:
         recorded = self._groups.of_role(role)
-        ranks = group_ranks(said) or (recorded.ranks if recorded else ())
-        num_ranks = group_size(said) or len(ranks)
-        name = str(said.group_name) if said.group_name is not None else None
+        ranks = group_ranks(arguments) or (recorded.ranks if recorded else ())
+        num_ranks = group_size(arguments) or len(ranks)
+        name = str(arguments.group_name) if arguments.group_name is not None else None
         name = name or (f"{role} {','.join(map(str, ranks))}" if ranks else None)
-        size = message_bytes(kind, said, num_ranks)
-        return _Told(
+        size_bytes = message_bytes(kind, arguments, num_ranks)
+        return _CollectiveFacts(
             kind=kind,
             group=role,
-            group_name=name if self._names_groups else _ONLY,
+            group_name=name if self._names_groups else DEFAULT_GROUP,
             num_ranks=num_ranks or None,
             ranks=",".join(map(str, ranks)) or None,
-            size_bytes=size if size >= 0 else None,
-            peer=peer_of(said),
+            size_bytes=size_bytes if size_bytes >= 0 else None,
+            peer=peer_of(arguments),
         )
 
 
 def _steps(steps: list[Step], start: Int64) -> pa.Array:
-    """Return the number of the step each time lies in, null between steps."""
+    """Return the number of the step that each time is in, null between steps."""
     if not steps:
         return pa.nulls(len(start), pa.int64())
     numbers, starts, ends = (np.array(column, dtype=np.int64) for column in zip(*steps, strict=True))

@@ -1,10 +1,10 @@
-"""Steps and phases of a trace, from annotations, and the time of the steps cut into phases.
+"""Find steps and phases from the annotations of a trace, and divide the steps into phases.
 
-On the CPU a phase is a stretch of time, whatever thread works in it: the backward pass runs on a thread of its own.
+On the CPU a phase is the time of its annotation, whatever thread works in it: the backward pass runs on its own thread.
 
-On a GPU a phase's time is that of the computation launched in it, from whatever thread: annotations run ahead of the
-device, and `gpu_user_annotation` follows only the annotating thread, so it misses the backward pass. Where launches are
-not recorded, `gpu_user_annotation` is used, else the annotation itself.
+On a GPU a phase is the time of the computation launched within its annotation, from any thread. The annotation itself
+is ahead of the device, and `gpu_user_annotation` follows only the annotating thread, so it misses the backward pass. If
+launches are not recorded, `gpu_user_annotation` is used, else the annotation itself.
 """
 
 import re
@@ -15,10 +15,10 @@ import numpy as np
 from triplepoint.errors import UserError
 from triplepoint.trace import Int64
 from triplepoint.trace.kineto import Category, Rows
-from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank import intervals
 from triplepoint.trace.rank.events import NEVER, Events
 from triplepoint.trace.rank.intervals import Intervals
+from triplepoint.trace.rank_results import Step
 from triplepoint.trace.thin import latest_wins
 
 PHASES = ("forward", "backward", "optimizer", "other")
@@ -26,7 +26,7 @@ MARKS = re.compile(
     r"ProfilerStep#\d|(gloo|mpi|ucc|nccl):|c10d::|forward|backward|optimizer|grad_sync|## "
     r"|DistributedDataParallel\.forward|Optimizer\.step#"
 )
-"""Names of annotations and operators that anything is made of."""
+"""Names of annotations and operators that the analysis uses."""
 _PHASE_OF = {
     "forward": "forward",
     "backward": "backward",
@@ -34,32 +34,32 @@ _PHASE_OF = {
     "optimizer": "optimizer",
     "grad_sync": "other",
 }
-_OURS = (
+_OWN_PHASE = (
     r"(?P<label>forward|backward_weight|backward|optimizer|grad_sync)"
     r"(?: stage=(?P<stage>\d+))?(?: microbatch=(?P<mb>\d+))?$"
 )
-_FOREIGN = (
+_FOREIGN_PHASE = (
     r"(?:## )?(?P<label>forward|backward|optimizer)(?: ##)?$"
     r"|(?P<model>DistributedDataParallel\.forward)$|(?P<step>Optimizer\.step#)"
 )
 _STEP = re.compile(r"ProfilerStep#(\d+)$")
 _NUMBERED_STEP = re.compile(r"(?:train(?:ing)?[ _-]?)?(?:step|iteration|iter)[ _#:=-]*(\d{1,15})$", re.IGNORECASE)
-"""What training loops call a step in NVTX and ROCTX, where no profiler named it: `iteration 12`, `train_step_12`."""
+"""Names of steps in the NVTX and ROCTX ranges of training loops: `iteration 12`, `train_step_12`."""
 
 
 def is_mark(name: str, steps: re.Pattern[str] | None) -> bool:
-    """Return whether anything is made of annotations of a name.
+    """Return whether the analysis uses annotations or operators of a name.
 
     Args:
-        name: Of annotations, or of operators.
-        steps: Names of those that are the steps, where the user said.
+        name: The name.
+        steps: The user's pattern of step names; None for the default names.
     """
     patterns = (MARKS, _NUMBERED_STEP) if steps is None else (MARKS, steps)
     return any(pattern.match(name) for pattern in patterns)
 
 
 class Tag(NamedTuple):
-    """What a phase annotation says."""
+    """Content of a phase annotation: its label, pipeline stage and micro-batch."""
 
     label: str
     stage: int | None
@@ -67,12 +67,12 @@ class Tag(NamedTuple):
 
     @property
     def phase(self) -> str:
-        """Return which of `PHASES` its time belongs to."""
+        """Phase of its time, one of `PHASES`."""
         return _PHASE_OF[self.label]
 
 
 class Phases(NamedTuple):
-    """Annotated time, cut so that every instant has one tag at most: by time. Unit: ns as the file counts."""
+    """Annotated time: disjoint intervals, sorted by time, with one tag each. Unit: ns as the file counts."""
 
     start: Int64
     end: Int64
@@ -82,73 +82,73 @@ class Phases(NamedTuple):
 def find_steps(
     marks: Events, first: int, last: int, *, is_device: bool, pattern: re.Pattern[str] | None = None
 ) -> list[Step]:
-    """Return the steps of a trace by number; a trace without any is one step 0, from first to last work.
+    """Return the steps of a trace by number. A trace without steps is one step 0, from its first to its last work.
 
-    Steps are the annotations `ProfilerStep#<N>`, else those called `step <N>` or `iteration <N>`. The last step of a
-    GPU lasts until its last work is done: the device lags behind the annotation.
+    Steps are the annotations `ProfilerStep#<N>`, or else those named `step <N>` or `iteration <N>`. On a GPU the last
+    step is extended to the end of the last work, since the device is behind the annotation.
 
     Args:
         marks: Annotations of the trace.
-        first: Start of the first work. Unit: ns as the file counts, as the steps are.
-        last: End of the last work.
-        is_device: Whether the work is a GPU's.
-        pattern: Of the names of the annotations that are the steps instead; what its first group matches is the number,
-            without one they are numbered as they begin, from 0.
+        first: Start of the first work. Unit: ns as the file counts, as in the result.
+        last: End of the last work. Unit: ns as the file counts.
+        is_device: Whether the work is that of a GPU.
+        pattern: The user's pattern of step names. Its first group is the number; without a group steps are numbered
+            from 0 in the order of their start. None for the default names.
 
     Raises:
-        UserError: If nothing is called as `pattern` says.
+        UserError: If no annotation matches `pattern`.
     """
-    for one in (_STEP, _NUMBERED_STEP) if pattern is None else (pattern,):
-        if found := _named_steps(marks, one):
+    for names in (_STEP, _NUMBERED_STEP) if pattern is None else (pattern,):
+        if by_number := _named_steps(marks, names):
             break
-    if not found and pattern is not None:
+    if not by_number and pattern is not None:
         raise UserError(
             f"{marks.header.path.name}: no range is called like {pattern.pattern!r} (--steps, matched from the "
             "start of a name); look names up in the profiler, or leave --steps out"
         )
-    if not found:
+    if not by_number:
         return [Step(0, first, last)] if last > first else []
-    steps = [found[number] for number in sorted(found)]
+    steps = [by_number[number] for number in sorted(by_number)]
     if is_device and last > steps[-1].end:
         steps[-1] = steps[-1]._replace(end=last)
     return steps
 
 
 def _named_steps(marks: Events, pattern: re.Pattern[str]) -> dict[int, Step]:
-    """Return the annotations that match as steps, by number; one within another, of whichever thread, is none."""
-    found: dict[int, Step] = {}
-    latest = np.iinfo(np.int64).min
+    """Return the annotations that match as steps, by number. One within another, on any thread, is not a step."""
+    by_number: dict[int, Step] = {}
+    latest_end = np.iinfo(np.int64).min
     for category in (Category.CPU_OP, Category.ANNOTATION):
         for event in marks.named(category, pattern).tolist():
             match = pattern.match(marks.name(event))
             assert match is not None
             start, end = int(marks.start[event]), int(marks.end[event])
-            if pattern is not _STEP and start < latest:
+            if pattern is not _STEP and start < latest_end:
                 continue
-            latest = end
-            number = int(match[1]) if match.groups() and (match[1] or "").isdigit() else len(found)
-            found[number] = Step(number, start, end)
-    return found
+            latest_end = end
+            number = int(match[1]) if match.groups() and (match[1] or "").isdigit() else len(by_number)
+            by_number[number] = Step(number, start, end)
+    return by_number
 
 
 def host_phases(marks: Events) -> Phases:
-    """Return the annotated time of the host."""
-    return _annotated(marks, Category.ANNOTATION)[0]
+    """Return the phases of the host."""
+    return _annotated_phases(marks, Category.ANNOTATION)[0]
 
 
 class DevicePhases:
-    """Finds the device's time of every annotation: from first to last computation that was launched in it."""
+    """Finds the phases of the device: each from the first to the last computation launched within an annotation."""
 
     def __init__(self, marks: Events) -> None:
         self._marks = marks
-        self._host, self._owner = _annotated(marks, Category.ANNOTATION)
+        self._host, self._owner = _annotated_phases(marks, Category.ANNOTATION)
         num_annotations = int(self._owner.max()) + 1 if len(self._owner) else 0
         self._first = np.full(num_annotations, np.iinfo(np.int64).max)
         self._last = np.full(num_annotations, np.iinfo(np.int64).min)
         self._tags = dict(zip(self._owner.tolist(), self._host.tags, strict=True))
 
     def add(self, computation: Rows) -> None:
-        """Take rows of `LAUNCHED` that compute, in any order."""
+        """Add computation: rows of `LAUNCHED` in any order."""
         host, launch = self._host, computation["launch"]
         if len(host.start) == 0:
             return
@@ -160,24 +160,24 @@ class DevicePhases:
         np.maximum.at(self._last, annotation, start + computation["duration"][is_inside])
 
     def finish(self) -> Phases:
-        """Return the device's phases; by its own annotations, else the host's, where no launch tells."""
-        used = np.flatnonzero(self._last > self._first)
-        if len(used):
-            start, end, span = latest_wins(self._first[used], self._last[used])
-            return Phases(start, end, [self._tags[annotation] for annotation in used[span].tolist()])
-        on_device = _annotated(self._marks, Category.GPU_ANNOTATION)[0]
+        """Return the phases of the device."""
+        has_work = np.flatnonzero(self._last > self._first)
+        if len(has_work):
+            start, end, index = latest_wins(self._first[has_work], self._last[has_work])
+            return Phases(start, end, [self._tags[annotation] for annotation in has_work[index].tolist()])
+        on_device = _annotated_phases(self._marks, Category.GPU_ANNOTATION)[0]
         return on_device if len(on_device.start) else self._host
 
 
-def _annotated(marks: Events, category: Category) -> tuple[Phases, Int64]:
-    """Return the annotated time of a category, and which of its annotations every stretch belongs to."""
-    for pattern in (_OURS, _FOREIGN):
+def _annotated_phases(marks: Events, category: Category) -> tuple[Phases, Int64]:
+    """Return the phases in the annotations of a category, and the index of the annotation of each."""
+    for pattern in (_OWN_PHASE, _FOREIGN_PHASE):
         events = marks.named(category, pattern)
         if len(events):
             start, end, owner = latest_wins(marks.start[events], marks.end[events])
-            return Phases(start, end, [_tag(pattern, marks.name(events[one])) for one in owner.tolist()]), owner
-    nothing = np.empty(0, dtype=np.int64)
-    return Phases(nothing, nothing, []), nothing
+            return Phases(start, end, [_tag(pattern, marks.name(events[index])) for index in owner.tolist()]), owner
+    empty = np.empty(0, dtype=np.int64)
+    return Phases(empty, empty, []), empty
 
 
 def _tag(pattern: str, name: str) -> Tag:
@@ -191,12 +191,12 @@ def _tag(pattern: str, name: str) -> Tag:
 
 
 class Windows(NamedTuple):
-    """Stretches of steps: by time, disjoint.
+    """The phases of all steps as disjoint intervals, sorted by time.
 
     Attributes:
-        times: Their time. Unit: ns as the file counts.
-        account: For each, `step index * len(PHASES) + phase index`.
-        num_accounts: Number of steps times phases.
+        times: The intervals. Unit: ns as the file counts.
+        account: `step index * len(PHASES) + phase index` of each interval.
+        num_accounts: Number of steps times number of phases.
     """
 
     times: Intervals
@@ -205,23 +205,23 @@ class Windows(NamedTuple):
 
 
 def cut_windows(steps: list[Step], phases: Phases) -> Windows:
-    """Return the phases of every step; what is in none of them is phase `other`.
+    """Divide every step into its phases. Time outside all annotations is phase `other`.
 
-    Steps that overlap, as damaged clocks may make them, are cut: the earlier begun keeps the time.
+    Steps that overlap, because of damaged clocks, are cut: the time belongs to the step that began first.
     """
     starts = np.array([step.start for step in steps], dtype=np.int64)
     ends = np.array([step.end for step in steps], dtype=np.int64)
     by_start = np.argsort(starts, kind="stable")
-    whole, owner = intervals.first_come(starts[by_start], ends[by_start])
+    step_times, owner = intervals.first_come(starts[by_start], ends[by_start])
     step_of = by_start[owner]
     phase_of = np.array([PHASES.index(tag.phase) for tag in phases.tags], dtype=np.int64)
-    marked = Intervals(phases.start, phases.end)
-    in_step, in_phase, start, end = intervals.overlay(whole, marked)
+    in_step, in_phase, start, end = intervals.overlay(step_times, Intervals(phases.start, phases.end))
     account = step_of[in_step] * len(PHASES) + phase_of[in_phase]
-    free = intervals.difference(intervals.union(whole.start, whole.end), intervals.union(phases.start, phases.end))
-    in_step, _, free_start, free_end = intervals.overlay(whole, free)
-    other = step_of[in_step] * len(PHASES) + PHASES.index("other")
-    start, end = np.concatenate((start, free_start)), np.concatenate((end, free_end))
-    account = np.concatenate((account, other))
+    in_any_step = intervals.union(step_times.start, step_times.end)
+    in_no_phase = intervals.difference(in_any_step, intervals.union(phases.start, phases.end))
+    in_step, _, other_start, other_end = intervals.overlay(step_times, in_no_phase)
+    other_account = step_of[in_step] * len(PHASES) + PHASES.index("other")
+    start, end = np.concatenate((start, other_start)), np.concatenate((end, other_end))
+    account = np.concatenate((account, other_account))
     order = np.argsort(start, kind="stable")
     return Windows(Intervals(start[order], end[order]), account[order], len(steps) * len(PHASES))

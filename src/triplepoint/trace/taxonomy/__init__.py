@@ -1,13 +1,14 @@
-"""The class and kind of a kernel or operator by its name, and the kind of a collective by what it was called with.
+"""Taxonomy of kernels and operators: their class and kind by name, and the kind of a collective.
 
-The rules are data: `default.yaml` and, for comparison, the mappings of others in `paper.yaml` and `hta.yaml`. The first
-rule that matches decides. Hundreds of patterns against a name would cost more than reading a small trace, so a pattern
-is split into its alternatives (`layer_?norm|ln_fwd`), each is indexed by three letters that must stand in the name,
-most are plain words, and only the few expressions a name comes near are compiled.
+The rules are data: `default.yaml`, and the mappings of others in `paper.yaml` and `hta.yaml` for comparison. The first
+rule that matches decides. Matching hundreds of patterns against a name would cost more than reading a small trace.
+So each pattern is split into its alternatives (`layer_?norm|ln_fwd`), and each alternative is indexed by three letters
+that every matching name contains. Most alternatives are plain words. Of the regular expressions, only those whose
+letters occur in a name are compiled.
 
 A kernel of PyTorch or CUTLASS is a template: `vectorized_elementwise_kernel<4, FillFunctor<float>, ...>(int, ...)`. The
-function's name stands before the first bracket; the rules are searched in it first, then in the whole. Names of ROCm
-may come mangled (`_ZN7ck_tile6kentryI...`); their identifiers are read off, which is enough to recognise them.
+function's name stands before the first bracket. The rules are applied to it first, then to the whole name. Names of
+ROCm kernels can be mangled (`_ZN7ck_tile6kentryI...`); then the rules are applied to the identifiers in them.
 """
 
 import difflib
@@ -40,24 +41,34 @@ _KEY_LETTERS = 3
 _TOKEN = re.compile(r"\\.|\[[^\]]*\]|\{[^}]*\}|.")
 _PLAIN = re.compile(r"[\w: ]")
 _READ_CHARACTERS = 320
-"""Template names run to thousands of characters; what the kernel does stands at the start, argument types follow.
+"""Number of characters of a name that are read.
 
-Of 1,900 names recorded or labelled none changes its class down to 200.
+Names of templates have up to thousands of characters. The operation stands at the start, argument types follow.
+None of 1,900 recorded or labelled names changes its class when 200 characters or more are read.
 """
 
 _MANGLED = re.compile(r"L[a-z]n?\d+E|S[0-9A-Z]*_|DF\d+[b_]|T\d*_|(\d+)")
-"""A step through a mangled name; digits of literals, substitutions, short floats and parameters are no length."""
+"""Next token of a mangled name that contains digits.
+
+Only the last group is the length of an identifier. Digits of literals, substitutions, short floats and parameters are
+not.
+"""
 
 
 class Kernel(NamedTuple):
-    """What a kernel is: `cls` as gemm, attention, comm; `kind` within it as grouped, forward, all_reduce."""
+    """Class and kind of a kernel or operator.
+
+    Attributes:
+        cls: Class, such as gemm, attention or comm.
+        kind: Kind within the class, such as grouped, forward or all_reduce.
+    """
 
     cls: str
     kind: str
 
     @property
     def category(self) -> str:
-        """Return compute, comm or memory. A class a user adds is computation."""
+        """Return compute, comm or memory. A class that a user adds is compute."""
         return _NOT_COMPUTE.get(self.cls, "compute")
 
 
@@ -78,64 +89,78 @@ _KINDS: Final = (
     (r"gather", "gather"),
     (r"scatter", "scatter"),
 )
-"""In this order: NCCL's barrier is annotated `nccl:all_reduce_barrier`, and `reduce` stands within other names."""
+"""Patterns and kinds in order: NCCL's barrier is `nccl:all_reduce_barrier`, and other names contain `reduce`."""
 
 POINT_TO_POINT: Final = ("send", "recv", "send_recv")
-"""Kinds between two ranks."""
+"""Kinds of communication between two ranks."""
 
 
 def is_of_pipeline(kind: str, group: str | None) -> bool:
-    """Return whether waiting in communication is a pipeline bubble: for another stage, not for a straggler.
+    """Return whether a wait in communication is a pipeline bubble: a wait for another stage, not for a straggler.
 
     Args:
-        kind: all_reduce, recv, ...
-        group: Role of the process group (tp, pp, dp, ...); None where not known: then messages are the pipeline's.
+        kind: Kind of communication, such as all_reduce or recv.
+        group: Role of the process group (tp, pp, dp, ...). If None (unknown), point-to-point messages count as the
+            pipeline's.
     """
     return group == "pp" or (group is None and kind in POINT_TO_POINT)
 
 
 @cache
 def collective_kind(name: str) -> str | None:
-    """Return the kind a collective's own name states, None if it names none (`nccl:coalesced`).
+    """Return the kind that the name of a collective states, None if it states none (`nccl:coalesced`).
 
     Args:
-        name: As in `Collective name`, `nccl:all_reduce`, `nccl:send 0->1`, `c10d::_allgather_base_`.
+        name: A name such as `nccl:all_reduce`, `nccl:send 0->1`, `c10d::_allgather_base_`, or the value of
+            `Collective name` in a trace.
     """
     lowered = name.lower()
     return next((kind for pattern, kind in _KINDS if re.search(pattern, lowered)), None)
 
 
 class _Alternative(NamedTuple):
-    """One alternative of the pattern of a rule: `word` stands in every text that `pattern` matches."""
+    """One alternative in the pattern of a rule.
+
+    Attributes:
+        rule: Position of the rule.
+        word: Plain word that every text that `pattern` matches contains.
+        pattern: Regular expression of the alternative; the word itself if it is plain.
+    """
 
     rule: int
     word: str
     pattern: str
 
 
-class Table:
-    """Rules in order.
+class RuleTable:
+    """Ordered rules, indexed by letters of their patterns.
 
-    Args:
-        rules: Class, kind and pattern of each, the pattern without inline flags.
+    Attributes:
+        kernels: Class and kind of each rule, in order.
     """
 
     def __init__(self, rules: list[tuple[str, str, str]]) -> None:
+        """Index rules.
+
+        Args:
+            rules: Class, kind and pattern of each rule, in order. A pattern has no inline flags.
+        """
         self.kernels = [Kernel(cls, kind) for cls, kind, _ in rules]
         self._by_key: dict[str, list[_Alternative]] = {}
+        # Alternatives whose word has fewer letters than a key.
         self._wordless: list[_Alternative] = []
         for number, (_, _, pattern) in enumerate(rules):
             for word, alternative in split_alternatives(pattern):
                 key = word[:_KEY_LETTERS]
-                of_key = self._by_key.setdefault(key, []) if len(key) == _KEY_LETTERS else self._wordless
-                of_key.append(_Alternative(number, word, alternative))
+                alternatives = self._by_key.setdefault(key, []) if len(key) == _KEY_LETTERS else self._wordless
+                alternatives.append(_Alternative(number, word, alternative))
 
     def first(self, text: str) -> Kernel | None:
-        """Return what the first rule that matches anywhere in the text says, None if none matches."""
-        near = set(self._wordless)
-        for at in range(len(text) - _KEY_LETTERS + 1):
-            near.update(self._by_key.get(text[at : at + _KEY_LETTERS], ()))
-        for rule, word, pattern in sorted(near):
+        """Return class and kind by the first rule that matches anywhere in the text, None if none matches."""
+        candidates = set(self._wordless)
+        for start in range(len(text) - _KEY_LETTERS + 1):
+            candidates.update(self._by_key.get(text[start : start + _KEY_LETTERS], ()))
+        for rule, word, pattern in sorted(candidates):
             if word in text and (word == pattern or _compiled(pattern).search(text)):
                 return self.kernels[rule]
         return None
@@ -147,7 +172,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def split_alternatives(pattern: str) -> Iterator[tuple[str, str]]:
-    """Yield each alternative of a pattern after the longest plain word that it cannot do without."""
+    """Yield the alternatives of a pattern: the longest plain word that each requires, and its expression."""
     depth = start = 0
     word = longest = ""
     for token in _TOKEN.finditer(pattern + "|"):
@@ -166,20 +191,21 @@ def split_alternatives(pattern: str) -> Iterator[tuple[str, str]]:
 
 _TABLES: Final = ("device", "host")
 _LAYOUT: Final = "[class, kind, 'pattern']"
-_NEAR: Final = 0.8
-"""Likeness from which a new class is taken for a known one misspelt: `norms` for `norm` is, `softmax_topk` is not."""
+_MISSPELT_LIKENESS: Final = 0.8
+"""Likeness to a known class from which a new class counts as misspelt: `norms` for `norm` does, `softmax_topk` not."""
 
 
 @dataclass(frozen=True)
 class BuiltinRules:
-    """The rules of a built-in scheme: of each its class, kind and pattern, in order.
+    """Rules of a built-in scheme. Each is a class, a kind and a pattern.
 
     Attributes:
-        names: What of a kernel's name the patterns are searched in: its `parts` (see `names`), the whole in lower case
-            or as it stands.
-        device: For GPU kernels, copies and fills.
-        host: For operators and communication annotations on the CPU, in lower case; none for those of `default`.
-        launchers: Templates that run whatever they are called with, so that their own name says nothing.
+        names: Form of a kernel's name that patterns are applied to: its parts (see `split_name`), the whole name in
+            lower case, or the whole name unchanged.
+        device: Rules for GPU kernels, copies and fills, in order.
+        host: Rules for operators and communication annotations on the CPU, in order, for names in lower case. If
+            empty, those of `default` apply.
+        launchers: Pattern of templates that run the function they are called with, so that their name says nothing.
     """
 
     names: Literal["parts", "lower_case", "as_they_stand"]
@@ -189,7 +215,7 @@ class BuiltinRules:
 
     @property
     def classes(self) -> set[str]:
-        """Return the classes the rules name."""
+        """Return the classes of all rules."""
         return {cls for cls, _, _ in self.device + self.host}
 
 
@@ -200,12 +226,12 @@ class _ExtraRule(NamedTuple):
 
 @dataclass(frozen=True)
 class ExtraRules:
-    """The rules a user adds, by table, in order."""
+    """Rules that a user adds, by table (device, host), in order."""
 
     tables: dict[str, list[_ExtraRule]] = field(default_factory=dict)
 
     def first(self, table: Literal["device", "host"], name: str) -> Kernel | None:
-        """Return what the first rule that matches a name says, None if none does."""
+        """Return class and kind by the first rule that matches a name, None if none matches."""
         return next((rule.kernel for rule in self.tables.get(table, ()) if rule.pattern.search(name)), None)
 
 
@@ -216,45 +242,45 @@ def read_builtin(scheme: str) -> BuiltinRules:
 
 
 def read_extra(path: Path, known_classes: set[str]) -> ExtraRules:
-    """Return the rules a user adds: `device` and `host`, each a list of `[class, kind, 'pattern']`.
-
-    Upper and lower case are alike to their patterns, which are searched in the name as the trace has it.
+    """Return the rules that a user adds.
 
     Args:
-        path: A YAML file.
-        known_classes: Of the scheme they are added to; one nearly like them is refused as misspelt.
+        path: A YAML file with keys `device` and `host`, each a list of `[class, kind, 'pattern']`. Patterns ignore
+            case and are searched in the name as in the trace.
+        known_classes: Classes of the scheme that the rules are added to. A class that is nearly one of them is
+            refused as misspelt.
 
     Raises:
-        UserError: If the file is missing or not of this layout.
+        UserError: If the file is missing or has another layout.
     """
-    # pydantic, which comes with it, costs more start-up than the rest of the command; few add rules.
+    # This module imports pydantic, which takes longer to import than the rest of the command. Few users add rules.
     from triplepoint.config.yaml_file import read_yaml
 
     tables = read_yaml(path)
     for table in tables:
         if table not in _TABLES:
             raise UserError(f"{path}: unknown key {table!r}{nearest(str(table), _TABLES)}")
-    return ExtraRules({table: _checked(path, table, rules, known_classes) for table, rules in tables.items()})
+    return ExtraRules({table: _parse_table(path, table, rules, known_classes) for table, rules in tables.items()})
 
 
-def _checked(path: Path, table: str, rules: Any, known_classes: set[str]) -> list[_ExtraRule]:
+def _parse_table(path: Path, table: str, rules: Any, known_classes: set[str]) -> list[_ExtraRule]:
     if not isinstance(rules, list):
         raise UserError(f"{path}: {table}: expected a list of rules {_LAYOUT}, found {type(rules).__name__}")
-    checked = []
+    parsed = []
     for number, rule in enumerate(rules, 1):
         try:
-            checked.append(_rule(rule, known_classes))
+            parsed.append(_parse_rule(rule, known_classes))
         except ValueError as error:
             raise UserError(f"{path}: {table}, rule {number}: {error}") from None
-    return checked
+    return parsed
 
 
-def _rule(rule: Any, known_classes: set[str]) -> _ExtraRule:
+def _parse_rule(rule: Any, known_classes: set[str]) -> _ExtraRule:
     if not (isinstance(rule, list) and len(rule) == 3 and all(isinstance(part, str) for part in rule)):
         raise ValueError(f"expected {_LAYOUT}, found {rule!r}")
     cls, kind, pattern = rule
     if cls not in known_classes:
-        near = difflib.get_close_matches(cls, known_classes, n=1, cutoff=_NEAR)
+        near = difflib.get_close_matches(cls, known_classes, n=1, cutoff=_MISSPELT_LIKENESS)
         if near:
             raise ValueError(f"class {cls!r} is not known, did you mean {near[0]!r}? A new class must be less like it")
         _check_word("class", cls)
@@ -273,106 +299,116 @@ def _check_word(what: str, word: str) -> None:
         raise ValueError(f"{what} {word!r}: expected lower-case letters and underscores")
 
 
-class Parts(NamedTuple):
-    """A kernel's name in lower case, without return type, anonymous namespaces and namespaces of PyTorch's own.
+class NameParts(NamedTuple):
+    """A kernel's name in lower case, without return type, anonymous namespaces and PyTorch's `at::native`.
 
     Attributes:
-        own: The function, `vectorized_elementwise_kernel`.
-        whole: The function with what it is called with.
+        function: Name of the function, such as `vectorized_elementwise_kernel`.
+        whole: Name of the function with template arguments and parameters.
     """
 
-    own: str
+    function: str
     whole: str
 
 
-def split(name: str) -> Parts:
+def split_name(name: str) -> NameParts:
     """Return the parts of a kernel's name."""
     if name.startswith("_Z"):
         return _split_mangled(name[:_READ_CHARACTERS])
     text = name[:_READ_CHARACTERS].removesuffix(".kd")
     if text.startswith("std::enable_if<"):
-        # A return type that computes itself; the function follows it.
+        # A return type that is a template; the function follows it.
         text = text.partition(">::type ")[2] or text
     for noise in ("(anonymous namespace)::", "<unnamed>::", "at::native::"):
         text = text.replace(noise, "")
     text = text.removeprefix("void ").lower()
-    return Parts(re.split(r"[<(]", text, maxsplit=1)[0], text)
+    return NameParts(re.split(r"[<(]", text, maxsplit=1)[0], text)
 
 
-def _split_mangled(name: str) -> Parts:
-    own: list[str] = []
-    others: list[str] = []
-    at = end = 3 if name.startswith("_ZN") else 2
-    while found := _MANGLED.search(name, at):
-        at = found.end()
-        if found[1]:
-            at += int(found[1])
-            # Identifiers that follow one another without a gap are the function; then its template arguments begin.
-            part_of = own if not others and found.start() == end else others
-            part_of.append(name[found.end() : at].lower())
-            end = at
-    own = [word for word in own if not word.startswith("_global__n")]
-    return Parts("::".join(own), " ".join(own + others))
+def _split_mangled(name: str) -> NameParts:
+    function: list[str] = []
+    arguments: list[str] = []
+    position = end = 3 if name.startswith("_ZN") else 2
+    while token := _MANGLED.search(name, position):
+        position = token.end()
+        if token[1]:
+            position += int(token[1])
+            # The first identifiers, without a gap between them, are the function; after a gap come its arguments.
+            words = function if not arguments and token.start() == end else arguments
+            words.append(name[token.end() : position].lower())
+            end = position
+    function = [word for word in function if not word.startswith("_global__n")]
+    return NameParts("::".join(function), " ".join(function + arguments))
 
 
 SCHEMES: Final = ("default", "paper", "hta")
 
 
 class Scheme:
-    """Tells what kernels and operators are by their names, each name looked up once.
+    """Classifier of kernels and operators by their names. Each name is looked up once.
 
-    A scheme travels to another process as its name and the user's file, and is read again there.
+    A scheme is pickled as its name and the user's file, which the other process reads again.
     """
 
     def __init__(self, name: str, extra: Path | None) -> None:
+        """Read the rules.
+
+        Args:
+            name: Name of a built-in scheme.
+            extra: File of the rules that a user adds, which precede the built-in ones; None if there is none.
+        """
         self._read_from = (name, extra)
         self._rules = read_builtin(name)
         self._extra = read_extra(extra, self._rules.classes) if extra else ExtraRules()
         self._launchers = re.compile(self._rules.launchers)
-        self._device_table = Table(self._rules.device)
+        self._device_table = RuleTable(self._rules.device)
         self._device: dict[str, Kernel] = {}
         self._host: dict[str, Kernel] = {}
 
     def __reduce__(self) -> tuple[object, tuple[str, Path | None]]:
-        """Travel as what it was read from."""
+        """Pickle as the arguments of `load_scheme`."""
         return load_scheme, self._read_from
 
     def device(self, name: str) -> Kernel:
-        """Return what a GPU kernel, copy or fill is."""
+        """Return class and kind of a GPU kernel, copy or fill."""
         if name not in self._device:
-            found = self._extra.first("device", name)
-            texts = () if found else self._texts(name)
-            self._device[name] = found or next(filter(None, map(self._device_table.first, texts)), OTHER)
+            kernel = self._extra.first("device", name)
+            texts = () if kernel else self._texts(name)
+            self._device[name] = kernel or next(filter(None, map(self._device_table.first, texts)), OTHER)
         return self._device[name]
 
     def host(self, name: str) -> Kernel:
-        """Return what an operator or a communication annotation on the CPU is."""
+        """Return class and kind of an operator or a communication annotation on the CPU."""
         if name not in self._host:
             self._host[name] = self._extra.first("host", name) or self._host_table.first(name.lower()) or OTHER
         return self._host[name]
 
     @cached_property
-    def _host_table(self) -> Table:
-        # Few traces are of a CPU alone: read when first asked.
-        return Table(self._rules.host or read_builtin("default").host)
+    def _host_table(self) -> RuleTable:
+        # Built on first use: few traces are of a CPU alone.
+        return RuleTable(self._rules.host or read_builtin("default").host)
 
     def _texts(self, name: str) -> tuple[str, ...]:
-        """Return what of a kernel's name to search, one after the other."""
+        """Return the forms of a kernel's name to match, in order."""
         if self._rules.names == "as_they_stand":
             return (name,)
         if self._rules.names == "lower_case":
             return (name.lower(),)
-        own, whole = split(name)
-        return (whole,) if self._launchers.search(own) else (own, whole)
+        function, whole = split_name(name)
+        return (whole,) if self._launchers.search(function) else (function, whole)
 
 
 @cache
 def load_scheme(name: str = "default", extra: Path | None = None) -> Scheme:
     """Return a scheme.
 
+    Args:
+        name: Name of a built-in scheme.
+        extra: File of the rules that a user adds; None if there is none.
+
     Raises:
-        UserError: If there is no such scheme, or the file cannot be read or holds a rule that is not one.
+        UserError: If the scheme is unknown, or the file cannot be read or holds an invalid rule.
     """
     if name not in SCHEMES:
-        raise UserError(f"no scheme of kernel classes is called {name!r}{nearest(name, SCHEMES)}")
+        raise UserError(f"unknown scheme of kernel classes {name!r}{nearest(name, SCHEMES)}")
     return Scheme(name, extra)

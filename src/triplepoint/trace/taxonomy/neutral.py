@@ -1,25 +1,25 @@
-"""Vendor-neutral names of kernels, so that a kernel of an NVIDIA trace meets the one that does the same on AMD.
+"""Vendor-neutral names of kernels, to match kernels of NVIDIA traces with those of AMD traces for the same operation.
 
-A neutral name says what is done, how the operands lie where that is the caller's choice, and in which type: `gemm tn
-bf16` is `nvjet_tst_128x64_64x10_4x1_v_bz_TNN` of cuBLAS and `Cijk_Alik_Bljk_BBS_BH_...` of hipBLASLt. Tiles, stages,
-algorithms, architectures and grids are each library's own choice, and no part of it. Names give no matrix sizes.
+A neutral name states the operation, the layout of the operands if the caller chooses it, and the type. `gemm tn bf16`
+stands for `nvjet_tst_128x64_64x10_4x1_v_bz_TNN` of cuBLAS and for `Cijk_Alik_Bljk_BBS_BH_...` of hipBLASLt. It leaves
+out tiles, stages, algorithms, architectures and grids, which each library chooses. Names give no matrix sizes.
 """
 
 import re
 from functools import cache
 from typing import Final, NamedTuple
 
-from triplepoint.trace.taxonomy import Kernel, load_scheme, split
+from triplepoint.trace.taxonomy import Kernel, load_scheme, split_name
 
 
 class Neutral(NamedTuple):
-    """What a kernel does in any vendor's words.
+    """Vendor-neutral description of a kernel.
 
     Attributes:
-        operation: `gemm`, `attention backward`, `elementwise add`, `comm all_reduce`.
-        layout: Of a GEMM, whether A and B are transposed as BLAS has it (`tn`); of attention, the size of a head
-            (`d128`); empty where the name does not tell.
-        dtype: Of the input: fp4, fp8, bf16, fp16, tf32, fp32, fp64, int8, int32, int64; empty where not told.
+        operation: Operation, such as `gemm`, `attention backward`, `elementwise add` or `comm all_reduce`.
+        layout: For a GEMM, whether A and B are transposed in the terms of BLAS (`tn`). For attention, the head size
+            (`d128`). Empty if the name does not state it.
+        dtype: Type of the input: fp4, fp8, bf16, fp16, tf32, fp32, fp64, int8, int32 or int64; empty if unknown.
     """
 
     operation: str
@@ -27,7 +27,7 @@ class Neutral(NamedTuple):
     dtype: str = ""
 
     def __str__(self) -> str:
-        """Return the parts that are known, with spaces between."""
+        """Return the known parts, separated by spaces."""
         return " ".join(filter(None, self))
 
 
@@ -50,13 +50,13 @@ _TENSILE_TYPES: Final = {
 }
 _NVJET = re.compile(r"nvjet_(?:sm\d+_)?(?P<dtype>[a-z])\w*_(?P<layout>[TN]{2})[TN]\b")
 _NVJET_TYPES: Final = {"t": "bf16", "h": "fp16", "s": "fp32", "q": "fp8", "o": "fp8", "d": "fp64"}
-"""Letter of the type of A: `nvjet_tst` of runs in bf16, `nvjet_hsh` in fp16, `nvjet_qqtst` in fp8 (recorded names)."""
+"""Types of A by their letter. Recorded names: `nvjet_tst` in bf16, `nvjet_hsh` in fp16, `nvjet_qqtst` in fp8."""
 _BLAS_LAYOUT = re.compile(r"_([tn]{2})(?:_|\b)", re.IGNORECASE)
 _CK_USHORT = re.compile(r"(?:I|Li\d+E|S\d*_)tt")
-"""Composable Kernel has bf16 as unsigned short, `t` in a mangled name."""
+"""Composable Kernel stores bf16 as unsigned short, which is `t` in a mangled name."""
 
 _GEMM_KINDS: Final = frozenset(("dense", "nvjet", "tensile", "ck", "triton", "fp8"))
-"""Kinds of GEMM that say which library runs it, or what the type already tells."""
+"""Kinds of GEMM that name the library or the type, and are no part of the operation."""
 _BACKWARD = re.compile(r"bwd|backward|bprop|_bw_|(?<!wino)grad|gammabeta|dgamma")
 _DIRECTED: Final = frozenset(("norm", "conv", "softmax", "loss", "embedding"))
 _HEAD = re.compile(
@@ -90,55 +90,55 @@ _SAME: Final = tuple(
         (r"^subtensoropwith$", "fill"),
     )
 )
-"""Names the libraries of the vendors give to one operation; `SubTensorOp` is what MIOpen casts and fills with."""
+"""Patterns of the vendors' names of an operation, and its neutral name. `SubTensorOp` of MIOpen casts and fills."""
 _WORD = re.compile(r"[a-z_]\w*")
 _VERBATIM: Final = frozenset(("elementwise", "reduction", "index", "quant", "moe", "other", "triton"))
-"""Classes too wide for their kind to be the operation: the function's name is read as well."""
+"""Classes whose kind is too general for an operation: the name of the function is part of it."""
 
 
 @cache
 def neutral(name: str, kernel: Kernel | None = None) -> Neutral:
-    """Return what a kernel does, in any vendor's words.
+    """Return the vendor-neutral description of a kernel.
 
     Args:
-        name: Of the kernel, as the trace has it.
-        kernel: Its class and kind, where they are known better than from the name (a collective by its arguments);
-            None for the default scheme's.
+        name: Name of the kernel in the trace.
+        kernel: Class and kind if more is known than the name (a collective by its arguments). If None, those of the
+            default scheme.
     """
     cls, kind = kernel or load_scheme().device(name)
     if cls in ("comm", "memory"):
-        return Neutral(_words(cls, kind))
+        return Neutral(_join_words(cls, kind))
     if cls == "gemm":
         return _gemm(name, kind)
     lowered = name.lower()
     direction = "backward" if _BACKWARD.search(lowered) else "forward"
     if cls == "triton":
         fused = _TRITON_FUSED.match(name)
-        return Neutral(_words("fused", fused["ops"] if fused and fused["ops"] else _function(name)))
+        return Neutral(_join_words("fused", fused["ops"] if fused and fused["ops"] else _function(name)))
     if cls == "attention":
-        return Neutral(_words(cls, kind), _head_size(name), _dtype(name))
+        return Neutral(_join_words(cls, kind), _head_size(name), _dtype(name))
     if cls in _DIRECTED and kind not in ("forward", "backward", "data_gradient", "weight_gradient"):
         kind = f"{kind} {direction}"
     if cls in _VERBATIM:
-        kind = _function(name) if cls in ("elementwise", "reduction", "other") else _words(kind, _function(name))
-    return Neutral(_words(cls, kind), "", _dtype(name))
+        kind = _function(name) if cls in ("elementwise", "reduction", "other") else _join_words(kind, _function(name))
+    return Neutral(_join_words(cls, kind), "", _dtype(name))
 
 
 def neutral_name(name: str, kernel: Kernel | None = None) -> str:
-    """Return a name by which kernels of two vendors that do the same can be matched; arguments as of `neutral`."""
+    """Return the vendor-neutral name of a kernel. Arguments as for `neutral`."""
     return str(neutral(name, kernel))
 
 
-def _words(*words: str) -> str:
+def _join_words(*words: str) -> str:
     return " ".join(word for word in words if word and word != "unknown")
 
 
 def _gemm(name: str, kind: str) -> Neutral:
-    operation = _words("gemm", "" if kind in _GEMM_KINDS else kind)
+    operation = _join_words("gemm", "" if kind in _GEMM_KINDS else kind)
     if re.search(r"split_?k_?reduce", name, re.IGNORECASE):
         return Neutral("gemm split_k_reduce", "", _dtype(name))
     if tensile := _TENSILE.match(name):
-        # Its indices: i and j are those of C, l is summed over, k of the batch; what stands first is contiguous.
+        # Indices: i and j are those of C, l is summed over, k is the batch. The first index is contiguous.
         layout = ("t" if tensile["a"][0] == "l" else "n") + ("n" if tensile["b"][0] == "l" else "t")
         return Neutral(operation, layout, _TENSILE_TYPES.get(tensile["dtype"].lower(), ""))
     if nvjet := _NVJET.match(name):
@@ -149,11 +149,11 @@ def _gemm(name: str, kind: str) -> Neutral:
 
 def _dtype(name: str) -> str:
     lowered = name.lower()
-    # CUTLASS for Ampere names no type where it computes float32 in the tensor cores' 19 bits.
+    # CUTLASS names no type if it computes float32 as the 19-bit type of the tensor cores (TF32) on Ampere.
     if "tf32" in lowered or re.search(r"tensorop_s1688gemm_\d", lowered):
         return "tf32"
-    if found := _DTYPE.search(lowered):
-        return str(found.lastgroup)
+    if dtype := _DTYPE.search(lowered):
+        return str(dtype.lastgroup)
     if name.startswith("_Z"):
         return "bf16" if _CK_USHORT.search(name) else ""
     integer = _INTEGER.search(lowered)
@@ -161,18 +161,18 @@ def _dtype(name: str) -> str:
 
 
 def _head_size(name: str) -> str:
-    found = _HEAD.search(name)
-    return f"d{next(filter(None, found.groups()))}" if found else ""
+    head = _HEAD.search(name)
+    return f"d{next(filter(None, head.groups()))}" if head else ""
 
 
 def _function(name: str) -> str:
-    """Return the function a kernel computes: its own name, or the first in a template that launches it."""
-    own, whole = split(name)
-    last = own.rpartition("::")[2]
+    """Return the function that a kernel computes: its name, or the first name in a template that launches it."""
+    function, whole = split_name(name)
+    last = function.rpartition("::")[2]
     words = _WORD.findall(whole) if _WRAPPERS.fullmatch(last) or not last else [last, *_WORD.findall(whole)]
     for word in words:
         if _WRAPPERS.fullmatch(word):
             continue
-        if bare := _AFFIXES.sub("", _SIZES.sub("", word)).strip("_"):
-            return next((known for pattern, known in _SAME if pattern.search(bare)), bare)
+        if stem := _AFFIXES.sub("", _SIZES.sub("", word)).strip("_"):
+            return next((known for pattern, known in _SAME if pattern.search(stem)), stem)
     return ""

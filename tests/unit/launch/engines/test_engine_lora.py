@@ -214,11 +214,11 @@ def test_norms_stand_apart_from_layers_with_adapters(
 ) -> None:
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 
-    from triplepoint.launch.engines.megatron.build import apart_from_norms
+    from triplepoint.launch.engines.megatron.build import separate_norms
 
     spec = get_gpt_layer_local_spec(num_experts, False)
     before = modules(spec)
-    after = modules(apart_from_norms(spec, Lora(rank=4, alpha=8.0, targets=(target,))))
+    after = modules(separate_norms(spec, Lora(rank=4, alpha=8.0, targets=(target,))))
     assert set(after) == set(before)
     assert {name for name in after if after[name] != before[name]} == replaced
 

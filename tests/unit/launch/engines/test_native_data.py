@@ -153,7 +153,7 @@ def cut(path: Path, size: int) -> None:
         (lambda at: cut(at / "text.bin", 60), r"text.bin: 60 bytes, text.idx needs 114; cut off"),
         (lambda at: cut(at / "text.idx", 40), r"text.idx: 40 bytes for 4 sequences; cut off"),
         (lambda at: cut(at / "text.idx", 20), r"text.idx: cut off after 20 bytes"),
-        (lambda at: (at / "text.idx").write_bytes(b"PK\x03\x04 something else"), "no index of Megatron-LM"),
+        (lambda at: (at / "text.idx").write_bytes(b"PK\x03\x04 something else"), "not an index of Megatron-LM"),
         (lambda at: (at / "text.idx").unlink(), "text.idx: no such file; an indexed corpus has both"),
         (lambda at: (at / "text.bin").unlink(), "text.bin: no such file; an indexed corpus has both"),
     ],

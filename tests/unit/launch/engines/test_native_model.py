@@ -16,9 +16,9 @@ from triplepoint.launch.engines.native.model import (
     FeedForward,
     Stage,
     TransformerLayer,
+    recompute_callers,
     rotary_tables,
     rotate,
-    runners,
 )
 from triplepoint.launch.engines.native.moe import MixtureOfExpertsBlock
 from triplepoint.launch.engines.native.parallel import layers_of_stage
@@ -34,7 +34,9 @@ def filled(module: torch.nn.Module, prefix: str = "") -> torch.nn.Module:
 
 def make_stage(model: ModelConfig, recompute: Recompute = "none", numbers: range = range(4)) -> Stage:
     with torch.device("meta"):
-        layers = {number: TransformerLayer(model, FeedForward(model), *runners(recompute)) for number in numbers}
+        layers = {
+            number: TransformerLayer(model, FeedForward(model), *recompute_callers(recompute)) for number in numbers
+        }
         stage = Stage(model, layers, 32, torch.float32)
     filled(stage)
     return stage
@@ -162,7 +164,7 @@ def count(recompute: Recompute) -> tuple[int, int, int]:
     return counting.gemms, counting.activations, counting.cores
 
 
-def test_runners_recompute_what_they_say() -> None:
+def test_recompute_callers_recompute_what_they_say() -> None:
     # Seven matrices in each of four layers and the head; each GEMM has two more in the backward pass.
     forward = 4 * 7 + 1
     assert count("none") == (3 * forward, 4, 4)
@@ -176,7 +178,7 @@ def saved_bytes(**recompute: Any) -> int:
     """Memory of what autograd keeps of a forward pass, but for what is recomputed."""
     point = make_point(LLAMA, **recompute)
     with torch.device("meta"):
-        run = {place: runners(point.recompute_at(place)) for place in range(4)}
+        run = {place: recompute_callers(point.recompute_at(place)) for place in range(4)}
         layers = {number: TransformerLayer(LLAMA, FeedForward(LLAMA), *run[number]) for number in range(4)}
         stage = Stage(LLAMA, layers, 32, torch.float32)
     filled(stage)

@@ -123,7 +123,7 @@ def test_a_larger_vocabulary_than_the_models_is_refused(made: tuple[Path, Path])
 
 def test_bytes_that_are_no_text_are_refused(made: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"the \xff cat")
-    with pytest.raises(UserError, match="no UTF-8 text at byte 4, a tokenizer reads text; convert it, or set"):
+    with pytest.raises(UserError, match="not UTF-8 text at byte 4, a tokenizer reads text; convert it, or set"):
         open_corpus(make_point(MODEL, corpus=str(tmp_path / "text"), tokenizer=str(made[1])))
 
 

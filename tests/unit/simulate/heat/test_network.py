@@ -76,6 +76,7 @@ def test_steps_of_any_length_end_alike() -> None:
     for _ in range(20):
         state = propagator(network, 0.5)(state, power)
     assert propagator(network, 10.0)(network.at_rest(), power) == pytest.approx(state)
+    assert propagator(network, 0.5).repeated(20)(network.at_rest(), power) == pytest.approx(state)
 
 
 def test_blocked_airflow_warms_the_blocked_alone_in_front() -> None:

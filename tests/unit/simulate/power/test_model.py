@@ -44,7 +44,7 @@ def test_power_parts_at_half_clock_cost_a_quarter_per_operation() -> None:
     assert parts.tensor == pytest.approx(400 * 0.5 * 0.25)
     assert parts.clock_tree == pytest.approx(50 * 0.5 * 0.25)
     assert parts.leakage == pytest.approx(100 * 0.25)
-    assert parts.memory == pytest.approx(20 + 40)
+    assert parts.memory_idle + parts.hbm == pytest.approx(20 + 40)
 
 
 def test_power_parts_zeros_switch_half() -> None:

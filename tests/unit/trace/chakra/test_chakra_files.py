@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from triplepoint.errors import UserError
 from triplepoint.trace.chakra.files import messages, open_trace, write_trace
-from triplepoint.trace.chakra.nodes import NodeFacts, facts_of
+from triplepoint.trace.chakra.nodes import ChakraNode, read_node
 from triplepoint.trace.chakra.schema import NEWEST, SCHEMAS, Schema
 from triplepoint.trace.chakra.summary import summarise_graph
 
@@ -28,9 +28,9 @@ VERSIONS = {
 }
 
 
-def facts(path: Path) -> list[NodeFacts]:
+def facts(path: Path) -> list[ChakraNode]:
     trace = open_trace(path)
-    return [facts_of(node, trace.schema) for node in trace.nodes()]
+    return [read_node(node, trace.schema) for node in trace.nodes()]
 
 
 @pytest.mark.parametrize(("name", "version"), VERSIONS.items())
@@ -121,11 +121,11 @@ DAMAGED = {
     "cut off": (WHOLE[:-9], "ends within message 2"),
     "length cut off": (WHOLE + b"\xff", "ends within message 3"),
     "gzip cut off": (gzip.compress(WHOLE)[:-30], "truncated"),
-    "huge length": (WHOLE + b"\xff\xff\xff\xff\x0f", "said to have 4294967295 bytes, expected 64 MiB at most"),
-    "endless length": (WHOLE + b"\xff" * 12, "expected 64 MiB at most"),
-    "no node": (WHOLE + framed(b"\x07\x07\x07"), "node 2 is none of schema 0.0.4"),
-    "circle": (framed(b"") + node(1, [2]) + node(2, [3]) + node(3, [1]), "in a circle: 1 <- 2 <- 3 <- 1"),
-    "own circle": (framed(b"\x0a\x050.0.4") + node(7, [7]), "in a circle: 7 <- 7"),
+    "huge length": (WHOLE + b"\xff\xff\xff\xff\x0f", "claims 4294967295 bytes, expected at most 64 MiB"),
+    "endless length": (WHOLE + b"\xff" * 12, "expected at most 64 MiB"),
+    "no node": (WHOLE + framed(b"\x07\x07\x07"), "node 2 does not fit schema 0.0.4"),
+    "circle": (framed(b"") + node(1, [2]) + node(2, [3]) + node(3, [1]), "form a circle: 1 <- 2 <- 3 <- 1"),
+    "own circle": (framed(b"\x0a\x050.0.4") + node(7, [7]), "form a circle: 7 <- 7"),
     "twice": (framed(b"\x0a\x050.0.4") + node(7, []) + node(7, []), "two nodes have the number 7"),
 }
 
@@ -144,7 +144,7 @@ def test_gzip_bomb_is_refused_before_it_fills_memory(tmp_path: Path) -> None:
     for name, start in (("head", framed(b"\x0a\x050.0.4")), ("none", b""), ("large", b"\x80\x80\x80\x40")):
         (tmp_path / (name := f"{name}.et.gz")).write_bytes(gzip.compress(start + bytes(20_000_000), 1))
         tracemalloc.start()
-        with pytest.raises(UserError, match="two nodes have the number 0|134217728 bytes, expected 64 MiB"):
+        with pytest.raises(UserError, match="two nodes have the number 0|134217728 bytes, expected at most 64 MiB"):
             summarise_graph(tmp_path / name)
         assert tracemalloc.get_traced_memory()[1] < 4e6
         tracemalloc.stop()

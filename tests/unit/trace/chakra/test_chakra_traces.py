@@ -9,7 +9,7 @@ from triplepoint.errors import UserError
 from triplepoint.tables import CATEGORIES, COLLECTIVES, INTERVALS, KERNELS, TIMELINE
 from triplepoint.tables.schema import Table
 from triplepoint.trace.chakra.files import open_trace, write_trace
-from triplepoint.trace.chakra.nodes import facts_of
+from triplepoint.trace.chakra.nodes import read_node
 from triplepoint.trace.chakra.schema import NEWEST
 from triplepoint.trace.loose_traces import trace_files
 from triplepoint.trace.taxonomy import load_scheme
@@ -38,7 +38,7 @@ def test_tables_of_the_chakra_trace_are_those_of_the_recording(name: str, tmp_pa
 
 def test_nodes_are_in_stream_order_and_collectives_have_size_and_group(tmp_path: Path) -> None:
     trace = open_trace(traced(DATA / "traces/ddp_a100_rank0.json.gz", tmp_path / "out", chakra=True) / "chakra.0.et")
-    nodes = [one for one in (facts_of(node, trace.schema) for node in trace.nodes()) if one.type != "METADATA_NODE"]
+    nodes = [one for one in (read_node(node, trace.schema) for node in trace.nodes()) if one.type != "METADATA_NODE"]
     last: dict[int, int] = {}
     for one in nodes:
         stream = one.attributes["stream"]

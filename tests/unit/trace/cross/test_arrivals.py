@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.unit.trace.cross.worlds import MS, collectives_of, rank_seeing, true_ends
 from triplepoint.trace.clocks import Arrivals, Clock, align, find_arrivals
-from triplepoint.trace.lanes import Collectives
 from triplepoint.trace.matching import match_collectives
+from triplepoint.trace.rank_results import Collectives
 
 
 def arrivals_of(collectives: Sequence[Collectives], offsets: Mapping[int, int] = {}) -> dict[int, Arrivals]:

@@ -5,8 +5,8 @@ import pytest
 
 from tests.unit.trace.cross.worlds import MS, T0, US, Int64, collectives_of, cut, rank_seeing, together, true_ends
 from triplepoint.trace.clocks import Clock, align
-from triplepoint.trace.lanes import Collectives
 from triplepoint.trace.matching import match_collectives
+from triplepoint.trace.rank_results import Collectives
 
 OFFSETS = {0: 0, 1: 3 * MS, 2: -40 * MS, 3: 250 * US}
 

@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 from tests.unit.trace.cross.worlds import T0, collectives_of, lane_of, numbered
 from triplepoint.tables.traces import CRITICAL_PATH
 from triplepoint.trace.clocks import Arrivals, Clock
-from triplepoint.trace.compare import CriticalPath, Stretch, compare_ranks, find_critical_paths, path_rows
-from triplepoint.trace.lanes import Collectives, Label, Lane, Meeting, Step
+from triplepoint.trace.compare import CriticalPath, PathSegment, compare_ranks, find_critical_paths, path_rows
+from triplepoint.trace.rank_results import Collectives, CollectiveSignature, Label, Segments, Step
 
 GEMM, COMM = Label("compute", "gemm"), Label("comm", "all_reduce", "dp")
 IDLE, BEFORE = Label("idle", "other"), Label("idle", "before")
 
 
-def paths_of(lanes: list[Lane], collectives: list[Collectives] | None = None) -> list[CriticalPath]:
+def paths_of(lanes: list[Segments], collectives: list[Collectives] | None = None) -> list[CriticalPath]:
     """Return the paths of ranks, without collectives if none are told."""
     return compare_ranks(lanes, collectives or [collectives_of(lane.rank, []) for lane in lanes]).paths
 
 
-def two_ranks(at_moment: Label = COMM) -> tuple[list[Lane], list[Collectives]]:
+def two_ranks(at_moment: Label = COMM) -> tuple[list[Segments], list[Collectives]]:
     """Return ranks 0 and 1, which start 5 apart; 0 computes to 30, 1 to 70; they meet until 90; 0 computes to 120."""
     lanes = [
         lane_of(0, [(GEMM, 0, 30), (at_moment, 30, 75), (COMM, 75, 90), (GEMM, 90, 120)]),
@@ -32,14 +32,14 @@ def two_ranks(at_moment: Label = COMM) -> tuple[list[Lane], list[Collectives]]:
 
 def test_find_critical_paths_by_hand() -> None:
     (path,) = paths_of(*two_ranks())
-    assert path.stretches == [Stretch(1, 0, 70), Stretch(0, 70, 120)]
+    assert path.segments == [PathSegment(1, 0, 70), PathSegment(0, 70, 120)]
     assert path.num_jumps == 1
     assert path.times == {(1, BEFORE): 5, (1, IDLE): 5, (1, GEMM): 60, (0, COMM): 20, (0, GEMM): 30}
 
 
 def test_find_critical_paths_wait_behind_computation_is_passed_by() -> None:
     (path,) = paths_of(*two_ranks(at_moment=GEMM))
-    assert path.stretches == [Stretch(0, 0, 120)]
+    assert path.segments == [PathSegment(0, 0, 120)]
     assert path.times == {(0, GEMM): 105, (0, COMM): 15}
 
 
@@ -58,7 +58,7 @@ def test_find_critical_paths_exposed_wait_before_a_hidden_one() -> None:
     parts = [[(10, 40), (50, 100)], [(30, 40), (80, 100)]]
     collectives = [collectives_of(rank, [("all_reduce", *part) for part in own]) for rank, own in enumerate(parts)]
     (path,) = paths_of(lanes, collectives)
-    assert path.stretches == [Stretch(1, 0, 30), Stretch(0, 30, 120)]
+    assert path.segments == [PathSegment(1, 0, 30), PathSegment(0, 30, 120)]
 
 
 def test_find_critical_paths_rank_that_is_always_last_is_never_left() -> None:
@@ -67,14 +67,14 @@ def test_find_critical_paths_rank_that_is_always_last_is_never_left() -> None:
     first = [("all_reduce", 20, 50), ("all_reduce", 60, 100)]
     lanes = [lane_of(0, segments, [Step(0, 0, 101)]), lane_of(1, segments, [Step(0, 0, 100)])]
     (path,) = paths_of(lanes, [collectives_of(0, last), collectives_of(1, first)])
-    assert path.stretches == [Stretch(0, 0, 101)]
+    assert path.segments == [PathSegment(0, 0, 101)]
     assert path.num_jumps == 0
 
 
 def test_find_critical_paths_last_rank_has_no_lane() -> None:
     lanes, collectives = two_ranks()
     (path,) = paths_of(lanes[:1], collectives)
-    assert path.stretches == [Stretch(0, 0, 120)]
+    assert path.segments == [PathSegment(0, 0, 120)]
 
 
 def test_find_critical_paths_wait_shown_as_idle_counts() -> None:
@@ -89,17 +89,17 @@ def test_find_critical_paths_last_rank_was_on_time() -> None:
     lanes, collectives = two_ranks()
     steps = [Step(0, 0, 80), Step(0, 5, 100)]
     cut = [
-        Lane(lane.rank, [step], *(lane.start, lane.end, lane.label, lane.labels))
+        Segments(lane.rank, [step], *(lane.start, lane.end, lane.label, lane.labels))
         for lane, step in zip(lanes, steps, strict=True)
     ]
     (path,) = paths_of(cut, collectives)
-    assert path.stretches == [Stretch(1, 0, 100)]
+    assert path.segments == [PathSegment(1, 0, 100)]
 
 
 def test_find_critical_paths_on_the_aligned_clock() -> None:
     lanes, collectives = two_ranks()
     one = lanes[1]
-    lanes[1] = Lane(1, [Step(0, 1005, 1100)], one.start + 1000, one.end + 1000, one.label, one.labels)
+    lanes[1] = Segments(1, [Step(0, 1005, 1100)], one.start + 1000, one.end + 1000, one.label, one.labels)
     own = collectives[1]
     collectives[1] = replace(own, start=own.start + 1000, end=own.end + 1000)
     arrivals = compare_ranks(*two_ranks()).arrivals
@@ -108,7 +108,7 @@ def test_find_critical_paths_on_the_aligned_clock() -> None:
 
 
 def test_find_critical_paths_time_outside_the_lane_is_idle() -> None:
-    lane = Lane(0, [Step(3, 0, 100)], np.array([20]), np.array([60]), np.array([0]), [GEMM])
+    lane = Segments(0, [Step(3, 0, 100)], np.array([20]), np.array([60]), np.array([0]), [GEMM])
     (path,) = paths_of([lane])
     assert path.times == {(0, GEMM): 40, (0, IDLE): 60}
 
@@ -120,12 +120,15 @@ def test_find_critical_paths_only_steps_that_all_ranks_have() -> None:
         lane_of(1, segments, [Step(2, 20, 70), Step(3, 70, 90), Step(4, 90, 100)]),
     ]
     paths = paths_of(lanes)
-    assert [(path.step, path.stretches) for path in paths] == [(2, [Stretch(1, 20, 70)]), (3, [Stretch(0, 60, 100)])]
+    assert [(path.step, path.segments) for path in paths] == [
+        (2, [PathSegment(1, 20, 70)]),
+        (3, [PathSegment(0, 60, 100)]),
+    ]
 
 
 def test_find_critical_paths_of_nothing() -> None:
     assert paths_of([]) == []
-    assert paths_of([Lane(0, [], *(np.zeros(0, dtype=np.int64),) * 3, [])]) == []
+    assert paths_of([Segments(0, [], *(np.zeros(0, dtype=np.int64),) * 3, [])]) == []
 
 
 def test_path_rows_fit_their_table() -> None:
@@ -161,7 +164,7 @@ def programs(draw: st.DrawFn) -> tuple[list[int], list[Round], list[int]]:
     return start, rounds, [draw(lengths) + 1 for _ in range(num_ranks)]
 
 
-def played(start: list[int], rounds: list[Round], tail: list[int]) -> tuple[list[Lane], list[Collectives]]:
+def played(start: list[int], rounds: list[Round], tail: list[int]) -> tuple[list[Segments], list[Collectives]]:
     """Return the lanes and collectives of a program; every set of members is a process group."""
     at = [T0 + begin for begin in start]
     segments: list[list[tuple[Label, int, int]]] = [[] for _ in start]
@@ -180,8 +183,8 @@ def played(start: list[int], rounds: list[Round], tail: list[int]) -> tuple[list
         lanes.append(lane_of(rank, [one for one in segments[rank] if one[1] < one[2]], [step]))
         groups = [group for group, _, _ in parts[rank]]
         own = collectives_of(rank, [("all_reduce", *times) for _, *times in parts[rank]])
-        met = [Meeting(group, "all_reduce") for group in groups]
-        collectives.append(numbered(rank, met, own.start, own.end))
+        signatures = [CollectiveSignature(group, "all_reduce") for group in groups]
+        collectives.append(numbered(rank, signatures, own.start, own.end))
     return lanes, collectives
 
 
@@ -231,7 +234,7 @@ def test_find_critical_paths_without_collectives_stays_on_the_last_rank(
 
 
 @st.composite
-def anything(draw: st.DrawFn) -> tuple[list[Lane], list[Arrivals], dict[int, Clock]]:
+def anything(draw: st.DrawFn) -> tuple[list[Segments], list[Arrivals], dict[int, Clock]]:
     """Return lanes and arrivals that need not fit each other, on clocks that drift."""
     num_ranks = draw(st.integers(1, 4))
     times = st.integers(T0, T0 + 200)
@@ -253,7 +256,7 @@ def anything(draw: st.DrawFn) -> tuple[list[Lane], list[Arrivals], dict[int, Clo
 
 @given(anything())
 def test_find_critical_paths_sums_to_the_step_and_never_goes_back(
-    world: tuple[list[Lane], list[Arrivals], dict[int, Clock]],
+    world: tuple[list[Segments], list[Arrivals], dict[int, Clock]],
 ) -> None:
     lanes, _, clocks = world
     (path,) = find_critical_paths(*world)
@@ -261,7 +264,7 @@ def test_find_critical_paths_sums_to_the_step_and_never_goes_back(
     length = int(borders[:, 1].max() - borders[:, 0].min())
     assert sum(path.times.values()) == length
     assert all(time > 0 for time in path.times.values())
-    assert path.stretches[0].start == borders[:, 0].min()
-    assert path.stretches[-1].end == borders[:, 1].max()
-    for before, after in zip(path.stretches[:-1], path.stretches[1:], strict=True):
+    assert path.segments[0].start == borders[:, 0].min()
+    assert path.segments[-1].end == borders[:, 1].max()
+    for before, after in zip(path.segments[:-1], path.segments[1:], strict=True):
         assert before.start < before.end == after.start < after.end

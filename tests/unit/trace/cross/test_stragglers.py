@@ -6,12 +6,12 @@ import pytest
 from tests.unit.trace.cross.worlds import MS, T0, US, collectives_of, lane_of
 from triplepoint.tables.traces import RANKS
 from triplepoint.trace.compare import Standing, compare_ranks, find_stragglers
-from triplepoint.trace.lanes import Collectives, Label, Lane, Step
+from triplepoint.trace.rank_results import Collectives, Label, Segments, Step
 
 COMPUTE, COMM = Label("compute", "gemm"), Label("comm", "all_reduce", "dp")
 
 
-def train(compute: np.ndarray, late: np.ndarray | None = None) -> tuple[list[Lane], list[Collectives]]:
+def train(compute: np.ndarray, late: np.ndarray | None = None) -> tuple[list[Segments], list[Collectives]]:
     """Return ranks that compute, shape (num_ranks, num_steps), and meet at the end of every step.
 
     `late` is how much later, not computing, each comes to the meeting.
@@ -141,7 +141,7 @@ def test_find_stragglers_one_long_step_is_none() -> None:
 
 
 def test_find_stragglers_lane_without_steps() -> None:
-    lane = Lane(0, [], *(np.zeros(0, dtype=np.int64),) * 3, [])
+    lane = Segments(0, [], *(np.zeros(0, dtype=np.int64),) * 3, [])
     assert find_stragglers([lane], []) == [Standing(0, 0, None, None, 0, None, None, None, False)]
 
 

@@ -6,24 +6,24 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from triplepoint.trace import Int64
-from triplepoint.trace.lanes import Collectives, Label, Lane, Meeting, Step
+from triplepoint.trace.rank_results import Collectives, CollectiveSignature, Label, Segments, Step
 
 T0 = 1_700_000_000_000_000_000
 US = 1_000
 MS = 1_000_000
 
 
-def numbered(rank: int, met: Sequence[Meeting], start: Int64, end: Int64) -> Collectives:
-    """Return collectives of these meetings, each numbered among those of its kind, group and peer before it."""
-    seen: Counter[tuple[str | None, str, int | None]] = Counter()
+def numbered(rank: int, signatures: Sequence[CollectiveSignature], start: Int64, end: Int64) -> Collectives:
+    """Return collectives with these signatures, numbered within each group, kind and peer."""
+    count: Counter[tuple[str | None, str, int | None]] = Counter()
     sequence = []
-    for one in met:
-        key = (one.group, one.kind, one.peer)
-        sequence.append(seen[key])
-        seen[key] += 1
-    known = list(dict.fromkeys(met))
-    which = [known.index(one) for one in met]
-    return Collectives(rank, known, np.array(which, dtype=np.int64), np.array(sequence, dtype=np.int64), start, end)
+    for signature in signatures:
+        key = (signature.group, signature.kind, signature.peer)
+        sequence.append(count[key])
+        count[key] += 1
+    distinct = list(dict.fromkeys(signatures))
+    index = np.array([distinct.index(signature) for signature in signatures], dtype=np.int64)
+    return Collectives(rank, distinct, index, np.array(sequence, dtype=np.int64), start, end)
 
 
 def collectives_of(
@@ -36,17 +36,17 @@ def collectives_of(
     """Return collectives of one group from (kind, start, end)."""
     size = len(ranks) if num_ranks is None else num_ranks
     times = np.array([part[1:] for part in parts], dtype=np.int64).reshape(-1, 2)
-    met = [Meeting(group, kind, num_ranks=size, ranks=ranks) for kind, _, _ in parts]
-    return numbered(rank, met, times[:, 0], times[:, 1])
+    signatures = [CollectiveSignature(group, kind, num_ranks=size, ranks=ranks) for kind, _, _ in parts]
+    return numbered(rank, signatures, times[:, 0], times[:, 1])
 
 
 def together(*several: Collectives) -> Collectives:
     """Return one rank's collectives of several groups as one, by start."""
     start = np.concatenate([own.start for own in several])
     order = np.argsort(start, kind="stable")
-    met = [own.meetings[index] for own in several for index in own.meeting.tolist()]
+    signatures = [own.signatures[index] for own in several for index in own.signature.tolist()]
     end = np.concatenate([own.end for own in several])
-    return numbered(several[0].rank, [met[position] for position in order.tolist()], start[order], end[order])
+    return numbered(several[0].rank, [signatures[position] for position in order.tolist()], start[order], end[order])
 
 
 def true_ends(rng: np.random.Generator, num: int, gap: int = 2 * MS) -> Int64:
@@ -74,14 +74,14 @@ def rank_seeing(
 def cut(own: Collectives, first: int, last: int | None = None) -> Collectives:
     """Return what a trace from collective `first` to before `last` shows: numbers count from its own start."""
     part = slice(first, last)
-    met = [own.meetings[index] for index in own.meeting[part].tolist()]
-    return numbered(own.rank, met, own.start[part], own.end[part])
+    signatures = [own.signatures[index] for index in own.signature[part].tolist()]
+    return numbered(own.rank, signatures, own.start[part], own.end[part])
 
 
-def lane_of(rank: int, segments: Sequence[tuple[Label, int, int]], steps: Sequence[Step] = ()) -> Lane:
+def lane_of(rank: int, segments: Sequence[tuple[Label, int, int]], steps: Sequence[Step] = ()) -> Segments:
     """Return a lane from (label, start, end); one step over all of it unless told."""
     labels = list(dict.fromkeys(label for label, _, _ in segments))
     times = np.array([segment[1:] for segment in segments], dtype=np.int64).reshape(-1, 2)
     label = np.array([labels.index(segment[0]) for segment in segments], dtype=np.int64)
     whole = [Step(0, int(times[0, 0]), int(times[-1, 1]))] if len(segments) else []
-    return Lane(rank, list(steps) or whole, times[:, 0], times[:, 1], label, labels)
+    return Segments(rank, list(steps) or whole, times[:, 0], times[:, 1], label, labels)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triplepoint.trace.kineto import HAS_STREAM, IS_BEGIN, IS_END, ROW, Rows
-from triplepoint.trace.kineto.reader import pair
+from triplepoint.trace.kineto.reader import pair_halves
 
 Half = tuple[str, int, int, int]
 """B or E, start, thread, name."""
@@ -21,7 +21,7 @@ def rows_of(halves: list[Half]) -> Rows:
 
 def paired(halves: list[Half]) -> tuple[list[tuple[int, int, int]], int]:
     """Return (name, start, end) of whole rows, and how many halves were left."""
-    whole, num_unpaired = pair(rows_of(halves))
+    whole, num_unpaired = pair_halves(rows_of(halves))
     assert (whole["flags"] == HAS_STREAM).all(), "no row is a half any more"
     found = zip(whole["name"], whole["start"], whole["start"] + whole["duration"], strict=True)
     return sorted((int(name), int(start), int(end)) for name, start, end in found), num_unpaired
@@ -41,7 +41,7 @@ def test_pair_end_stands_before_the_begin_it_touches() -> None:
     assert paired([("B", 0, 1, 10), ("E", 5, 1, 0), ("B", 5, 1, 11), ("E", 7, 1, 0)]) == ([(10, 0, 5), (11, 5, 7)], 0)
 
 
-def test_pair_halves_without_another_are_counted() -> None:
+def test_halves_without_another_are_counted() -> None:
     assert paired([("E", 0, 1, 0), ("B", 1, 1, 10), ("E", 2, 1, 0), ("B", 3, 1, 11), ("B", 4, 2, 12)]) == (
         [(10, 1, 2)],
         3,

@@ -218,7 +218,7 @@ def test_cut_json_is_one_line(tmp_path: Path) -> None:
 
 def test_parity_with_hta_is_for_kineto(tmp_path: Path) -> None:
     (tmp_path / "results.csv").write_text(V2)
-    with pytest.raises(UserError, match=r"--parity hta reads traces of Kineto only"):
+    with pytest.raises(UserError, match=r"--parity hta reads only traces of Kineto"):
         trace_files_as_hta([tmp_path / "results.csv"], tmp_path / "out", lambda line: None)
 
 

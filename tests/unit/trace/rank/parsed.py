@@ -11,10 +11,10 @@ from unittest import mock
 from tests.unit.trace.traces import BASE_NS, write_trace
 from triplepoint.tables import CATEGORIES, COLLECTIVES, INTERVALS, KERNELS, SEGMENTS, TIMELINE
 from triplepoint.trace.kineto.external_sort import Sorter
-from triplepoint.trace.lanes import RankSummary
 from triplepoint.trace.rank.parse import parse_rank
 from triplepoint.trace.rank.process_groups import GroupRecord, read_groups
-from triplepoint.trace.rank.work import Reading, Work, read_work
+from triplepoint.trace.rank.work import ReadOptions, Work, read_work
+from triplepoint.trace.rank_results import RankSummary
 from triplepoint.trace.taxonomy import load_scheme
 
 Rows = list[dict[str, Any]]
@@ -50,7 +50,7 @@ def sorters_of(capacity: int) -> Iterator[None]:
 
 def parse_path(path: Path, folder: Path, record: Path | None = None) -> Parsed:
     """Parse a trace as rank 5 into a folder."""
-    how = Reading(load_scheme(), folder)
+    how = ReadOptions(load_scheme(), folder)
     groups = read_groups(record) if record else GroupRecord()
     summary = parse_rank(path, lambda written: 5, folder, groups, how)
     tables = (KERNELS, INTERVALS, CATEGORIES, COLLECTIVES, SEGMENTS, TIMELINE)
@@ -72,7 +72,7 @@ def work_of(folder: Path, events: list[dict], record: dict | None = None, **top:
     """Return the work of a built trace."""
     path = write_trace(folder / "t.json", events, **top)
     groups = _write_record(folder, record)
-    return read_work(path, read_groups(groups) if groups else GroupRecord(), Reading(load_scheme(), folder))
+    return read_work(path, read_groups(groups) if groups else GroupRecord(), ReadOptions(load_scheme(), folder))
 
 
 def _write_record(folder: Path, record: dict | None) -> Path | None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from tests.unit.trace.traces import ALL_REDUCE, COPY, FILL, GEMM, SEND_RECV, event, launch, note
-from triplepoint.trace.lanes import Label
+from triplepoint.trace.rank_results import Label
 from triplepoint.trace.taxonomy import load_scheme
 
 NORM = "void layer_norm_kernel<float>(int)"

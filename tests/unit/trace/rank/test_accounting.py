@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from tests.unit.trace.rank.parsed import Parsed, parse
 from tests.unit.trace.rank.random_work import NORM, Case, Times, cases, count
 from tests.unit.trace.traces import ALL_REDUCE, BASE_NS, COPY, GEMM, event, kernel, note
-from triplepoint.trace.lanes import Label
 from triplepoint.trace.rank.phases import PHASES
+from triplepoint.trace.rank_results import Label
 
 
 def labels_of(parsed: Parsed) -> list[Label]:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from triplepoint.trace.kineto.reader import Geometry
-from triplepoint.trace.rank.work import COLUMNS, geometry_values
+from triplepoint.trace.rank.work import GEOMETRY_COLUMNS, geometry_values
 
 
 def values(**said: Any) -> dict[str, float]:
     """Return what is known."""
     (row,) = geometry_values([Geometry(**said)])
-    return {name: value for name, value in zip(COLUMNS, row.tolist(), strict=True) if not np.isnan(value)}
+    return {name: value for name, value in zip(GEOMETRY_COLUMNS, row.tolist(), strict=True) if not np.isnan(value)}
 
 
 def test_geometry_values_of_a_kernel() -> None:
@@ -38,7 +38,7 @@ def test_geometry_values_of_a_kernel() -> None:
 
 def test_geometry_values_nothing_known() -> None:
     assert values() == {}
-    assert geometry_values([]).shape == (0, len(COLUMNS))
+    assert geometry_values([]).shape == (0, len(GEOMETRY_COLUMNS))
 
 
 @pytest.mark.parametrize("bad", [None, "8", [], [None], ["8"], [-1, 3], {"x": 8}, [[8]], [2**70], float("nan")])

@@ -13,10 +13,10 @@ from tests.unit.trace.rank.parsed import Parsed, parse, parse_path, sorters_of
 from tests.unit.trace.traces import GEMM, kernel, note, write_trace
 from triplepoint.errors import UserError
 from triplepoint.tables import SEGMENTS
-from triplepoint.trace.lanes import SUMMARY, Label, read_summary
 from triplepoint.trace.rank.parse import parse_rank
 from triplepoint.trace.rank.process_groups import GroupRecord
-from triplepoint.trace.rank.work import Reading
+from triplepoint.trace.rank.work import ReadOptions
+from triplepoint.trace.rank_results import SUMMARY, Label, read_summary
 from triplepoint.trace.taxonomy import load_scheme
 
 DATA = Path(__file__).parents[3] / "data" / "traces"
@@ -119,7 +119,7 @@ def test_recorded_mi250_takes_the_grid_from_the_launch(recorded: dict[str, Parse
 def test_parse_rank_is_given_the_rank_in_the_file(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "t.json", [kernel(GEMM, 0, 1)], distributedInfo={"rank": 3})
     asked: list[int | None] = []
-    how = Reading(load_scheme(), tmp_path)
+    how = ReadOptions(load_scheme(), tmp_path)
     parse_rank(path, lambda written: asked.append(written) or 7, tmp_path / "out", GroupRecord(), how)
     assert asked == [3]
     assert read_summary(tmp_path / "out").rank == 7
@@ -128,14 +128,14 @@ def test_parse_rank_is_given_the_rank_in_the_file(tmp_path: Path) -> None:
 def test_parse_rank_alone_keeps_no_segments(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "t.json", [kernel(GEMM, 0, 1), kernel(GEMM, 5, 1)])
     for is_alone in (False, True):
-        how = Reading(load_scheme(), tmp_path, is_alone)
+        how = ReadOptions(load_scheme(), tmp_path, is_alone)
         parse_rank(path, lambda written: 0, tmp_path / "out", GroupRecord(), how)
         assert SEGMENTS.read(tmp_path / "out" / "segments.parquet").num_rows == (0 if is_alone else 3)
 
 
 def test_parse_rank_refused_leaves_no_summary(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "t.json", [kernel(GEMM, 0, 1)])
-    how = Reading(load_scheme(), tmp_path)
+    how = ReadOptions(load_scheme(), tmp_path)
     parse_rank(path, lambda written: 0, tmp_path / "out", GroupRecord(), how)
     assert (tmp_path / "out" / SUMMARY).is_file()
 

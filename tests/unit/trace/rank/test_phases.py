@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tests.unit.trace.rank.parsed import parse, work_of
 from tests.unit.trace.traces import ALL_REDUCE, GEMM, event, kernel, launch, note
-from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank.phases import Tag
+from triplepoint.trace.rank_results import Step
 
 
 def phases_us(folder: Path, events: list[dict]) -> list[tuple[float, float, str, int | None, int | None]]:

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.trace.rank.parsed import parse
 from tests.unit.trace.traces import ALL_REDUCE, GEMM, kernel, note
 from triplepoint.errors import UserError
-from triplepoint.trace.lanes import SUMMARY, read_summary, write_summary
+from triplepoint.trace.rank_results import SUMMARY, read_summary, write_summary
 
 
 def test_summary_comes_back_as_it_was(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank.phases import PHASES, Phases, Tag, cut_windows
+from triplepoint.trace.rank_results import Step
 from triplepoint.trace.thin import latest_wins
 
 TAGS = [Tag(label, 0, 0) for label in ("forward", "backward_weight", "grad_sync", "optimizer")]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.unit.trace.rank.parsed import parse, work_of, work_rows
 from tests.unit.trace.traces import ALL_REDUCE, COPY, FILL, GEMM, event, kernel, note
-from triplepoint.trace.lanes import Label
+from triplepoint.trace.rank_results import Label
 
 
 def busy_us(events: list[dict]) -> dict[str, list[tuple[float, float]]]:

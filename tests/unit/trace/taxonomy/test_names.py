@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triplepoint.trace.taxonomy import split
+from triplepoint.trace.taxonomy import split_name
 
 
 @pytest.mark.parametrize(
-    ("name", "own"),
+    ("name", "function"),
     [
         ("ampere_sgemm_128x64_nn", "ampere_sgemm_128x64_nn"),
         ("void at::native::(anonymous namespace)::softmax_warp_forward<float, 8>(float*, int)", "softmax_warp_forward"),
@@ -27,17 +27,17 @@ from triplepoint.trace.taxonomy import split
         ("_Z", ""),
     ],
 )
-def test_split_own_name(name: str, own: str) -> None:
-    assert split(name).own == own
+def test_split_function_name(name: str, function: str) -> None:
+    assert split_name(name).function == function
 
 
 def test_split_mangled_arguments() -> None:
     name = "_ZN7ck_tile6kentryILi128ENS_13FmhaFwdKernelINS_8sequenceIJLi12ELi32EEEEEEEv"
-    assert split(name).whole == "ck_tile kentry fmhafwdkernel sequence"
+    assert split_name(name).whole == "ck_tile kentry fmhafwdkernel sequence"
 
 
 @given(st.text(max_size=50) | st.from_regex(r"_ZN?K?([0-9]{1,3}[a-zA-Z_]{0,9}|L?[a-z]|S_|I|E){0,12}", fullmatch=True))
 def test_split_any_text(name: str) -> None:
-    parts = split(name)
+    parts = split_name(name)
     assert parts.whole == parts.whole.lower()
-    assert parts.own.replace("::", " ") in parts.whole.replace("::", " ")
+    assert parts.function.replace("::", " ") in parts.whole.replace("::", " ")

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.trace.taxonomy.test_default_scheme import LABELLED
-from triplepoint.trace.taxonomy import Table, read_builtin, split, split_alternatives
+from triplepoint.trace.taxonomy import RuleTable, read_builtin, split_alternatives, split_name
 
 RULES = {
     f"{scheme} {table}": getattr(read_builtin(scheme), table)
     for scheme, table in [("default", "device"), ("default", "host"), ("paper", "device"), ("hta", "device")]
 }
-TABLES = {name: Table(rules) for name, rules in RULES.items()}
+TABLES = {name: RuleTable(rules) for name, rules in RULES.items()}
 WORDS = sorted({word for rules in RULES.values() for rule in rules for word in re.findall(r"\w{2,}", rule[2])})
 
 
@@ -24,7 +24,7 @@ def first_of_all(rules: list[tuple[str, str, str]], text: str) -> tuple[str, str
 @pytest.mark.parametrize("table", RULES)
 def test_first_is_first_of_all_rules_labelled_names(table: str) -> None:
     for _, _, name in LABELLED:
-        for text in (name, *split(name)):
+        for text in (name, *split_name(name)):
             assert TABLES[table].first(text) == first_of_all(RULES[table], text)
 
 

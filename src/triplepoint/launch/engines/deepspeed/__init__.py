@@ -1,8 +1,7 @@
-"""The DeepSpeed engine: ZeRO 0 to 3 with or without offload, or DeepSpeed's pipeline, around the native layers.
+"""The DeepSpeed engine: ZeRO 0 to 3 with or without offload, or DeepSpeed's pipeline, on the native engine's layers.
 
-DeepSpeed brings no layers of its own for training: it wraps a torch model. So the layers here are those of the native
-engine, and what is measured is DeepSpeed's data parallelism, pipeline, recomputation and offload. On CPU the same code
-runs over gloo. This module stays light: DeepSpeed is imported in the ranks.
+DeepSpeed has no layers of its own for training: it wraps a torch model. The layers are those of the native engine;
+data parallelism, pipeline, recomputation and offload are DeepSpeed's. On CPU the same code runs over gloo.
 """
 
 import importlib.util
@@ -16,7 +15,7 @@ from triplepoint.launch.engines.deepspeed.settings import zero_stage
 
 
 def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str, Any]:
-    """Train `point` in this rank; see `native.train`.
+    """Train this rank's part of `point`; see `Engine.train`.
 
     Raises:
         UserError: If DeepSpeed is not installed here.
@@ -35,7 +34,7 @@ def is_installed() -> bool:
     return importlib.util.find_spec("deepspeed") is not None
 
 
-def _degrees(point: Point) -> str | None:
+def _check_degrees(point: Point) -> str | None:
     layout = point.layout
     if layout.tp > 1:
         return f"the deepspeed engine splits no matrices (tp: {layout.tp}); set tp: 1, or engine: megatron or native"
@@ -46,7 +45,7 @@ def _degrees(point: Point) -> str | None:
     return None
 
 
-def _numbers(point: Point) -> str | None:
+def _check_basics(point: Point) -> str | None:
     if point.precision == "fp8":
         return "DeepSpeed has no fp8; set precision: bf16, or engine: megatron"
     if point.precision == "fp16" and point.cluster.device == "cpu":
@@ -58,7 +57,7 @@ def _numbers(point: Point) -> str | None:
     return None
 
 
-def _pipeline(point: Point) -> str | None:
+def _check_pipeline(point: Point) -> str | None:
     layout = point.layout
     if layout.pp == 1:
         return None
@@ -74,7 +73,7 @@ def _pipeline(point: Point) -> str | None:
     return None
 
 
-def _overlap(point: Point) -> str | None:
+def _check_overlap(point: Point) -> str | None:
     stage, overlap = zero_stage(point), point.overlap
     if "tp" in overlap:
         return "the deepspeed engine has no tensor parallelism to overlap; remove tp from overlap, or engine: megatron"
@@ -92,7 +91,7 @@ def _overlap(point: Point) -> str | None:
     return None
 
 
-def _offload(point: Point) -> str | None:
+def _check_offload(point: Point) -> str | None:
     stage, offload = zero_stage(point), point.offload
     if "activations" in offload:
         return "DeepSpeed offloads no activations here; remove activations from offload, or engine: simulated"
@@ -106,5 +105,11 @@ def _offload(point: Point) -> str | None:
     return None
 
 
-LIMITS: tuple[Rule, ...] = (check_features, _degrees, _numbers, _pipeline, _overlap, _offload)
-"""What this engine cannot do."""
+LIMITS: tuple[Rule, ...] = (
+    check_features,
+    _check_degrees,
+    _check_basics,
+    _check_pipeline,
+    _check_overlap,
+    _check_offload,
+)

@@ -1,5 +1,5 @@
 # mypy: disallow-subclassing-any=False
-"""The native engine's layers for DeepSpeed: whole, as ZeRO wraps them, or as the list its pipeline cuts into stages."""
+"""Build a point's model for DeepSpeed from the native engine's layers: one module for ZeRO, a list for the pipeline."""
 
 import itertools
 from functools import partial
@@ -15,16 +15,16 @@ from torch import Tensor, nn
 from triplepoint.config.point import Point
 from triplepoint.launch.engines import BETAS, LEARNING_RATE, WEIGHT_DECAY, padded_vocab_size
 from triplepoint.launch.engines.deepspeed.settings import deepspeed_config, zero_stage
-from triplepoint.launch.engines.loop import marker
+from triplepoint.launch.engines.loop import marker, phase
 from triplepoint.launch.engines.native.model import (
+    Caller,
     FeedForward,
     Linear,
     Norm,
-    Run,
     Stage,
     TransformerLayer,
+    call_plain,
     mean_cross_entropy,
-    plain,
     rotary_tables,
 )
 from triplepoint.launch.engines.native.moe import MixtureOfExpertsBlock
@@ -39,16 +39,21 @@ def dtype_of(point: Point) -> torch.dtype:
 
 
 class Filler:
-    """Gives parts of the model, made on the meta device, their weights."""
+    """Sets the initial weights of modules that were built on the meta device."""
 
     def __init__(self, point: Point, device: torch.device) -> None:
         self.point = point
         self._device, self._weights = device, weights_of(point, device)
 
     def fill(self, module: nn.Module, prefix: str = "") -> None:
-        """Fill a module, see `materialise`, in the type DeepSpeed trains it in: the model is never all in fp32.
+        """Allocate a module with its initial weights, and with LoRA freeze all but its adapters.
 
-        Under LoRA everything but adapters is frozen.
+        The weights are cast to the type that DeepSpeed trains in module by module, so that the whole model is never in
+        fp32.
+
+        Args:
+            module: Part of the model.
+            prefix: Its global name, with a dot at its end.
         """
         point = self.point
         materialise(module, prefix, point.seed, point.model.num_layers, self._device, self._weights)
@@ -58,7 +63,7 @@ class Filler:
 
 
 class LanguageModel(nn.Module):
-    """The whole model, from tokens to the loss: DeepSpeed's engine is called for a loss."""
+    """The model with its loss: DeepSpeed's engine expects a module that returns the loss."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__()
@@ -70,10 +75,10 @@ class LanguageModel(nn.Module):
 
 
 def build_model(point: Point, device: torch.device) -> LanguageModel:
-    """Return the model with its weights; with ZeRO-3 each layer is sharded before the next one is made."""
+    """Return the model with its weights. With ZeRO-3 each layer is sharded before the next one is allocated."""
     model, filler = point.model, Filler(point, device)
     with torch.device("meta"):
-        layers = {number: make_layer(point, _runner(point, number)) for number in range(model.num_layers)}
+        layers = {number: make_layer(point, _layer_caller(point, number)) for number in range(model.num_layers)}
         stage = Stage(model, layers, point.sequence_length, dtype_of(point))
     stage.tie()
     for name, layer in stage.layers.items():
@@ -82,22 +87,25 @@ def build_model(point: Point, device: torch.device) -> LanguageModel:
     filler.fill(stage)
     _shard(stage, point)
     if stage.embedding is not None:
-        let_recompute(stage.embedding, point)
+        require_output_gradient(stage.embedding, point)
     return LanguageModel(stage)
 
 
-def make_layer(point: Point, run: Run) -> TransformerLayer:
-    """Return a layer on the current default device, with all its experts, and adapters under LoRA."""
+def make_layer(point: Point, call_layer: Caller) -> TransformerLayer:
+    """Return a layer on torch's default device, with all its experts, and with adapters for LoRA."""
     model = point.model
     feed_forward = FeedForward(model) if model.moe is None else MixtureOfExpertsBlock(model, 0, None)
-    layer = TransformerLayer(model, feed_forward, run)
+    layer = TransformerLayer(model, feed_forward, call_layer)
     if point.lora is not None:
         add_adapters([layer], point.lora)
     return layer
 
 
-def let_recompute(embedding: nn.Module, point: Point) -> None:
-    """Let what a frozen embedding gives have a gradient: DeepSpeed recomputes a layer only if its input has one."""
+def require_output_gradient(embedding: nn.Module, point: Point) -> None:
+    """Let the output of a frozen embedding require a gradient, if layers are recomputed.
+
+    DeepSpeed recomputes a layer only if its input requires a gradient.
+    """
     if point.lora is not None and point.recompute == "full":
         embedding.register_forward_hook(lambda module, inputs, output: output.requires_grad_())
 
@@ -107,25 +115,27 @@ def _shard(module: nn.Module, point: Point) -> None:
         deepspeed.zero.Init(module=module, config_dict_or_path=deepspeed_config(point), dtype=dtype_of(point))
 
 
-def _runner(point: Point, number: int) -> Run:
-    return _recomputed if point.recompute_at(number) == "full" else plain
+def _layer_caller(point: Point, number: int) -> Caller:
+    return _call_recomputed if point.recompute_at(number) == "full" else call_plain
 
 
-def _recomputed(function: Any, x: Tensor, rotary: Tensor | None) -> Tensor:
+def _call_recomputed(function: Any, x: Tensor, rotary: Tensor | None) -> Tensor:
     return deepspeed.checkpointing.checkpoint(function, x, rotary)
 
 
 def build_optimizer(model: nn.Module) -> torch.optim.AdamW:
-    """Return AdamW as every engine here has it."""
+    """Return AdamW with the settings of all engines."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    # ZeRO-3 has put the values away, and keeps the shape under another name.
-    is_matrix = [len(getattr(parameter, "ds_shape", parameter.shape)) > 1 for parameter in parameters]
-    pairs = list(zip(parameters, is_matrix, strict=True))
     groups = [
-        {"params": [parameter for parameter, is_one in pairs if is_one], "weight_decay": WEIGHT_DECAY},
-        {"params": [parameter for parameter, is_one in pairs if not is_one], "weight_decay": 0.0},
+        {"params": [parameter for parameter in parameters if _is_matrix(parameter)], "weight_decay": WEIGHT_DECAY},
+        {"params": [parameter for parameter in parameters if not _is_matrix(parameter)], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW([group for group in groups if group["params"]], LEARNING_RATE, BETAS, fused=True)
+
+
+def _is_matrix(parameter: nn.Parameter) -> bool:
+    # A parameter that ZeRO-3 has sharded is empty; its shape is in `ds_shape`.
+    return len(getattr(parameter, "ds_shape", parameter.shape)) > 1
 
 
 _PHASES = {
@@ -135,85 +145,86 @@ _PHASES = {
     "ReduceTiedGrads": "grad_sync",
     "OptimizerStep": "optimizer",
 }
-"""Names in traces of the commands of DeepSpeed's schedule."""
+"""Span names in traces, by the commands of DeepSpeed's pipeline schedule."""
 
 
 def build_pipeline(point: Point, device: torch.device) -> PipelineModule:
-    """Return this rank's stage, cut out of the list as the layout says, else as evenly as may be."""
+    """Return this rank's pipeline stage: the layers in `layout.pipeline_layers`, else an even split."""
     layout = point.layout
     pipeline = Pipeline(
         point,
-        layers=_layers(Filler(point, device)),
+        layers=_layer_specs(Filler(point, device)),
         topology=PipeDataParallelTopology(num_pp=layout.pp, num_dp=layout.dp),
         loss_fn=partial(mean_cross_entropy, group=None),
         partition_method=f"type:{PipelineLayer.__name__}",
         checkpointable_layers=[PipelineLayer.__name__],
     )
     if point.lora is not None:
-        # Tied weights are frozen: there are no gradients to add up, and in 16 bits DeepSpeed would look for some.
+        # Tied weights are frozen and have no gradients to sum, which DeepSpeed in 16 bits would look for.
         pipeline.tied_comms.clear()
     for parameter in pipeline.parameters():
-        # Without ZeRO, DeepSpeed's norm counts what is not marked so on the first stage alone.
+        # Without ZeRO, DeepSpeed's gradient norm counts parameters without this mark on the first stage only.
         parameter.model_parallel = not getattr(parameter, "ds_pipe_replicated", False)
     return pipeline
 
 
 class Pipeline(PipelineModule):
-    """DeepSpeed's pipeline, which has no option for the layers of each stage or for how many of them are recomputed."""
+    """DeepSpeed's pipeline with `pipeline_layers` and `recompute_layers`, for which DeepSpeed has no options."""
 
     is_checkpointable_results: list[bool]
 
     def __init__(self, point: Point, **options: Any) -> None:
-        # First, since the construction that follows cuts the stage out.
+        # Before the base class, whose constructor partitions the layers.
         self._point = point
         super().__init__(**options)
 
     def _partition_layers(self, method: str = "uniform") -> None:
         super()._partition_layers(method)
         if self._point.layout.pipeline_layers:
-            places = self._find_layer_type(PipelineLayer.__name__)
-            # What comes before the first layer is with it, and what comes after the last one with that.
-            firsts = itertools.accumulate(self._point.layout.pipeline_layers[:-1])
-            self.parts = [0, *(places[first] for first in firsts), len(self._layer_specs)]
+            layer_indices = self._find_layer_type(PipelineLayer.__name__)
+            # The embedding is with the first layer, and norm and head are with the last one.
+            first_layers = itertools.accumulate(self._point.layout.pipeline_layers[:-1])
+            self.parts = [0, *(layer_indices[layer] for layer in first_layers), len(self._layer_specs)]
             self._set_bounds(self.parts[self.stage_id], self.parts[self.stage_id + 1])
 
     def _precompute_checkpointable_values(self) -> None:
         super()._precompute_checkpointable_values()
-        places = itertools.accumulate(map(bool, self.is_checkpointable_results))
+        num_layers_so_far = itertools.accumulate(map(bool, self.is_checkpointable_results))
         self.is_checkpointable_results = [
-            is_one and self._point.recompute_at(place - 1) == "full"
-            for is_one, place in zip(self.is_checkpointable_results, places, strict=True)
+            is_layer and self._point.recompute_at(count - 1) == "full"
+            for is_layer, count in zip(self.is_checkpointable_results, num_layers_so_far, strict=True)
         ]
 
 
 def annotate_phases(engine: Any) -> None:
-    """Name the phases of the engine's schedule in the trace."""
+    """Annotate the phases of DeepSpeed's pipeline schedule in the trace."""
 
-    def named(function: Any, phase: str) -> Any:
+    def annotate(function: Any, name: str) -> Any:
         calls = itertools.count()
 
         def annotated(engine: Any, **arguments: Any) -> None:
-            place = f" stage={engine.stage_id} microbatch={next(calls) % engine.micro_batches}"
-            with marker(phase + place if phase in ("forward", "backward") else phase):
+            is_micro_batch = name in ("forward", "backward")
+            span = phase(name, engine.stage_id, next(calls) % engine.micro_batches) if is_micro_batch else name
+            with marker(span):
                 function(engine, **arguments)
 
         return annotated
 
     engine._INSTRUCTION_MAP = {
-        command: named(function, _PHASES[command.__name__]) if command.__name__ in _PHASES else function
+        command: annotate(function, _PHASES[command.__name__]) if command.__name__ in _PHASES else function
         for command, function in engine._INSTRUCTION_MAP.items()
     }
 
 
 class Embedding(nn.Module):
-    """Tokens to the residual stream, without positions."""
+    """The token embedding, without positions."""
 
     def __init__(self, filler: Filler) -> None:
         super().__init__()
         model = filler.point.model
         self.embedding = nn.Embedding(padded_vocab_size(model.vocab_size), model.hidden_size, device="meta")
         filler.fill(self)
-        let_recompute(self.embedding, filler.point)
+        require_output_gradient(self.embedding, filler.point)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the embedded tokens."""
@@ -221,7 +232,7 @@ class Embedding(nn.Module):
 
 
 class Positions(nn.Module):
-    """Learned positions, added."""
+    """Learned position embedding, added to the residual stream."""
 
     def __init__(self, filler: Filler) -> None:
         super().__init__()
@@ -235,14 +246,14 @@ class Positions(nn.Module):
 
 
 class Rotary:
-    """The rotary tables that the layers of a stage share, made at their first use."""
+    """Rotary tables that the layers of a stage share, computed at their first use."""
 
     def __init__(self, point: Point) -> None:
         self._point = point
         self._tables: Tensor | None = None
 
     def on(self, device: torch.device) -> Tensor | None:
-        """Return the tables, None where the model has no rotary embedding."""
+        """Return the tables, None if the model has no rotary embedding."""
         point = self._point
         if self._tables is None and point.model.position_embedding == "rope":
             self._tables = rotary_tables(point.model, point.sequence_length, device)
@@ -250,12 +261,12 @@ class Rotary:
 
 
 class PipelineLayer(nn.Module):
-    """One transformer layer; DeepSpeed recomputes it from outside."""
+    """One transformer layer; DeepSpeed's pipeline calls it with or without recomputation."""
 
     def __init__(self, filler: Filler, number: int, rotary: Rotary) -> None:
         super().__init__()
         with torch.device("meta"):
-            self.layer = make_layer(filler.point, plain)
+            self.layer = make_layer(filler.point, call_plain)
         self._rotary = rotary
         filler.fill(self.layer, f"layers.{number}.")
 
@@ -265,7 +276,7 @@ class PipelineLayer(nn.Module):
 
 
 class FinalNorm(nn.Module):
-    """The normalisation before the head."""
+    """The norm before the head."""
 
     def __init__(self, filler: Filler) -> None:
         super().__init__()
@@ -279,7 +290,7 @@ class FinalNorm(nn.Module):
 
 
 class Head(nn.Module):
-    """The residual stream to logits."""
+    """The output layer."""
 
     def __init__(self, filler: Filler) -> None:
         super().__init__()
@@ -293,16 +304,17 @@ class Head(nn.Module):
         return self.head(x)
 
 
-def _layers(filler: Filler) -> list[LayerSpec]:
+def _layer_specs(filler: Filler) -> list[LayerSpec]:
+    """Return the modules of the whole model, in order."""
     model, rotary = filler.point.model, Rotary(filler.point)
-    first, last = LayerSpec(Embedding, filler), LayerSpec(Head, filler)
+    embedding, head = LayerSpec(Embedding, filler), LayerSpec(Head, filler)
     if model.tie_embeddings:
         tied = partial(TiedLayerSpec, "embedding", Embedding, filler, tied_weight_attr="embedding.weight")
-        first, last = tied(), tied(forward_fn=_logits)
+        embedding, head = tied(), tied(forward_fn=_tied_logits)
     positions = [LayerSpec(Positions, filler)] if model.position_embedding == "learned" else []
     layers = [LayerSpec(PipelineLayer, filler, number, rotary) for number in range(model.num_layers)]
-    return [first, *positions, *layers, LayerSpec(FinalNorm, filler), last]
+    return [embedding, *positions, *layers, LayerSpec(FinalNorm, filler), head]
 
 
-def _logits(tied: Embedding, x: Tensor) -> Tensor:
+def _tied_logits(tied: Embedding, x: Tensor) -> Tensor:
     return F.linear(x, tied.embedding.weight)

@@ -1,4 +1,4 @@
-"""The run of one rank on DeepSpeed: process groups, engine, training steps, traces."""
+"""Training with DeepSpeed in one rank: its engine, process groups and communication log."""
 
 import contextlib
 import os
@@ -14,6 +14,7 @@ from deepspeed import comm
 from deepspeed.comm.comm import comms_logger
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from deepspeed.runtime.utils import clip_grad_norm_
+from deepspeed.utils import groups
 from torch import Tensor
 
 from triplepoint.config.point import Point
@@ -30,48 +31,50 @@ from triplepoint.launch.engines.loop import (
     join_group,
     marker,
     open_device,
+    phase,
     train_steps,
 )
 
 
 class DeepSpeedTrainer:
-    """This rank's part of the model in DeepSpeed's engine: ZeRO, or the pipeline."""
+    """This rank's part of the model in DeepSpeed's engine, with ZeRO or the pipeline."""
 
     def __init__(self, point: Point, device: torch.device) -> None:
         self.point, self.config = point, deepspeed_config(point)
         self.world = dist.new_group(group_desc="world")
-        """All ranks, for barriers: DeepSpeed sends on torch's own group of all, and a trace is to tell them apart."""
+        """All ranks, for barriers. It is not torch's default group: DeepSpeed uses that, and traces tell them apart."""
         self.is_pipeline = point.layout.pp > 1
         model = build_pipeline(point, device) if self.is_pipeline else build_model(point, device)
         self.engine, *_ = deepspeed.initialize(
             model=model, optimizer=build_optimizer(model), config=self.config, dist_init_required=False
         )
         if isinstance(self.engine.optimizer, FP16_UnfusedOptimizer):
-            # It has made a step with no gradient to allocate its state, and would be one step ahead of Adam's start.
+            # This optimizer has already made a step without gradients to allocate its state, which would put Adam's
+            # bias correction one step ahead.
             self.engine.optimizer.optimizer.state.clear()
         self.engine.clip_fp32_gradients = self._clip
-        self.log = MessageLog()
+        self.log = CommunicationLog()
         self._logged_step = point.steps.warmup - 1
         self._num_steps = 0
-        self._norm: float | Tensor = 0.0
+        self._clipped_norm: float | Tensor = 0.0
         if self.is_pipeline:
             annotate_phases(self.engine)
         else:
-            annotate(self.engine, "allreduce_gradients", "grad_sync")
+            _annotate_method(self.engine, "allreduce_gradients", "grad_sync")
 
     @property
     def has_loss(self) -> bool:
-        """Whether this rank computes the loss: it has the last stage."""
+        """Whether this rank has the last pipeline stage, which computes the loss."""
         return not self.is_pipeline or bool(self.engine.is_last_stage())
 
     @property
     def gradient_norm(self) -> float:
         """Norm of the last step's gradient, before clipping."""
         norm = self.engine.get_global_grad_norm()
-        return float(self._norm if norm is None else norm)
+        return float(self._clipped_norm if norm is None else norm)
 
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Train on this rank's part of a global batch; see `native.trainer.Trainer.step`."""
+        """Train on this rank's part of a global batch; see `loop.Trainer.step`."""
         with self.log.on() if self._num_steps == self._logged_step else contextlib.nullcontext():
             losses = self._run_pipeline(tokens, targets) if self.is_pipeline else self._accumulate(tokens, targets)
         self._num_steps += 1
@@ -82,7 +85,7 @@ class DeepSpeedTrainer:
         if not self.has_loss:
             return None
         total = part.detach().clone()
-        if not self.is_pipeline:  # the pipeline has the mean already
+        if not self.is_pipeline:  # whose loss is the mean over ranks already
             dist.all_reduce(total, group=self.world)
             total /= self.point.layout.dp
         return float(total)
@@ -91,7 +94,7 @@ class DeepSpeedTrainer:
         """Return facts for the manifest."""
         zero = self.config["zero_optimization"]
         return {
-            **self._parameters(),
+            **self._parameter_counts(),
             "gradient_norm": self.gradient_norm,
             "backend": dist.get_backend(self.world),
             "num_threads": torch.get_num_threads(),
@@ -99,31 +102,33 @@ class DeepSpeedTrainer:
             "optimizer": type(self.engine.optimizer).__name__,
             "zero_stage": zero["stage"],
             "overlap_comm": zero["overlap_comm"],
-            "num_messages": sum(message["count"] for message in self.log.messages),
-            "message_bytes": sum(message["bytes"] * message["count"] for message in self.log.messages),
+            "num_messages": sum(entry["count"] for entry in self.log.entries),
+            "message_bytes": sum(entry["bytes"] * entry["count"] for entry in self.log.entries),
         }
 
-    def _parameters(self) -> dict[str, int]:
+    def _parameter_counts(self) -> dict[str, int]:
         """Return the number of parameters of the whole model, of those that are trained, and of this rank."""
-        held = list(self.engine.module.parameters())
-        # Ranks of a stage follow each other, and one of them counts; of tied weights only the first stage's count.
+        on_rank = list(self.engine.module.parameters())
+        # One rank of each stage counts its parameters: the dp ranks of a stage have consecutive numbers. Tied weights
+        # count on the first stage only.
         is_counting = dist.get_rank() % self.point.layout.dp == 0
-        counted = [p for p in held if is_counting and not getattr(p, "ds_pipe_replicated", False)]
+        counted = [p for p in on_rank if is_counting and not getattr(p, "ds_pipe_replicated", False)]
         trained = [parameter for parameter in counted if parameter.requires_grad]
-        totals = torch.tensor([sum(map(_whole, part)) for part in (counted, trained)], device=self.engine.device)
+        totals = torch.tensor([sum(map(_full_size, part)) for part in (counted, trained)], device=self.engine.device)
         dist.all_reduce(totals, group=self.world)
         return {
             "num_parameters": int(totals[0]),
-            "num_parameters_rank": sum(map(_held, held)),
+            "num_parameters_rank": sum(map(_size_on_rank, on_rank)),
             "num_trained_parameters": int(totals[1]),
         }
 
     def _accumulate(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Run all micro-batches without a pipeline and return their mean loss."""
         count, losses = self.point.num_microbatches, []
-        for number, (inputs, wanted) in enumerate(zip(tokens.chunk(count), targets.chunk(count), strict=True)):
-            with marker(f"forward stage=0 microbatch={number}"):
-                loss = self.engine(inputs, wanted)
-            with marker(f"backward stage=0 microbatch={number}"):
+        for number, (inputs, labels) in enumerate(zip(tokens.chunk(count), targets.chunk(count), strict=True)):
+            with marker(phase("forward", 0, number)):
+                loss = self.engine(inputs, labels)
+            with marker(phase("backward", 0, number)):
                 self.engine.backward(loss)
             with marker("optimizer") if number == count - 1 else contextlib.nullcontext():
                 self.engine.step()
@@ -135,13 +140,13 @@ class DeepSpeedTrainer:
         return self.engine.train_batch(iter(list(zip(tokens.chunk(count), targets.chunk(count), strict=True))))
 
     def _clip(self) -> None:
-        """Clip as DeepSpeed does without ZeRO and in fp32, and keep the norm, which it throws away."""
+        """Replace DeepSpeed's own clipping in fp32 without ZeRO by the same, which keeps the norm."""
         engine = self.engine
-        self._norm = clip_grad_norm_(engine.module.parameters(), MAX_GRADIENT_NORM, mpu=engine.mpu)
+        self._clipped_norm = clip_grad_norm_(engine.module.parameters(), MAX_GRADIENT_NORM, mpu=engine.mpu)
 
 
-def annotate(owner: Any, method: str, name: str) -> None:
-    """Name a method's time in the trace."""
+def _annotate_method(owner: Any, method: str, name: str) -> None:
+    """Annotate all calls of a method as spans `name` of the trace."""
     function = getattr(owner, method)
 
     def annotated(*args: Any, **kwargs: Any) -> Any:
@@ -151,54 +156,52 @@ def annotate(owner: Any, method: str, name: str) -> None:
     setattr(owner, method, annotated)
 
 
-def _whole(parameter: Any) -> int:
-    """Return the elements of a parameter, also of one that ZeRO-3 has sharded."""
+def _full_size(parameter: Any) -> int:
+    """Return the number of elements of a parameter, even if ZeRO-3 has sharded it."""
     return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
-def _held(parameter: Any) -> int:
-    """Return the elements of a parameter that this rank keeps."""
+def _size_on_rank(parameter: Any) -> int:
+    """Return the number of elements of a parameter that this rank keeps."""
     part = getattr(parameter, "ds_tensor", None)
     return int(parameter.numel() if part is None else part.numel())
 
 
-class MessageLog:
-    """DeepSpeed's log of collectives in one step.
+class CommunicationLog:
+    """DeepSpeed's log of the collectives of one step.
 
-    It waits for the device around every collective, so it is on in the last warm-up step only: neither what is timed
-    nor what is traced is changed by it.
+    DeepSpeed synchronises with the device around every logged collective. Only the last warm-up step is logged, so that
+    neither measured nor profiled steps change.
     """
 
     def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
-        """Operation, bytes of one collective as DeepSpeed counts them, and their number; by operation and size."""
+        self.entries: list[dict[str, Any]] = []
+        """Operation, bytes of one collective as DeepSpeed counts them, and count; one entry per operation and size."""
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Log what is sent inside."""
+        """Log the collectives of the code inside."""
         comm.reset_log()
         comm.configure(enabled=True, prof_all=True, verbose=False)
         try:
             yield
         finally:
             comm.configure(enabled=False)
-        self.messages = [
-            {"op": op, "bytes": size, "count": entry[0]}
-            for op, sizes in sorted(comms_logger.comms_dict.items())
-            for size, entry in sorted(sizes.items())
+        self.entries = [
+            {"op": op, "bytes": size, "count": statistics[0]}
+            for op, by_size in sorted(comms_logger.comms_dict.items())
+            for size, statistics in sorted(by_size.items())
         ]
 
 
 def run(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str, Any]:
-    """Train `point` in this rank and return facts for the manifest; see the engine's `train`."""
+    """Train this rank's part of `point` and return facts for the manifest; see `Engine.train`."""
     corpus = open_corpus(point)
     device = open_device(point.cluster.device, context.local_rank)
     is_owner = not dist.is_initialized()
     if is_owner:
         join_group(point.cluster.device)
     _open_deepspeed(point, device.index)
-    from triplepoint.launch.engines.deepspeed.trainer import DeepSpeedTrainer
-
     trainer = DeepSpeedTrainer(point, device)
     dp = point.layout.dp
     batcher = Batcher(corpus, point.num_microbatches, point.micro_batch_size, dp, context.rank % dp)
@@ -206,54 +209,60 @@ def run(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str,
     train_steps(point, trainer, batcher, tracer, recorder, device)
     logs = context.raw / "logs"
     logs.mkdir(exist_ok=True)
-    write_json(
-        logs / f"rank{context.rank}.deepspeed.json", {"config": trainer.config, "messages": trainer.log.messages}
-    )
+    report = {"config": trainer.config, "messages": trainer.log.entries}
+    write_json(logs / f"rank{context.rank}.deepspeed.json", report)
     facts = {**trainer.facts(), "device_name": device_name(device), **corpus.facts()}
     close(trainer.engine, is_owner)
     return facts
 
 
 def _open_deepspeed(point: Point, index: int | None) -> None:
-    """Let DeepSpeed use torch's process groups as they are."""
+    """Start DeepSpeed on torch's existing process group.
+
+    Args:
+        point: The training run.
+        index: Number of this rank's GPU, as torch counts them; None on CPU.
+    """
     if point.cluster.device == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
-    # DeepSpeed takes the GPU from here, and a launcher may show each rank its own GPU only.
+    # DeepSpeed reads the number of its GPU from LOCAL_RANK. A launcher may show each rank its own GPU only.
     os.environ["LOCAL_RANK"] = str(index or 0)
-    # DeepSpeed calls what torch has renamed, and torch warns at every call.
+    # DeepSpeed uses names that torch has deprecated, and torch warns at every call.
     warnings.filterwarnings("ignore", message="`torch.distributed.* is deprecated", category=FutureWarning)
-    import deepspeed
-
-    # Its all-reduce through shared memory is compiled at run time, and to see whether it can be, compilers are called.
-    deepspeed.ops.__compatible_ops__ = {}
+    # DeepSpeed compiles its all-reduce through shared memory at run time, and calls compilers to see whether it can.
+    # With no compatible operations it does neither.
     deepspeed.init_distributed(BACKENDS[point.cluster.device], auto_mpi_discovery=False, verbose=False)
 
 
 def close(engine: Any, is_owner: bool) -> None:
-    """Give up the engine, its hooks and the groups it made, and the world where it was made here."""
-    from deepspeed.utils import groups
+    """Destroy the engine with its hooks and process groups.
 
+    Args:
+        engine: DeepSpeed's engine.
+        is_owner: Whether the group of all ranks was created for this point, and is destroyed too.
+    """
     dist.barrier()
     engine.destroy()
-    made = [group for group in dist.distributed_c10d._world.pg_map if group is not dist.group.WORLD]
-    for group in made:
+    created = [group for group in dist.distributed_c10d._world.pg_map if group is not dist.group.WORLD]
+    for group in created:
         dist.destroy_process_group(group)
     groups._release_process_group_references()
     if is_owner:
-        # Only after a normal end: with a rank gone, this would wait for it.
+        # Only after a normal end: if a rank has failed, this would wait for it forever.
         dist.destroy_process_group()
 
 
 def roles(point: Point, world: dist.ProcessGroup) -> dict[str, Role]:
-    """Return role and ranks of each process group of this rank, of which DeepSpeed makes many, by torch's names.
+    """Return role and ranks of each process group of this rank, by torch's name of the group.
 
-    A group is told by its ranks. That of all ranks, torch's own, carries what stages send each other.
+    DeepSpeed creates many groups. Their role follows from their ranks; torch's default group of all ranks carries the
+    sends between pipeline stages.
     """
     pp, dp = point.layout.pp, point.layout.dp
-    found: dict[str, Role] = {}
+    by_name: dict[str, Role] = {}
     for group in dist.distributed_c10d._world.pg_map:
         ranks = dist.get_process_group_ranks(group)
         stages = {rank // dp for rank in ranks}
         role = "dp" if pp == 1 or len(stages) == 1 else "pp"
-        found[group.group_name] = ("world" if group is world else role, ranks)
-    return found
+        by_name[group.group_name] = ("world" if group is world else role, ranks)
+    return by_name

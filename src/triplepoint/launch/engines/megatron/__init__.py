@@ -1,8 +1,7 @@
 """The Megatron engine: Megatron-Core's layers, schedules, gradient buffers and optimizer.
 
-With a GPU and Transformer Engine its kernels are used; without, Megatron's own modules. On a CPU, over gloo, the same
-code runs behind a few stand-ins for CUDA calls, in `trainer.py`. This module stays light: Megatron is imported in the
-ranks.
+On a GPU it uses the kernels of Transformer Engine, if that is installed, else Megatron-Core's own modules. On a CPU the
+same code runs over gloo, with CUDA calls replaced by `cuda_stand_ins.py`.
 """
 
 import importlib.util
@@ -15,7 +14,7 @@ from triplepoint.launch.engines import RankContext, StepRecorder, check_expert_b
 
 
 def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str, Any]:
-    """Train `point` in this rank; see `native.train`.
+    """Train this rank's part of `point`; see `Engine.train`.
 
     Raises:
         UserError: If Megatron-Core is not installed here.
@@ -38,23 +37,24 @@ def is_installed() -> bool:
         return False
 
 
-def _numbers(point: Point) -> str | None:
+def _check_overlap(point: Point) -> str | None:
     if "param" in point.overlap and (point.layout.data_parallel_sharding == "no_shard" or point.layout.dp == 1):
         return "overlap param gathers what the distributed optimizer has sharded; set data_parallel_sharding: optim"
     return None
 
 
-def _pipeline(point: Point) -> str | None:
+def _check_pipeline(point: Point) -> str | None:
     layout = point.layout
     if layout.pp > 1 and layout.schedule not in ("1f1b", "interleaved_1f1b"):
         return f"Megatron-Core has no schedule {layout.schedule}; set schedule: 1f1b, or engine: native"
     return None
 
 
-def _experts(point: Point) -> str | None:
+def _check_experts(point: Point) -> str | None:
     layout = point.layout
     if layout.etp is not None and layout.ep == 1:
-        # Its layers mark parameters as of experts only then. Source: megatron-core 0.16.1, tensor_parallel/layers.py.
+        # Its layers mark parameters as experts' only with ep > 1.
+        # Source: megatron-core 0.16.1, tensor_parallel/layers.py.
         return (
             f"Megatron-Core adds up gradients of experts over other ranks than tp's only with ep above 1; set ep: 2 or "
             f"more, or etp: {layout.tp}"
@@ -64,7 +64,7 @@ def _experts(point: Point) -> str | None:
     return None
 
 
-def _lora(point: Point) -> str | None:
+def _check_lora(point: Point) -> str | None:
     if point.lora is None:
         return None
     if point.layout.dp > 1 and point.layout.data_parallel_sharding in ("optim_grads", "optim_grads_params"):
@@ -77,7 +77,7 @@ def _lora(point: Point) -> str | None:
     return None
 
 
-def _without_gpu(point: Point) -> str | None:
+def _check_cpu(point: Point) -> str | None:
     if point.cluster.device != "cpu":
         return None
     if point.precision in ("fp8", "fp16"):
@@ -96,12 +96,11 @@ def _without_gpu(point: Point) -> str | None:
 
 LIMITS: tuple[Rule, ...] = (
     check_features,
-    _numbers,
+    _check_overlap,
     check_vocabulary,
-    _pipeline,
+    _check_pipeline,
     check_expert_biases,
-    _experts,
-    _lora,
-    _without_gpu,
+    _check_experts,
+    _check_lora,
+    _check_cpu,
 )
-"""What this engine cannot do."""

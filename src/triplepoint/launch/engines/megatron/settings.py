@@ -1,4 +1,4 @@
-"""A point in Megatron-Core's own words: its configuration objects, with the names of its options."""
+"""Megatron-Core's configuration objects for a point."""
 
 import importlib.util
 from functools import partial
@@ -20,21 +20,21 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16,
 
 
 def has_transformer_engine(point: Point) -> bool:
-    """Return whether Transformer Engine is here and has a GPU to run on."""
+    """Return whether Transformer Engine is installed and has a GPU to run on."""
     return point.cluster.device != "cpu" and importlib.util.find_spec("transformer_engine") is not None
 
 
-def shares_optimizer(point: Point) -> bool:
-    """Return whether the distributed optimizer is used."""
+def uses_distributed_optimizer(point: Point) -> bool:
+    """Return whether the optimizer state is sharded over data parallel ranks."""
     return point.layout.data_parallel_sharding != "no_shard"
 
 
-def shares_parameters(point: Point) -> bool:
-    """Return whether gradients, or parameters too, are sharded: Megatron-FSDP does that."""
+def uses_megatron_fsdp(point: Point) -> bool:
+    """Return whether gradients, and perhaps parameters, are sharded too."""
     return point.layout.dp > 1 and point.layout.data_parallel_sharding in ("optim_grads", "optim_grads_params")
 
 
-def splits_sequence(point: Point) -> bool:
+def has_sequence_parallelism(point: Point) -> bool:
     """Return whether activations between tensor parallel regions are split along the sequence."""
     return point.layout.sequence_parallel and point.layout.tp > 1
 
@@ -45,9 +45,9 @@ def dtype_of(point: Point) -> torch.dtype:
 
 
 def transformer_config(point: Point) -> TransformerConfig:
-    """Return the configuration of the model and of how it is spread and computed."""
-    options = (_architecture, _parallelism, _numbers, _fusions, _recomputation, _experts)
-    return TransformerConfig(**{key: value for part in options for key, value in part(point).items()})
+    """Return the configuration of the model: architecture, parallelism, precision, kernels, recomputation, experts."""
+    option_groups = (_architecture, _parallelism, _precision, _fusions, _recomputation, _experts)
+    return TransformerConfig(**{key: value for options in option_groups for key, value in options(point).items()})
 
 
 def _architecture(point: Point) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def _architecture(point: Point) -> dict[str, Any]:
 
 
 def parallel_sizes(point: Point) -> dict[str, int | None]:
-    """Return the sizes of the process groups, for them and for the model."""
+    """Return the degrees of parallelism, by the names that Megatron-Core uses for process groups and for the model."""
     layout = point.layout
     return {
         "tensor_model_parallel_size": layout.tp,
@@ -85,29 +85,30 @@ def parallel_sizes(point: Point) -> dict[str, int | None]:
 def _parallelism(point: Point) -> dict[str, Any]:
     layout = point.layout
     return parallel_sizes(point) | {
-        "pipeline_model_parallel_layout": _stages(layout.pipeline_layers),
-        "sequence_parallel": splits_sequence(point),
-        # Its values are not kept, but it marks parameters as split, which gradient norms go by.
+        "pipeline_model_parallel_layout": _pipeline_layout(layout.pipeline_layers),
+        "sequence_parallel": has_sequence_parallelism(point),
+        # The initial values are overwritten, but initialisation also marks parameters as split, which gradient norms
+        # depend on.
         "perform_initialization": True,
         "tp_comm_overlap": "tp" in point.overlap,
-        # Batched, two stages mix up what they send forward and back. Source: Megatron-LM arguments.py, which asks for
-        # overlap_p2p_comm or more than two stages with the interleaved schedule.
+        # With batched sends two stages mix up forward and backward messages. Source: Megatron-LM arguments.py, which
+        # asks for overlap_p2p_comm or more than two stages with the interleaved schedule.
         "overlap_p2p_comm": layout.vp > 1,
         "batch_p2p_comm": layout.vp == 1,
-        # Gloo reads what it sends later, when it would be gone; a GPU's stream keeps the order.
+        # Gloo reads a tensor after the send call returned, when it would be freed. On a GPU the stream keeps the order.
         "deallocate_pipeline_outputs": point.cluster.device != "cpu",
     }
 
 
-def _stages(layers: tuple[int, ...]) -> list[list[str]] | None:
-    """Return what stands on every stage, or None for an even split."""
+def _pipeline_layout(layers: tuple[int, ...]) -> list[list[str]] | None:
+    """Return the modules of every stage, in Megatron-Core's names; None for an even split."""
     if not layers:
         return None
     stages = [["decoder"] * count for count in layers]
     return [["embedding", *stages[0]], *stages[1:-1], [*stages[-1], "loss"]]
 
 
-def _numbers(point: Point) -> dict[str, Any]:
+def _precision(point: Point) -> dict[str, Any]:
     return {
         "pipeline_dtype": dtype_of(point),
         "params_dtype": dtype_of(point),
@@ -133,7 +134,7 @@ def _fusions(point: Point) -> dict[str, Any]:
 def _recomputation(point: Point) -> dict[str, Any]:
     if point.recompute == "full":
         number = point.recompute_layers
-        # Uniform with one layer is every layer alone, block the first ones alone.
+        # "block" recomputes the first layers of a stage; "uniform" with 1 recomputes every layer, one at a time.
         method = {"recompute_method": "block" if number else "uniform", "recompute_num_layers": number or 1}
         return {"recompute_granularity": "full", **method}
     if point.recompute == "selective":
@@ -150,7 +151,7 @@ def _experts(point: Point) -> dict[str, Any]:
         "moe_router_topk": moe.top_k,
         "moe_router_dtype": "fp32",
         "moe_ffn_hidden_size": point.model.ffn_hidden_size,
-        # Load balance changes with the micro-batch a rank sees, and every layout must train the same model.
+        # A balancing loss would depend on the micro-batch of a rank, and every layout must train the same model.
         "moe_router_load_balancing_type": "none",
         "moe_aux_loss_coeff": 0.0,
         "moe_token_dispatcher_type": "alltoall",
@@ -160,20 +161,22 @@ def _experts(point: Point) -> dict[str, Any]:
 
 
 def ddp_config(point: Point) -> DistributedDataParallelConfig:
-    """Return how gradients are kept and reduced."""
+    """Return the configuration of gradient buffers and their reduction."""
     return DistributedDataParallelConfig(
-        # Source: Megatron-LM arguments.py, accumulate_allreduce_grads_in_fp32 is switched on by bf16.
+        # Source: Megatron-LM arguments.py: bf16 switches accumulate_allreduce_grads_in_fp32 on.
         grad_reduce_in_fp32=point.precision != "fp16",
         overlap_grad_reduce="grad" in point.overlap,
         overlap_param_gather="param" in point.overlap,
-        use_distributed_optimizer=shares_optimizer(point),
-        use_megatron_fsdp=shares_parameters(point),
-        data_parallel_sharding_strategy=point.layout.data_parallel_sharding if shares_parameters(point) else "no_shard",
+        use_distributed_optimizer=uses_distributed_optimizer(point),
+        use_megatron_fsdp=uses_megatron_fsdp(point),
+        data_parallel_sharding_strategy=point.layout.data_parallel_sharding
+        if uses_megatron_fsdp(point)
+        else "no_shard",
     )
 
 
 def optimizer_config(point: Point) -> OptimizerConfig:
-    """Return the optimizer, the same as the native engine's."""
+    """Return the configuration of the optimizer, the same as the native engine's."""
     return OptimizerConfig(
         optimizer="adam",
         lr=LEARNING_RATE,
@@ -184,6 +187,6 @@ def optimizer_config(point: Point) -> OptimizerConfig:
         bf16=point.precision in ("bf16", "fp8"),
         fp16=point.precision == "fp16",
         params_dtype=dtype_of(point),
-        use_distributed_optimizer=shares_optimizer(point),
+        use_distributed_optimizer=uses_distributed_optimizer(point),
         overlap_param_gather="param" in point.overlap,
     )

@@ -1,7 +1,6 @@
-"""The run of one rank on Megatron-Core, with its schedules, gradient buffers and optimizer."""
+"""Training with Megatron-Core in one rank: its process groups, schedules, gradient buffers and optimizer."""
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -9,7 +8,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.optimizer import get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
+from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed, param_is_not_tensor_parallel_duplicate
 from megatron.core.transformer.module import param_is_not_shared
 from torch import Tensor
 
@@ -26,16 +25,12 @@ from triplepoint.launch.engines.loop import (
     train_steps,
 )
 from triplepoint.launch.engines.megatron.build import build_chunks
+from triplepoint.launch.engines.megatron.cuda_stand_ins import stand_in_for_cuda
 from triplepoint.launch.engines.megatron.settings import optimizer_config, parallel_sizes, transformer_config
 from triplepoint.launch.engines.megatron.weights import fill
 
-FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "arange", "zeros_like", "ones_like", "empty_like")
-_TYPES = {
-    torch.float32: "torch.cuda.FloatTensor",
-    torch.bfloat16: "torch.cuda.BFloat16Tensor",
-    torch.float16: "torch.cuda.HalfTensor",
-}
-Batch = tuple[Tensor, Tensor]
+MicroBatch = tuple[Tensor, Tensor]
+"""Tokens and targets, each of shape (micro_batch_size, sequence)."""
 
 
 class MegatronTrainer:
@@ -45,37 +40,38 @@ class MegatronTrainer:
         self.point, self.device = point, device
         self.config = transformer_config(point)
         self.chunks = build_chunks(point, self.config, device)
-        self._fill()
+        for chunk in self.chunks:
+            fill(chunk.module, point, device)
         self.optimizer = get_megatron_optimizer(optimizer_config(point), self.chunks, use_gloo_process_groups=False)
         self.config.grad_scale_func = self.optimizer.scale_loss
-        self._run = get_forward_backward_func()
+        self._run_schedule = get_forward_backward_func()
         length = point.sequence_length
         self._positions = torch.arange(length, device=device)
-        # Megatron masks where it is true; with a fused attention it makes its own.
+        # True where attention is masked. Fused attention of Transformer Engine makes its own mask.
         self._mask = torch.ones(1, 1, length, length, dtype=torch.bool, device=device).triu(1)
         self.gradient_norm = 0.0
 
     @property
     def world(self) -> dist.ProcessGroup:
-        """All ranks."""
+        """Process group of all ranks."""
         assert dist.group.WORLD is not None
         return dist.group.WORLD
 
     @property
     def has_loss(self) -> bool:
-        """Whether this rank computes the loss: it has the last stage."""
+        """Whether this rank has the last pipeline stage, which computes the loss."""
         return bool(parallel_state.is_pipeline_last_stage(ignore_virtual=True))
 
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Train on this rank's part of a global batch; see `native.trainer.Trainer.step`."""
+        """Train on this rank's part of a global batch; see `loop.Trainer.step`."""
         point = self.point
         for chunk in self.chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
-        batches = [self._batches(tokens, targets) for _ in self.chunks]
-        losses = self._run(
+        iterators = [self._micro_batches(tokens, targets) for _ in self.chunks]
+        losses = self._run_schedule(
             forward_step_func=self._forward,
-            data_iterator=batches if len(batches) > 1 else batches[0],
+            data_iterator=iterators if len(iterators) > 1 else iterators[0],
             model=self.chunks,
             num_microbatches=point.num_microbatches,
             seq_length=point.sequence_length,
@@ -99,52 +95,51 @@ class MegatronTrainer:
     def facts(self) -> dict[str, Any]:
         """Return facts for the manifest."""
         return {
-            **self._parameters(),
+            **self._parameter_counts(),
             "gradient_norm": self.gradient_norm,
             "backend": dist.get_backend(self.world),
             "num_threads": torch.get_num_threads(),
             "layers": type(self.chunks[0].module.decoder.layers[0].self_attention.linear_qkv).__name__,
         }
 
-    def _parameters(self) -> dict[str, int]:
+    def _parameter_counts(self) -> dict[str, int]:
         """Return the number of parameters of the whole model, of those that are trained, and of this rank."""
-        held = [(name, parameter) for chunk in self.chunks for name, parameter in chunk.named_parameters()]
-        counted = [parameter for name, parameter in held if answers_for(name, parameter)]
+        on_rank = [(name, parameter) for chunk in self.chunks for name, parameter in chunk.named_parameters()]
+        counted = [parameter for name, parameter in on_rank if is_counted(name, parameter)]
         trained = [parameter for parameter in counted if parameter.requires_grad]
         totals = torch.tensor([sum(parameter.numel() for parameter in part) for part in (counted, trained)])
         totals = totals.to(self.device)
         dist.all_reduce(totals)
         return {
             "num_parameters": int(totals[0]),
-            "num_parameters_rank": sum(parameter.numel() for _, parameter in held),
+            "num_parameters_rank": sum(parameter.numel() for _, parameter in on_rank),
             "num_trained_parameters": int(totals[1]),
         }
 
-    def _fill(self) -> None:
-        for chunk in self.chunks:
-            fill(chunk.module, self.point, self.device)
-
-    def _batches(self, tokens: Tensor, targets: Tensor) -> Iterator[Batch]:
+    def _micro_batches(self, tokens: Tensor, targets: Tensor) -> Iterator[MicroBatch]:
         count = self.point.num_microbatches
         return iter(list(zip(tokens.chunk(count), targets.chunk(count), strict=True)))
 
-    def _forward(self, batches: Iterator[Batch], chunk: Any) -> tuple[Tensor, Any]:
-        """Return a chunk's output and what makes its loss, as Megatron's schedules call it."""
-        tokens, targets = next(batches)
+    def _forward(self, micro_batches: Iterator[MicroBatch], chunk: Any) -> tuple[Tensor, Any]:
+        """Run a chunk's forward pass: the `forward_step_func` of Megatron-Core's schedules.
+
+        Returns:
+            The chunk's output, and the function that computes the loss from the output of the last chunk.
+        """
+        tokens, targets = next(micro_batches)
         with marker("forward"):
             output = chunk(tokens, self._positions.expand_as(tokens), self._mask, labels=targets.clamp(min=0))
 
-        def loss_of(per_token: Tensor) -> tuple[Tensor, Tensor]:
-            # A micro-batch is the mean over its tokens, padding left out.
+        def mean_loss(per_token: Tensor) -> tuple[Tensor, Tensor]:
             is_text = targets >= 0
             loss = (per_token.float() * is_text).sum() / is_text.sum().clamp(min=1)
             return loss, loss.detach().clone()
 
-        return output, loss_of
+        return output, mean_loss
 
 
-def answers_for(name: str, parameter: Tensor) -> bool:
-    """Return whether this rank is the one to count a parameter among those that have the same values of it."""
+def is_counted(name: str, parameter: Tensor) -> bool:
+    """Return whether this rank, of all with the same values of a parameter, counts it in the size of the model."""
     if ".experts." in name:
         return bool(parallel_state.get_expert_data_parallel_rank() == 0)
     if parallel_state.get_data_parallel_rank(with_context_parallel=True) > 0:
@@ -153,23 +148,18 @@ def answers_for(name: str, parameter: Tensor) -> bool:
 
 
 def run(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str, Any]:
-    """Train `point` in this rank and return facts for the manifest; see the engine's `train`."""
+    """Train this rank's part of `point` and return facts for the manifest; see `Engine.train`."""
     corpus = open_corpus(point)
     device = open_device(point.cluster.device, context.local_rank)
     if device.type == "cpu":
-        from triplepoint.launch.engines.megatron.trainer import stand_in_for_cuda
-
         stand_in_for_cuda()
     is_owner = not dist.is_initialized()
     if is_owner:
         join_group(point.cluster.device)
     groups = open_groups(point)
-    from triplepoint.launch.engines.megatron.trainer import MegatronTrainer
-
     trainer = MegatronTrainer(point, device)
-    batcher = Batcher(
-        corpus, point.num_microbatches, point.micro_batch_size, point.layout.dp, dict(groups)["dp"].rank()
-    )
+    dp, dp_rank = point.layout.dp, dict(groups)["dp"].rank()
+    batcher = Batcher(corpus, point.num_microbatches, point.micro_batch_size, dp, dp_rank)
     tracer = Tracer(point, context, _roles(groups), device)
     train_steps(point, trainer, batcher, tracer, recorder, device)
     facts = {**trainer.facts(), "device_name": device_name(device), **corpus.facts()}
@@ -178,17 +168,14 @@ def run(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str,
 
 
 def open_groups(point: Point) -> list[tuple[str, dist.ProcessGroup]]:
-    """Make Megatron's process groups and return those of this rank with their roles."""
-    from megatron.core import parallel_state
-    from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
-
+    """Create Megatron-Core's process groups and return those of this rank with their roles."""
     parallel_state.initialize_model_parallel(**parallel_sizes(point), create_gloo_process_groups=False)
     model_parallel_cuda_manual_seed(point.seed)
     groups = [
         ("tp", parallel_state.get_tensor_model_parallel_group()),
         ("pp", parallel_state.get_pipeline_model_parallel_group()),
         ("dp", parallel_state.get_data_parallel_group()),
-        # The distributed optimizer has a group of its own, over context parallel ranks too.
+        # The distributed optimizer has its own group, which includes context parallel ranks.
         ("dp", parallel_state.get_data_parallel_group(with_context_parallel=True)),
         ("world", dist.group.WORLD),
     ]
@@ -202,142 +189,20 @@ def open_groups(point: Point) -> list[tuple[str, dist.ProcessGroup]]:
 
 
 def close_groups(is_owner: bool) -> None:
-    """Give Megatron's groups up, about 35 a point with threads of their own, and the world where it was made here."""
-    from megatron.core import parallel_state
+    """Destroy Megatron-Core's process groups: about 35 a point, each with threads of its own.
 
+    Args:
+        is_owner: Whether the group of all ranks was created for this point, and is destroyed too.
+    """
     dist.barrier()
     for group in (parallel_state._global_process_group_list or [])[1:]:
-        if group in dist.distributed_c10d._world.pg_map:  # a rank is not in each of them
+        if group in dist.distributed_c10d._world.pg_map:  # this rank is not in all of them
             dist.destroy_process_group(group)
     parallel_state.destroy_model_parallel()
     if is_owner:
-        # Only after a normal end: with a rank gone, this would wait for it.
+        # Only after a normal end: if a rank has failed, this would wait for it forever.
         dist.destroy_process_group()
 
 
 def _roles(groups: list[tuple[str, dist.ProcessGroup]]) -> dict[str, Role]:
     return {group.group_name: (role, dist.get_process_group_ranks(group)) for role, group in groups}
-
-
-class NoStream:
-    """A stream or an event of a device that does everything in order."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Take whatever a stream takes."""
-
-    def __getattr__(self, name: str) -> Callable[..., "NoStream"]:
-        """Return a call that does nothing: wait, synchronise, or record and return an event."""
-        return lambda *args, **kwargs: self
-
-    def __enter__(self) -> "NoStream":
-        """Enter."""
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        """Leave."""
-
-
-def stand_in_for_cuda() -> None:
-    """Replace what Megatron-Core asks of CUDA, where a rank has no GPU; harmless if called again.
-
-    Megatron names the device in literals (`device="cuda"`), keeps random states of the GPU, checks types as text, and
-    waits for streams. Each stand-in says what it replaces; what is computed stays Megatron's.
-    """
-    if getattr(torch.cuda, "_triplepoint_stands_in", False):
-        return
-    torch.cuda._triplepoint_stands_in = True
-    _devices()
-    _random_states()
-    _streams()
-    _experts()
-    _collectives()
-
-
-def _devices() -> None:
-    torch.cuda.current_device = lambda: "cpu"
-    for name in FACTORIES:
-        setattr(torch, name, _on_cpu(getattr(torch, name)))
-    Tensor.cuda = lambda self, *args, **kwargs: self
-    plain_type = Tensor.type
-
-    def type_of(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        # The optimizer tells precisions apart by this text.
-        return (
-            _TYPES.get(self.dtype, plain_type(self)) if not args and not kwargs else plain_type(self, *args, **kwargs)
-        )
-
-    Tensor.type = type_of
-
-
-def _on_cpu(factory: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    @functools.wraps(factory)
-    def make(*args: Any, **kwargs: Any) -> Tensor:
-        if str(kwargs.get("device", "")).startswith("cuda"):
-            kwargs["device"] = "cpu"
-        return factory(*args, **kwargs)
-
-    return make
-
-
-def _random_states() -> None:
-    from megatron.core.tensor_parallel import random
-
-    torch.cuda.get_rng_state = lambda *args, **kwargs: torch.get_rng_state()
-    torch.cuda.set_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
-    torch.cuda.manual_seed = torch.manual_seed
-    random._get_cuda_rng_state = lambda *args, **kwargs: torch.get_rng_state()
-    random._set_cuda_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
-
-
-def _streams() -> None:
-    torch.cuda.synchronize = lambda *args, **kwargs: None
-    for name in ("Stream", "Event"):
-        setattr(torch.cuda, name, NoStream)
-    torch.cuda.current_stream = lambda *args, **kwargs: NoStream()
-    torch.cuda.stream = lambda *args, **kwargs: NoStream()
-
-
-def _experts() -> None:
-    from megatron.core.transformer.moe import moe_utils, token_dispatcher
-
-    # Without Transformer Engine the name is never bound, and yet compared with None. Source: megatron-core 0.16.1.
-    if not hasattr(moe_utils, "te_general_gemm"):
-        moe_utils.te_general_gemm = None
-    plain = moe_utils.maybe_move_tensor_to_cpu
-
-    def move(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
-        # Only what comes from a GPU is made numpy, and all_to_all takes split sizes as numbers only.
-        moved = plain(tensor, as_numpy, False)
-        return moved.numpy() if as_numpy and torch.is_tensor(moved) else moved
-
-    token_dispatcher.maybe_move_tensor_to_cpu = move
-
-
-def _collectives() -> None:
-    """Pad parts of different sizes, which experts split over tensor parallel ranks have: gloo takes equal ones only."""
-    plain_gather, plain_scatter = dist.all_gather, dist.reduce_scatter
-
-    def all_gather(outputs: list[Tensor], part: Tensor, group: dist.ProcessGroup | None = None, **kwargs: Any) -> Any:
-        if len({len(output) for output in outputs}) < 2:
-            return plain_gather(outputs, part, group=group, **kwargs)
-        most = max(map(len, outputs))
-        padded = [part.new_empty(most, *part.shape[1:]) for _ in outputs]
-        plain_gather(padded, _padded(part, most), group=group)
-        for output, whole in zip(outputs, padded, strict=True):
-            output.copy_(whole[: len(output)])
-        return None
-
-    def reduce_scatter(output: Tensor, parts: list[Tensor], *args: Any, **kwargs: Any) -> Any:
-        if len({len(part) for part in parts}) < 2:
-            return plain_scatter(output, parts, *args, **kwargs)
-        most = max(map(len, parts))
-        padded = output.new_empty(most, *output.shape[1:])
-        plain_scatter(padded, [_padded(part, most) for part in parts], *args, **kwargs)
-        output.copy_(padded[: len(output)])
-        return None
-
-    dist.all_gather, dist.reduce_scatter = all_gather, reduce_scatter
-
-
-def _padded(part: Tensor, length: int) -> Tensor:
-    return torch.cat([part, part.new_zeros(length - len(part), *part.shape[1:])])

@@ -1,7 +1,4 @@
-"""The native engine: training with torch alone, the same code on CPU, CUDA and ROCm.
-
-This module stays light: torch is imported only when a rank starts to train.
-"""
+"""The native engine: training and inference with torch alone, the same code on CPU, CUDA and ROCm."""
 
 from typing import Any
 
@@ -11,23 +8,13 @@ from triplepoint.launch.engines import RankContext, StepRecorder, check_expert_b
 
 
 def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str, Any]:
-    """Train `point` in this rank.
-
-    Args:
-        point: What is trained; allowed by the rule book and `LIMITS`.
-        context: This rank's place in the gang; RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are in the environment.
-        recorder: Told of every step.
-
-    Returns:
-        Facts for the manifest, each a plain value.
-    """
-    # The module is not called train: importing it would hide this function.
+    """Train this rank's part of `point`; see `Engine.train`."""
     from triplepoint.launch.engines.native.trainer import run
 
     return run(point, context, recorder)
 
 
-def _numbers(point: Point) -> str | None:
+def _check_basics(point: Point) -> str | None:
     if point.layout.cp > 1:
         return f"the native engine has no context parallelism (cp: {point.layout.cp}); set cp: 1"
     if point.precision in ("fp8", "fp16"):
@@ -37,18 +24,17 @@ def _numbers(point: Point) -> str | None:
     return None
 
 
-def _pipeline(point: Point) -> str | None:
-    layout = point.layout
-    if layout.pp == 1:
+def _check_pipeline(point: Point) -> str | None:
+    if point.layout.pp == 1:
         return None
     if point.model.tie_embeddings:
         return "tied embeddings would lie on two pipeline stages; set tie_embeddings: false or pp: 1"
-    # In inference there is one way through a pipeline, and one stage on each rank.
-    return None if point.task == "inference" else _schedule(point)
+    # Inference uses no schedule: every rank has one stage and only forward passes.
+    return None if point.task == "inference" else _check_schedule(point)
 
 
-def _schedule(point: Point) -> str | None:
-    layout = point.layout
+def _check_schedule(point: Point) -> str | None:
+    layout, num_microbatches = point.layout, point.num_microbatches
     if layout.schedule == "zero_bubble" and point.recompute != "none":
         return (
             "zero_bubble walks the graph twice, once for inputs and once for weights, which torch's activation "
@@ -59,27 +45,27 @@ def _schedule(point: Point) -> str | None:
             "zero_bubble computes weight gradients when FSDP has put the gathered parameters away again, and torch "
             "then loses some without a word; set data_parallel_sharding: optim_grads or schedule: interleaved_1f1b"
         )
-    return _microbatches(point)
+    if layout.schedule == "1f1b" and num_microbatches < layout.pp:
+        return (
+            f"1f1b needs as many micro-batches as stages, {layout.pp}, and has {num_microbatches}; raise "
+            "global_batch_size"
+        )
+    if layout.schedule == "zero_bubble":
+        rounds = max(1, num_microbatches // layout.pp)
+        if num_microbatches % rounds:
+            return (
+                f"zero_bubble cannot spread {num_microbatches} micro-batches over {rounds} rounds; use a multiple of pp"
+            )
+    return None
 
 
-def _task(point: Point) -> str | None:
+def _check_task(point: Point) -> str | None:
     if point.task == "lora" and point.layout.schedule == "zero_bubble":
         return "zero_bubble takes weight gradients apart, and a frozen model has none; set schedule: interleaved_1f1b"
     return None
 
 
-def _microbatches(point: Point) -> str | None:
-    layout, count = point.layout, point.num_microbatches
-    if layout.schedule == "1f1b" and count < layout.pp:
-        return f"1f1b needs as many micro-batches as stages, {layout.pp}, and has {count}; raise global_batch_size"
-    if layout.schedule == "zero_bubble":
-        rounds = max(1, count // layout.pp)
-        if count % rounds:
-            return f"zero_bubble cannot spread {count} micro-batches over {rounds} rounds; use a multiple of pp"
-    return None
-
-
-def _experts(point: Point) -> str | None:
+def _check_experts(point: Point) -> str | None:
     layout = point.layout
     if point.model.moe is None:
         return None
@@ -92,5 +78,12 @@ def _experts(point: Point) -> str | None:
     return None
 
 
-LIMITS: tuple[Rule, ...] = (check_features, _numbers, check_vocabulary, _pipeline, _task, check_expert_biases, _experts)
-"""What this engine cannot do."""
+LIMITS: tuple[Rule, ...] = (
+    check_features,
+    _check_basics,
+    check_vocabulary,
+    _check_pipeline,
+    _check_task,
+    check_expert_biases,
+    _check_experts,
+)

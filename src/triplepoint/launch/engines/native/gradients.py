@@ -1,7 +1,7 @@
-"""Gradients across ranks: synchronisation of plain data parallelism, sums over tensor parallel ranks, clipping."""
+"""Gradients across ranks: data parallel reduction without FSDP, sums over tensor parallel ranks, clipping."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,15 +23,15 @@ BUCKET_BYTES = 25 * MIB
 
 @dataclass(frozen=True)
 class Placed:
-    """A parameter, and over which ranks it is repeated or summed."""
+    """A parameter, and the ranks over which it is replicated and its gradient summed."""
 
     parameter: nn.Parameter
     reduce_over: dist.ProcessGroup | None
-    """Ranks whose gradients are summed by the synchroniser; None if there is one rank or FSDP does it."""
+    """Ranks over which the synchroniser sums the gradient; None if there is one rank only, or FSDP sums it."""
     is_tp_partial: bool
-    """Whether each tensor parallel rank has a part of the gradient: it saw its part of the sequence only."""
+    """Whether each tensor parallel rank has only a partial sum of the gradient, of its part of the sequence."""
     is_counted: bool
-    """Whether this rank answers for the parameter among the ranks that hold the same values."""
+    """Whether this rank, of all with the same values, counts the parameter in norms and sizes of the whole model."""
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -42,7 +42,8 @@ def local(tensor: Tensor) -> Tensor:
 def local_gradient(parameter: nn.Parameter) -> Tensor:
     """Return this rank's part of the gradient, placed like the parameter; zeros if there is none.
 
-    A pending sum over tensor parallel ranks is carried out here. Every rank must come to the same parameter in turn.
+    A pending sum over tensor parallel ranks is carried out here, as a collective. All ranks must call this for the same
+    parameters in the same order.
     """
     gradient = parameter.grad
     if gradient is None:
@@ -54,23 +55,24 @@ def local_gradient(parameter: nn.Parameter) -> Tensor:
 
 @dataclass
 class Bucket:
-    """Gradients reduced together."""
+    """Parameters whose gradients are reduced in one collective."""
 
     group: dist.ProcessGroup
     parameters: list[nn.Parameter] = field(default_factory=list)
     size_bytes: int = 0
-    missing: int = 0
-    """Gradients not yet final in this step, counted in the last backward pass."""
+    num_pending: int = 0
+    """Gradients that the last backward pass of the step has still to complete."""
     flat: Tensor | None = None
+    """All gradients, concatenated, from `launch` to `finish`."""
     work: Any = None
 
     def launch(self) -> None:
-        """Start the reduction."""
+        """Start the all-reduce."""
         self.flat = torch.cat([local_gradient(parameter).flatten() for parameter in self.parameters])
         self.work = dist.all_reduce(self.flat, group=self.group, async_op=True)
 
     def finish(self) -> None:
-        """Wait for the reduction and put the sums back."""
+        """Wait for the all-reduce and copy the sums into the gradients."""
         assert self.flat is not None
         self.work.wait()
         gradients = [local_gradient(parameter) for parameter in self.parameters]
@@ -80,17 +82,17 @@ class Bucket:
 
 
 class GradientSynchroniser:
-    """Sums gradients over data parallel ranks, in buckets, after the backward pass or during the last one.
+    """Sums gradients over data parallel ranks, in buckets, after the last backward pass or overlapped with it.
 
-    Not torch's DistributedDataParallel: that takes neither DTensor parameters (tensor parallelism) nor parameters with
-    different groups (experts), and pipeline schedules that split the backward pass go around its hooks.
+    Torch's DistributedDataParallel is no alternative: it takes neither DTensor parameters (tensor parallelism) nor
+    parameters with different groups (experts), and schedules that split the backward pass bypass its hooks.
     """
 
     def __init__(self, stages: dict[int, list[Placed]], is_overlapped: bool) -> None:
-        """Make the buckets.
+        """Build the buckets.
 
         Args:
-            stages: Parameters of each stage in the order of the forward pass.
+            stages: Trained parameters of each stage, in the order of the forward pass.
             is_overlapped: Whether a bucket is reduced as soon as the last backward pass has filled it.
         """
         self.is_overlapped = is_overlapped
@@ -100,7 +102,7 @@ class GradientSynchroniser:
             for stage, buckets in self._buckets.items():
                 for bucket in buckets:
                     for parameter in bucket.parameters:
-                        parameter.register_post_accumulate_grad_hook(partial(self._note, stage, bucket))
+                        parameter.register_post_accumulate_grad_hook(partial(self._on_gradient, stage, bucket))
 
     @property
     def num_buckets(self) -> int:
@@ -108,61 +110,61 @@ class GradientSynchroniser:
         return sum(map(len, self._buckets.values()))
 
     def arm(self, stage: int) -> None:
-        """Say that the stage's last backward pass of the step starts."""
+        """Reduce the stage's buckets as they fill. Call it before the stage's last backward pass of the step."""
         if self.is_overlapped:
             self._armed.add(stage)
             for bucket in self._buckets[stage]:
-                bucket.missing = len(bucket.parameters)
+                bucket.num_pending = len(bucket.parameters)
 
     def flush(self, stage: int) -> None:
-        """Say that the stage's last backward pass is over: reduce what its hooks did not.
+        """Start the buckets that hooks did not start. Call it after the stage's last backward pass of the step.
 
-        Zero-bubble schedules compute weight gradients without running hooks, so there this starts all buckets.
+        Zero-bubble schedules compute weight gradients without running hooks, so with them this starts all buckets.
         """
         if self.is_overlapped:
             self._armed.discard(stage)
-            late = [bucket for bucket in self._buckets[stage] if bucket.flat is None]
-            if late:
+            not_started = [bucket for bucket in self._buckets[stage] if bucket.flat is None]
+            if not_started:
                 with marker("grad_sync"):
-                    for bucket in late:
+                    for bucket in not_started:
                         bucket.launch()
 
     def finish(self) -> None:
-        """Leave the summed gradients in place; call it once per step, after all backward passes."""
-        every = [bucket for buckets in self._buckets.values() for bucket in buckets]
-        for bucket in every:
+        """Complete all reductions. Call it once per step, after all backward passes."""
+        all_buckets = [bucket for buckets in self._buckets.values() for bucket in buckets]
+        for bucket in all_buckets:
             if bucket.flat is None:
                 bucket.launch()
-        for bucket in every:
+        for bucket in all_buckets:
             bucket.finish()
 
-    def _note(self, stage: int, bucket: Bucket, parameter: nn.Parameter) -> None:
+    def _on_gradient(self, stage: int, bucket: Bucket, parameter: nn.Parameter) -> None:
         if stage in self._armed:
-            bucket.missing -= 1
-            if bucket.missing == 0:
+            bucket.num_pending -= 1
+            if bucket.num_pending == 0:
                 with marker("grad_sync"):
                     bucket.launch()
 
 
-def _buckets(placed: Iterable[Placed]) -> list[Bucket]:
-    """Return buckets in the order in which the backward pass fills them; one group and type in each."""
-    done: list[Bucket] = []
-    filling: dict[tuple[dist.ProcessGroup, torch.dtype], Bucket] = {}
-    for item in reversed(list(placed)):
+def _buckets(parameters: Sequence[Placed]) -> list[Bucket]:
+    """Return buckets in the order in which the backward pass fills them; each has one group and one dtype."""
+    buckets: list[Bucket] = []
+    open_buckets: dict[tuple[dist.ProcessGroup, torch.dtype], Bucket] = {}
+    for item in reversed(parameters):
         if item.reduce_over is None:
             continue
         key = (item.reduce_over, item.parameter.dtype)
-        if key not in filling or filling[key].size_bytes >= BUCKET_BYTES:
-            filling[key] = Bucket(item.reduce_over)
-            done.append(filling[key])
-        filling[key].parameters.append(item.parameter)
-        part = local(item.parameter)
-        filling[key].size_bytes += part.numel() * part.element_size()
-    return done
+        if key not in open_buckets or open_buckets[key].size_bytes >= BUCKET_BYTES:
+            open_buckets[key] = Bucket(item.reduce_over)
+            buckets.append(open_buckets[key])
+        bucket, part = open_buckets[key], local(item.parameter)
+        bucket.parameters.append(item.parameter)
+        bucket.size_bytes += part.numel() * part.element_size()
+    return buckets
 
 
 def sum_over_tp(placed: Sequence[Placed], group: dist.ProcessGroup | None) -> None:
-    """Sum the gradients of which each tensor parallel rank has a part, in place, one collective per type."""
+    """Complete gradients that are partial sums on each tensor parallel rank, in place, one collective per dtype."""
     by_dtype: dict[torch.dtype, list[Tensor]] = defaultdict(list)
     for item in placed:
         if item.is_tp_partial:
@@ -183,19 +185,19 @@ def clip(placed: Sequence[Placed], max_norm: float, world: dist.ProcessGroup) ->
     """
     gradients = [local_gradient(item.parameter) for item in placed]
     counted = [gradient for gradient, item in zip(gradients, placed, strict=True) if item.is_counted]
-    total = torch.zeros((), device=gradients[0].device)
+    sum_of_squares = torch.zeros((), device=gradients[0].device)
     if counted:
-        total += torch.stack(torch._foreach_norm(counted)).square().sum()
-    dist.all_reduce(total, group=world)
-    norm = total.sqrt()
+        sum_of_squares += torch.stack(torch._foreach_norm(counted)).square().sum()
+    dist.all_reduce(sum_of_squares, group=world)
+    norm = sum_of_squares.sqrt()
     torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))
     return norm
 
 
 def place(stage: Stage, point: Point, mesh: Mesh) -> list[Placed]:
-    """Return the stage's parameters with their ranks, in the order of the forward pass.
+    """Return the stage's parameters, in the order of the forward pass, with the ranks that share them.
 
-    | parameter           | repeated over   | gradient summed over                       |
+    | parameter           | replicated over | gradient summed over                       |
     |---------------------|-----------------|--------------------------------------------|
     | split linear layer  | dp              | dp                                         |
     | norm, positions     | dp, tp          | dp, and tp with sequence parallelism       |
@@ -203,7 +205,7 @@ def place(stage: Stage, point: Point, mesh: Mesh) -> list[Placed]:
     | expert              | edp, tp         | edp, and tp with expert parallelism        |
     | expert split over tp| dp              | dp                                         |
 
-    FSDP shards what is repeated over dp (edp) and sums it itself.
+    FSDP shards what is replicated over dp (edp), and sums its gradients itself.
     """
     return [_place(name, parameter, point, mesh) for name, parameter in stage.named_parameters()]
 
@@ -211,31 +213,31 @@ def place(stage: Stage, point: Point, mesh: Mesh) -> list[Placed]:
 def _place(name: str, parameter: nn.Parameter, point: Point, mesh: Mesh) -> Placed:
     layout = point.layout
     is_expert = ".experts." in name
-    repeats = mesh.edp if is_expert else mesh.dp
-    is_reduced_by_fsdp = is_sharded(point) and repeats.size() > 1
-    # On the tensor parallel mesh: FSDP hides its own split behind a mesh of its own.
+    replicas = mesh.edp if is_expert else mesh.dp
+    is_reduced_by_fsdp = is_sharded(point) and replicas.size() > 1
     is_split = is_split_over_tp(parameter, mesh)
     return Placed(
         parameter,
-        None if is_reduced_by_fsdp or repeats.size() == 1 else repeats.get_group(),
-        is_tp_partial=layout.tp > 1 and not is_split and _sees_part(name, parameter, point, mesh),
-        is_counted=(is_reduced_by_fsdp or repeats.get_local_rank() == 0)
+        None if is_reduced_by_fsdp or replicas.size() == 1 else replicas.get_group(),
+        is_tp_partial=layout.tp > 1 and not is_split and _has_partial_gradient(name, parameter, point, mesh),
+        is_counted=(is_reduced_by_fsdp or replicas.get_local_rank() == 0)
         and (is_split or mesh.tp.get_local_rank() == 0),
     )
 
 
 def is_split_over_tp(parameter: nn.Parameter, mesh: Mesh) -> bool:
-    """Return whether tensor parallel ranks hold different parts of the parameter."""
+    """Return whether tensor parallel ranks have different parts of the parameter."""
     if mesh.layout.tp == 1 or not isinstance(parameter, DTensor):
         return False
+    # Only the tensor parallel dimension counts: FSDP's own split is on another dimension of the mesh.
     names = parameter.device_mesh.mesh_dim_names or ()
     return "tp" in names and isinstance(parameter.placements[names.index("tp")], Shard)
 
 
-def _sees_part(name: str, parameter: nn.Parameter, point: Point, mesh: Mesh) -> bool:
-    """Return whether a parameter that is whole on every tensor parallel rank gets a part of its gradient there."""
+def _has_partial_gradient(name: str, parameter: nn.Parameter, point: Point, mesh: Mesh) -> bool:
+    """Return whether a parameter that every tensor parallel rank has whole gets a partial sum as its gradient there."""
     if isinstance(parameter, DTensor) and "tp" in (parameter.device_mesh.mesh_dim_names or ()):
-        return False  # The bias of a row-wise layer: DTensor sums it.
+        return False  # the bias of a row-wise layer, whose gradient DTensor sums
     if ".router." in name:
         return True
     return point.layout.sequence_parallel or (".experts." in name and mesh.ep is not None)

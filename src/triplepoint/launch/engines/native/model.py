@@ -1,10 +1,10 @@
 # mypy: disallow-subclassing-any=False
-"""The transformer, a stage of it or all of it, and its loss.
+"""The transformer model, whole or one pipeline stage of it, and its loss.
 
-Parameters are fp32 (or what FSDP gathers) and are cast to the activations' type where they are used, which is
-what autocast does, without its cache. Activations between modules are plain local tensors; only the linear layers
-see DTensors, put there by `parallel.py`. Modules carry global layer and expert numbers in their names, so that
-a parameter is called the same in every layout.
+Parameters are fp32 (or what FSDP gathers) and are cast to the activations' type where they are used, as autocast does,
+without its cache. Activations between modules are plain local tensors; only the linear layers see DTensors, put there
+by `parallel.py`. Module names contain global layer and expert numbers, so that a parameter has the same name in every
+layout.
 """
 
 import math
@@ -27,63 +27,67 @@ from triplepoint.launch.engines.data import IGNORED
 NORM_EPS = 1e-5
 """Source: Llama 3 and GPT-2 reference code, both 1e-5."""
 
-Run = Callable[..., Tensor]
-"""Calls a function, the first argument, on its inputs, the others, with or without recomputation."""
+Caller = Callable[..., Tensor]
+"""Calls its first argument, a function, on the other arguments, with or without activation recomputation."""
 
 
-def plain(function: Callable[..., Tensor], *inputs: Tensor | None) -> Tensor:
-    """Call a function without recomputation."""
+def call_plain(function: Callable[..., Tensor], *inputs: Tensor | None) -> Tensor:
+    """Call a function without activation recomputation."""
     return function(*inputs)
 
 
-def runners(recompute: Recompute) -> tuple[Run, Run]:
-    """Return what calls a layer, and what calls the core of its attention.
+def recompute_callers(recompute: Recompute) -> tuple[Caller, Caller]:
+    """Return the callers of a whole layer and of the core of its attention.
 
     Args:
-        recompute: With `full` the layer is recomputed; with `selective` the core, from queries, keys and values, as
-            Megatron-LM recomputes `core_attn`.
+        recompute: With `full` the layer is recomputed. With `selective` the attention core is recomputed from queries,
+            keys and values, as Megatron-LM recomputes `core_attn`.
     """
-    again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-    return again if recompute == "full" else plain, again if recompute == "selective" else plain
+    call_recomputed = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+    return (
+        call_recomputed if recompute == "full" else call_plain,
+        call_recomputed if recompute == "selective" else call_plain,
+    )
 
 
 class Cache(Protocol):
-    """Keys and values of earlier tokens."""
+    """KV cache of one layer."""
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Append those of new tokens and return all; shapes (batch, heads, tokens, head_size)."""
+        """Append keys and values of new tokens and return all; shapes (batch, heads, tokens, head_size)."""
         ...
 
 
 class Linear(nn.Linear):
-    """A linear layer whose weight is cast to the type of the activations.
+    """A linear layer that casts its weight to the type of the activations.
 
-    A cast from fp32 is made once per step and shared by its micro-batches, else each one in flight in a pipeline would
-    keep its own copy until its backward pass. FSDP casts before it gathers, and so nothing is left to do here.
+    The fp32 weight is cast once per step and the copy is shared by all micro-batches. Otherwise each micro-batch in
+    flight in a pipeline would keep its own copy until its backward pass. Under FSDP nothing is cast here: it gathers
+    weights that are cast already.
     """
 
-    _cast: Tensor | None = None
+    _cast_weight: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `x @ weight.T + bias`."""
         weight, bias = self._weight_as(x.dtype), self.bias
         if isinstance(weight, DTensor) and not isinstance(x, DTensor):
-            # An expert split over tp: its module sums the partial results of all experts at once (moe.py).
+            # An expert split over tp: moe.py sums the partial results of all experts in one collective.
             weight = weight.to_local()
         y = F.linear(x, weight, None if bias is None else bias.to(x.dtype))
         adapter = self._modules.get("adapter")
         return y if adapter is None else y + adapter(x)
 
     def forget_cast(self) -> None:
-        """Drop the cast weight; to be called whenever the weight has changed."""
-        self._cast = None
+        """Drop the cast copy of the weight. Call it whenever the weight has changed."""
+        self._cast_weight = None
 
     def _weight_as(self, dtype: torch.dtype) -> Tensor:
         if self.weight.dtype != torch.float32 or dtype == torch.float32:
             return self.weight.to(dtype)
-        if self._cast is None:
-            self._cast = self.weight.to(dtype)
-        return self._cast
+        if self._cast_weight is None:
+            self._cast_weight = self.weight.to(dtype)
+        return self._cast_weight
 
 
 class Norm(nn.Module):
@@ -95,7 +99,7 @@ class Norm(nn.Module):
         self.bias = nn.Parameter(torch.empty(config.hidden_size)) if config.normalization == "layernorm" else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return `x` normalised; the kernels keep their statistics in fp32."""
+        """Return `x` normalised; torch's kernels compute the statistics in fp32."""
         weight = self.weight.to(x.dtype)
         if self.bias is None:
             return F.rms_norm(x, weight.shape, weight, NORM_EPS)
@@ -103,7 +107,7 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal self-attention with grouped queries.
+    """Causal grouped-query attention.
 
     Attributes:
         cache: Keys and values of earlier tokens; None in training.
@@ -111,14 +115,14 @@ class Attention(nn.Module):
 
     cache: "Cache | None" = None
 
-    def __init__(self, config: ModelConfig, run_core: Run = plain) -> None:
+    def __init__(self, config: ModelConfig, call_core: Caller = call_plain) -> None:
         super().__init__()
-        self._run_core = run_core
+        self._call_core = call_core
         self.head_size = config.head_size
-        hidden, groups = config.hidden_size, config.num_query_groups * config.head_size
+        hidden, kv_width = config.hidden_size, config.num_query_groups * config.head_size
         self.query = Linear(hidden, hidden, bias=config.add_bias)
-        self.key = Linear(hidden, groups, bias=config.add_bias)
-        self.value = Linear(hidden, groups, bias=config.add_bias)
+        self.key = Linear(hidden, kv_width, bias=config.add_bias)
+        self.value = Linear(hidden, kv_width, bias=config.add_bias)
         self.output = Linear(hidden, hidden, bias=config.add_bias)
 
     def forward(self, x: Tensor, rotary: Tensor | None) -> Tensor:
@@ -128,7 +132,8 @@ class Attention(nn.Module):
             x: Shape (batch, sequence, hidden).
             rotary: Cosines and sines, shape (2, sequence, head_size / 2); None with learned positions.
         """
-        # With tensor parallelism the projections return this rank's heads, so their number is read off the width.
+        # With tensor parallelism the projections return the heads of this rank only: their number follows from the
+        # width of the output.
         q, k, v = (
             projection(x).unflatten(-1, (-1, self.head_size)).transpose(1, 2)
             for projection in (self.query, self.key, self.value)
@@ -138,15 +143,15 @@ class Attention(nn.Module):
         if self.cache is not None:
             k, v = self.cache.extend(k, v)
         is_grouped = q.shape[1] != k.shape[1]
-        # A single new token sees all before it.
+        # A single new token of a decode step attends to all tokens before it, and needs no mask.
         is_causal = q.shape[2] == k.shape[2]
         core = partial(F.scaled_dot_product_attention, is_causal=is_causal, enable_gqa=is_grouped)
-        mixed = self._run_core(core, q, k, v)
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        attended = self._call_core(core, q, k, v)
+        return self.output(attended.transpose(1, 2).flatten(2))
 
 
 class FeedForward(nn.Module):
-    """The feed-forward block: GELU with two matrices or SwiGLU with three."""
+    """Feed-forward block: GELU with two matrices or SwiGLU with three."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -156,7 +161,7 @@ class FeedForward(nn.Module):
         self.down = Linear(inner, hidden, bias=config.add_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the block's output, of the shape of `x`."""
+        """Return the output, of the shape of `x`."""
         inner = F.gelu(self.up(x), approximate="tanh") if self.gate is None else F.silu(self.gate(x)) * self.up(x)
         return self.down(inner)
 
@@ -164,17 +169,23 @@ class FeedForward(nn.Module):
 class TransformerLayer(nn.Module):
     """Attention and feed-forward, each after a normalisation and around a residual connection."""
 
-    def __init__(self, config: ModelConfig, feed_forward: nn.Module, run: Run = plain, run_core: Run = plain) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        feed_forward: nn.Module,
+        call_layer: Caller = call_plain,
+        call_core: Caller = call_plain,
+    ) -> None:
         super().__init__()
         self.attention_norm = Norm(config)
-        self.attention = Attention(config, run_core)
+        self.attention = Attention(config, call_core)
         self.feed_forward_norm = Norm(config)
         self.feed_forward = feed_forward
-        self._run = run
+        self._call_layer = call_layer
 
     def forward(self, x: Tensor, rotary: Tensor | None) -> Tensor:
-        """Return the residual stream after the layer; recomputation stays inside, so FSDP gathers around it."""
-        return self._run(self._compute, x, rotary)
+        """Return the residual stream after the layer. Recomputation is inside, so that FSDP gathers around it."""
+        return self._call_layer(self._compute, x, rotary)
 
     def _compute(self, x: Tensor, rotary: Tensor | None) -> Tensor:
         x = x + self.attention(self.attention_norm(x), rotary)
@@ -182,7 +193,7 @@ class TransformerLayer(nn.Module):
 
 
 class Stage(nn.Module):
-    """A run of layers; the first stage embeds tokens, the last one ends in logits."""
+    """Consecutive layers of the model; the first stage also has the embedding, the last one the head."""
 
     def __init__(
         self,
@@ -194,7 +205,7 @@ class Stage(nn.Module):
         super().__init__()
         self.config, self.sequence_length, self.dtype = config, sequence_length, dtype
         self.sequence_start = 0
-        """First position this rank holds, above 0 with sequence parallelism. Unit: token."""
+        """Position of this rank's first token; above 0 with sequence parallelism and in decoding."""
         rows, hidden = padded_vocab_size(config.vocab_size), config.hidden_size
         is_first, is_last = 0 in layers, config.num_layers - 1 in layers
         has_positions = is_first and config.position_embedding == "learned"
@@ -206,7 +217,7 @@ class Stage(nn.Module):
         self._rotary: Tensor | None = None
 
     def tie(self) -> None:
-        """Let the head use the embedding's weight, if the model asks for it; call it after splitting over tp."""
+        """Let the head use the embedding's weight, if the model ties them. Call it after splitting over tp."""
         if self.config.tie_embeddings and self.embedding is not None and self.head is not None:
             self.head.weight = self.embedding.weight
 
@@ -214,12 +225,12 @@ class Stage(nn.Module):
         """Return the stage's output.
 
         Args:
-            x: Tokens of shape (batch, sequence) in the first stage, else the residual stream of shape (batch,
-                sequence, hidden); the sequence is this rank's part of it with sequence parallelism.
+            x: In the first stage tokens, shape (batch, sequence); else the residual stream, shape (batch, sequence,
+                hidden). With sequence parallelism, this rank's part of the sequence.
 
         Returns:
-            Logits of shape (batch, sequence, vocabulary) from the last stage, this rank's part of the vocabulary with
-            tensor parallelism; else the residual stream.
+            From the last stage logits, shape (batch, sequence, vocabulary), with tensor parallelism this rank's part
+            of the vocabulary; else the residual stream.
         """
         if self.embedding is not None:
             x = self._embed(x)
@@ -229,15 +240,15 @@ class Stage(nn.Module):
         return x if self.head is None or self.norm is None else self.head(self.norm(x))
 
     def advance(self, x: Tensor, start: int) -> Tensor:
-        """Return the stage's output for the next tokens of some sequences.
+        """Return the stage's output for new tokens of sequences whose earlier tokens are in the KV caches.
 
         Args:
-            x: As for `forward`, of the new tokens.
-            start: Position of the first of them; those before it are in the caches.
+            x: Input for the new tokens, as for `forward`.
+            start: Position of the first new token.
 
         Returns:
-            Logits after the last token, of shape (batch, 1, vocabulary), this rank's part of the vocabulary with tensor
-            parallelism, from the last stage; else the residual stream of all new tokens.
+            From the last stage logits of the last token, shape (batch, 1, vocabulary), with tensor parallelism this
+            rank's part of the vocabulary; else the residual stream of all new tokens.
         """
         self.sequence_start = start
         if self.embedding is not None:
@@ -269,38 +280,38 @@ def rotary_tables(config: ModelConfig, sequence_length: int, device: torch.devic
     Source:
         Su et al. 2021 (RoFormer), arXiv:2104.09864, equation 15.
     """
-    half = torch.arange(0, config.head_size, 2, dtype=torch.float32, device=device) / config.head_size
-    frequency = torch.exp(-math.log(config.rope_base) * half)
+    exponent = torch.arange(0, config.head_size, 2, dtype=torch.float32, device=device) / config.head_size
+    frequency = torch.exp(-math.log(config.rope_base) * exponent)
     angle = torch.outer(torch.arange(sequence_length, dtype=torch.float32, device=device), frequency)
     return torch.stack((angle.cos(), angle.sin()))
 
 
 def rotate(x: Tensor, rotary: Tensor) -> Tensor:
-    """Return `x`, shape (batch, heads, sequence, head_size), rotated by position, computed in fp32."""
+    """Apply the rotary embedding to `x`, shape (batch, heads, sequence, head_size), in fp32."""
     first, second = x.float().chunk(2, dim=-1)
     cos, sin = rotary
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
 def mean_cross_entropy(logits: Tensor, target: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """Return the mean cross entropy over all tokens but padding, in fp32; 0 where all is padding. Unit: nat.
+    """Return the mean cross entropy over all tokens except padding, in fp32; 0 if all are padding. Unit: nat.
 
     Args:
         logits: Shape (batch, sequence, vocabulary), this rank's part of the vocabulary if `group` is given.
         target: Next tokens, `data.IGNORED` for padding; shape (batch, sequence).
-        group: Tensor parallel ranks; None if the vocabulary is whole.
+        group: Tensor parallel ranks; None if the vocabulary is not split.
     """
-    flat, wanted = logits.flatten(0, 1).float(), target.flatten()
-    is_text = wanted >= 0
+    flat_logits, flat_target = logits.flatten(0, 1).float(), target.flatten()
+    is_text = flat_target >= 0
     if group is None:
-        per_token = F.cross_entropy(flat, wanted, reduction="none", ignore_index=IGNORED)
+        per_token = F.cross_entropy(flat_logits, flat_target, reduction="none", ignore_index=IGNORED)
     else:
-        per_token = SplitCrossEntropy.apply(flat, wanted, group)
+        per_token = SplitCrossEntropy.apply(flat_logits, flat_target, group)
     return (per_token * is_text).sum() / is_text.sum().clamp(min=1)
 
 
 class SplitCrossEntropy(torch.autograd.Function):
-    """Cross entropy per token without gathering the logits.
+    """Cross entropy per token of a vocabulary split over tensor parallel ranks, without gathering the logits.
 
     Source:
         Shoeybi et al. 2019 (Megatron-LM), arXiv:1909.08053, section 3.
@@ -309,23 +320,24 @@ class SplitCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, target: Tensor, group: dist.ProcessGroup) -> Tensor:
         """Return the loss of each token, shape (tokens,)."""
-        size = logits.shape[1]
-        peak = logits.amax(1)
-        dist.all_reduce(peak, op=dist.ReduceOp.MAX, group=group)
-        exponential = (logits - peak.unsqueeze(1)).exp()
-        local = target - group.rank() * size
-        is_here = (local >= 0) & (local < size)
-        column = local.clamp(0, size - 1).unsqueeze(1)
-        wanted = logits.gather(1, column).squeeze(1) - peak
-        sums = torch.stack((exponential.sum(1), wanted * is_here))
+        vocab_part = logits.shape[1]
+        largest = logits.amax(1)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+        exponential = (logits - largest.unsqueeze(1)).exp()
+        local_target = target - group.rank() * vocab_part
+        is_here = (local_target >= 0) & (local_target < vocab_part)
+        column = local_target.clamp(0, vocab_part - 1).unsqueeze(1)
+        target_logit = logits.gather(1, column).squeeze(1) - largest
+        # One collective for both: the normaliser of the softmax, and the target's logit, which one rank has.
+        sums = torch.stack((exponential.sum(1), target_logit * is_here))
         dist.all_reduce(sums, group=group)
         ctx.save_for_backward(exponential.div_(sums[0].unsqueeze(1)), column, is_here)
         return sums[0].log() - sums[1]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        """Return probability minus one-hot target, times the gradient of the loss."""
+        """Return the gradient of the logits: probability minus one-hot target, times the gradient of the loss."""
         probability, column, is_here = ctx.saved_tensors
-        # Out of place: the zero-bubble schedule may walk this node twice.
+        # Out of place: the zero-bubble schedule may run this backward pass twice.
         one_hot = torch.zeros_like(probability).scatter_(1, column, is_here.unsqueeze(1).to(probability.dtype))
         return (probability - one_hot) * grad.unsqueeze(1), None, None

@@ -1,4 +1,4 @@
-"""Process groups and stages of a rank: tensor parallelism by DTensor, sharded data parallelism by FSDP2."""
+"""Parallelise the model: process groups of a rank, tensor parallelism by DTensor, sharded data parallelism by FSDP2."""
 
 import warnings
 from collections.abc import Callable
@@ -23,32 +23,32 @@ from torch.distributed.tensor.parallel import (
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout, Point
-from triplepoint.launch.engines.native.model import FeedForward, Stage, TransformerLayer, runners
+from triplepoint.launch.engines.native.model import FeedForward, Stage, TransformerLayer, recompute_callers
 from triplepoint.launch.engines.native.moe import MixtureOfExpertsBlock, TensorSplit
 from triplepoint.launch.engines.native.parameters import add_adapters, freeze, materialise, weights_of
 
 SEQUENCE_DIM = 1
-"""Activations are (batch, sequence, hidden)."""
+"""Dimension of the sequence in activations, which are (batch, sequence, hidden)."""
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """The device meshes this rank belongs to, and its place in each."""
+    """The device meshes and process groups of this rank."""
 
     layout: Layout
     pp: DeviceMesh
     dp: DeviceMesh
     tp: DeviceMesh
     ep: DeviceMesh | None
-    """Ranks that hold different experts; None without expert parallelism."""
+    """Expert parallel ranks, which have different experts; None without expert parallelism."""
     edp: DeviceMesh
-    """Ranks that hold the same experts; `dp` without expert parallelism."""
+    """Expert data parallel ranks, which have the same experts; `dp` without expert parallelism."""
     world: dist.ProcessGroup
-    """All ranks, for barriers and norms: a mesh as large as the world would otherwise share its group with them,
-    and a trace could not tell the two apart."""
+    """All ranks, for barriers and norms. It is not torch's default group: a mesh as large as the world uses that one,
+    and traces could not tell the two apart."""
     back: dist.ProcessGroup | None = None
-    """The ranks of the pipeline once more, for tokens on their way from the last stage to the first; None in training.
-    NCCL carries out sends between two ranks of a group one after another, whichever way they go."""
+    """A second group of the pipeline's ranks, for tokens from the last stage to the first; None in training.
+    Within one group NCCL carries out the sends between two ranks one after another, whatever their direction."""
 
     @property
     def ep_group(self) -> dist.ProcessGroup | None:
@@ -61,7 +61,7 @@ class Mesh:
         return None if self.layout.tp == 1 else self.tp.get_group()
 
     def roles(self) -> dict[str, tuple[str, list[int]]]:
-        """Return role and global ranks of each process group, keyed by torch's name of the group."""
+        """Return role and global ranks of each process group, by torch's name of the group."""
         meshes = {"pp": self.pp, "dp": self.dp, "tp": self.tp, "ep": self.ep}
         if self.ep is not None:
             meshes["edp"] = self.edp
@@ -76,7 +76,7 @@ def build_mesh(layout: Layout, device_type: str, has_way_back: bool = False) -> 
     Args:
         layout: Degrees; pp*dp*tp is the world size.
         device_type: cpu or cuda.
-        has_way_back: Whether the last stage of a pipeline has something for the first.
+        has_way_back: Whether the last stage of a pipeline sends to the first.
     """
     world = dist.new_group(group_desc="world")
     back = _way_back(layout) if has_way_back and layout.pp > 1 else None
@@ -85,18 +85,18 @@ def build_mesh(layout: Layout, device_type: str, has_way_back: bool = False) -> 
         return Mesh(layout, root["pp"], root["dp"], root["tp"], None, root["dp"], world, back)
     sizes = (layout.pp, layout.dp // layout.ep, layout.ep, layout.tp)
     root = init_device_mesh(device_type, sizes, mesh_dim_names=("pp", "edp", "ep", "tp"))
-    # The only way to a mesh over two dimensions that FSDP accepts; torchtitan builds its own like this.
+    # FSDP accepts a mesh over two dimensions only if it is made this way. Source: torchtitan does the same.
     dp = root["edp", "ep"]._flatten("dp")
     return Mesh(layout, root["pp"], dp, root["tp"], root["ep"], root["edp"], world, back)
 
 
 def _way_back(layout: Layout) -> dist.ProcessGroup:
-    """Return one more group of this rank's pipeline."""
+    """Return a second process group of this rank's pipeline."""
     mesh = RankMesh(layout)
     pipelines = [list(mesh.group("pp").ranks(first)) for first in mesh.stage(0)]
-    own, _ = dist.new_subgroups_by_enumeration(pipelines, group_desc="pp_back")
-    assert own is not None
-    return own
+    group, _ = dist.new_subgroups_by_enumeration(pipelines, group_desc="pp_back")
+    assert group is not None
+    return group
 
 
 def compute_dtype(point: Point) -> torch.dtype:
@@ -105,7 +105,7 @@ def compute_dtype(point: Point) -> torch.dtype:
 
 
 def is_sharded(point: Point) -> bool:
-    """Return whether data parallel ranks share anything out."""
+    """Return whether data parallel ranks shard optimizer state, gradients or parameters."""
     return point.layout.data_parallel_sharding != "no_shard" and point.layout.dp > 1
 
 
@@ -117,21 +117,21 @@ def layers_of_stage(point: Point, stage: int) -> range:
 
 
 def build_stages(point: Point, mesh: Mesh, device: torch.device) -> dict[int, Stage]:
-    """Return this rank's stages under their numbers, with weights, ready to train.
+    """Return this rank's pipeline stages by stage number, with weights, ready to train.
 
-    Stage s lies on pipeline rank s modulo pp.
+    Stage s is on pipeline rank s modulo pp.
     """
     layout = point.layout
     num_stages = layout.pp * layout.vp
     numbers = range(mesh.pp.get_local_rank(), num_stages, layout.pp)
-    return {number: _build(point, mesh, device, number) for number in numbers}
+    return {number: _build_stage(point, mesh, device, number) for number in numbers}
 
 
-def _build(point: Point, mesh: Mesh, device: torch.device, number: int) -> Stage:
+def _build_stage(point: Point, mesh: Mesh, device: torch.device, number: int) -> Stage:
     model = point.model
     with torch.device("meta"):
         layers = {
-            layer: TransformerLayer(model, _feed_forward(model, mesh), *runners(point.recompute_at(place)))
+            layer: TransformerLayer(model, _feed_forward(model, mesh), *recompute_callers(point.recompute_at(place)))
             for place, layer in enumerate(layers_of_stage(point, number))
         }
         stage = Stage(model, layers, point.sequence_length, compute_dtype(point))
@@ -155,7 +155,7 @@ def _feed_forward(model: ModelConfig, mesh: Mesh) -> nn.Module:
 def split_over_tp(stage: Stage, mesh: Mesh, sequence_parallel: bool) -> None:
     """Split the stage's linear layers over tensor parallel ranks, in place; parameters stay on the meta device.
 
-    Normalisations, learned positions and the router stay whole on every rank, as plain parameters.
+    Norms, learned positions and the router stay whole on every rank, as plain parameters.
     """
     outside: Placement = Shard(SEQUENCE_DIM) if sequence_parallel else Replicate()
     plan: dict[str, ParallelStyle] = {}
@@ -183,7 +183,7 @@ def _layer_plan(layer: TransformerLayer, outside: Placement) -> dict[str, Parall
         "attention.output": RowwiseParallel(output_layouts=outside),
     }
     if isinstance(layer.feed_forward, FeedForward):
-        # Gathered once for both matrices, not once by each.
+        # The input is gathered once for `gate` and `up`, not by each of them.
         plan["feed_forward"] = PrepareModuleInput(
             input_layouts=(outside,), desired_input_layouts=(Replicate(),), use_local_output=False
         )
@@ -204,7 +204,7 @@ def _split_experts(block: MixtureOfExpertsBlock, mesh: Mesh, outside: Placement)
 
 
 def _materialise_and_shard(stage: Stage, point: Point, mesh: Mesh, device: torch.device) -> None:
-    """Give the stage its weights, layer by layer, so that no rank ever holds more than one layer unsharded."""
+    """Set the stage's weights and shard them, layer by layer, so that no rank has more than one layer unsharded."""
     weights = weights_of(point, device)
 
     def fill(module: nn.Module, prefix: str) -> None:
@@ -217,32 +217,32 @@ def _materialise_and_shard(stage: Stage, point: Point, mesh: Mesh, device: torch
         fill(layer, prefix=f"layers.{name}.")
         if shard is None:
             continue
-        whole: set[nn.Parameter] = set()
+        unsharded: set[nn.Parameter] = set()
         if mesh.ep is not None:
             experts = list(layer.feed_forward.experts.values())
             if mesh.edp.size() > 1:
                 shard(experts, mesh=mesh.edp)
             else:
-                whole = {parameter for expert in experts for parameter in expert.parameters()}
-        shard(layer, mesh=mesh.dp, ignored_params=whole)
+                unsharded = {parameter for expert in experts for parameter in expert.parameters()}
+        shard(layer, mesh=mesh.dp, ignored_params=unsharded)
     fill(stage, prefix="")
     if shard is not None:
         shard(stage, mesh=mesh.dp)
         for module in stage.modules():
             if isinstance(module, FSDPModule):
-                # The loss is already divided by the global batch, so gradients are summed, never averaged.
+                # The loss is already divided by the global batch: gradients are summed, not averaged.
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)
 
 
 def _sharder(point: Point) -> Callable[..., Any]:
-    # The logits of a split head are a view. The warning is about operations in place on them, and the loss has none.
+    """Return `fully_shard` with the point's precision and sharding."""
+    # The logits of a split head are a view. The warning is about in-place operations on it, which the loss does not do.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-    is_half = point.precision == "bf16"
     policy = MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16 if is_half else None,
+        param_dtype=torch.bfloat16 if point.precision == "bf16" else None,
         reduce_dtype=torch.float32,
-        # Rotary tables are fp32 on purpose, and activations have their type already.
+        # Rotary tables are fp32 on purpose, and activations have the right type already.
         cast_forward_inputs=False,
     )
     reshard = point.layout.data_parallel_sharding == "optim_grads_params"

@@ -1,11 +1,11 @@
 # mypy: disallow-subclassing-any=False
 # mypy: disallow-untyped-decorators=False
-"""Parameters: weights that depend neither on layout nor engine, of which each rank keeps its part; LoRA adapters.
+"""Initial weights and LoRA adapters: the same values in every layout and engine; each rank keeps its part.
 
-Weights are random or those of a checkpoint. Every full random parameter comes from a generator seeded by the point's
-seed and the parameter's global name, one at a time: never more than one full parameter is in memory.
-Adapters of low rank stand alongside linear layers and are the only parameters that are trained. Every linear layer has
-two matrices of its own, queries, keys and values too. Source: Hu et al. 2021, arXiv:2106.09685.
+Weights are random or come from a checkpoint. Each random parameter comes from a generator seeded by the point's seed
+and the parameter's global name. Parameters are made one at a time, so that no more than one full one is in memory.
+With LoRA, low-rank adapters alongside linear layers are the only parameters that are trained. Each linear layer has an
+adapter of its own; queries, keys and values are three layers. Source: Hu et al. 2021, arXiv:2106.09685.
 """
 
 import hashlib
@@ -26,10 +26,10 @@ from triplepoint.errors import UserError
 from triplepoint.launch.engines.native.model import FeedForward, Linear, TransformerLayer
 
 Weights = Callable[[str, tuple[int, ...]], Tensor]
-"""Gives a whole parameter by its global name and its shape."""
+"""Returns a full parameter by its global name and shape."""
 
 ADAPTER = ".adapter."
-"""In the names of LoRA's parameters, which no checkpoint of a model has."""
+"""Part of the names of LoRA's parameters, which a model's checkpoint does not have."""
 
 INITIAL_STD = 0.02
 """Standard deviation of the weights. Source: GPT-2; Megatron-LM, `--init-method-std`, default 0.02."""
@@ -39,36 +39,36 @@ OUTPUT_PROJECTIONS = ("attention.output.weight", "down.weight")
 
 
 def weights_of(point: Point, device: torch.device) -> Weights:
-    """Return where the weights of a point come from.
+    """Return the source of the point's weights: random or a checkpoint.
 
     Raises:
-        UserError: If its checkpoint cannot be read.
+        UserError: If the checkpoint cannot be read.
     """
-    drawn = partial(full_parameter, seed=point.seed, num_layers=point.model.num_layers, device=device)
-    return drawn if point.weights == "random" else _Checkpoint(point, drawn, device)
+    random_weights = partial(full_parameter, seed=point.seed, num_layers=point.model.num_layers, device=device)
+    return random_weights if point.weights == "random" else _Checkpoint(point, random_weights, device)
 
 
 class _Checkpoint:
-    """A file of torch with a tensor under each global name; adapters that are not in it start as they always do."""
+    """Weights from a file written by torch.save, a tensor under each global name; adapters may be missing from it."""
 
-    def __init__(self, point: Point, drawn: Weights, device: torch.device) -> None:
-        self._point, self._drawn, self._device = point, drawn, device
+    def __init__(self, point: Point, random_weights: Weights, device: torch.device) -> None:
+        self._point, self._random_weights, self._device = point, random_weights, device
         self._tensors = _load(Path(point.weights))
 
     def __call__(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return a whole parameter."""
+        """Return a full parameter."""
         if name not in self._tensors:
             if ADAPTER in name:
-                return self._drawn(name, shape)
+                return self._random_weights(name, shape)
             raise self._error(f"has no {name}")
-        found = self._tensors[name].to(self._device, torch.float32)
-        if tuple(found.shape) == shape:
-            return found
+        tensor = self._tensors[name].to(self._device, torch.float32)
+        if tuple(tensor.shape) == shape:
+            return tensor
         model = self._point.model
-        if tuple(found.shape) == (model.vocab_size, *shape[1:]) and shape[0] > model.vocab_size:
-            # Ours are padded, see `padded_vocab_size`.
-            return torch.cat([found, found.new_zeros(shape[0] - model.vocab_size, *shape[1:])])
-        raise self._error(f"{name} has shape {tuple(found.shape)}, {model.name} has {shape}")
+        if tuple(tensor.shape) == (model.vocab_size, *shape[1:]) and shape[0] > model.vocab_size:
+            # The vocabulary is padded here, see `padded_vocab_size`, and not in the checkpoint.
+            return torch.cat([tensor, tensor.new_zeros(shape[0] - model.vocab_size, *shape[1:])])
+        raise self._error(f"{name} has shape {tuple(tensor.shape)}, {model.name} has {shape}")
 
     def _error(self, problem: str) -> UserError:
         point = self._point
@@ -82,21 +82,21 @@ def _load(path: Path) -> dict[str, Tensor]:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or 'cannot be read'}; {advice}") from None
     except Exception as error:  # whatever unpickling foreign bytes raises
-        raise UserError(f"{path}: no checkpoint ({type(error).__name__}); {advice}") from None
+        raise UserError(f"{path}: not a checkpoint ({type(error).__name__}); {advice}") from None
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise UserError(f"{path}: no dictionary of tensors; {advice}")
+        raise UserError(f"{path}: not a dictionary of tensors; {advice}")
     return content
 
 
 def full_parameter(name: str, shape: tuple[int, ...], seed: int, num_layers: int, device: torch.device) -> Tensor:
-    """Return the whole parameter.
+    """Return the random initial value of a full parameter.
 
     Args:
-        name: Its global name, as the native engine's modules have it: `layers.3.attention.query.weight`.
-        shape: Its whole shape.
+        name: Global name, as in the native engine's modules: `layers.3.attention.query.weight`.
+        shape: Full shape.
         seed: Seed of the point.
-        num_layers: Layers of the whole model, which scale the output projections.
-        device: Where it will live.
+        num_layers: Layers of the whole model; output projections are scaled by their number.
+        device: Device of the result.
     """
     if name.endswith(f"{ADAPTER}up"):
         return torch.zeros(shape, device=device)
@@ -105,7 +105,7 @@ def full_parameter(name: str, shape: tuple[int, ...], seed: int, num_layers: int
         return torch.ones(shape, device=device) if is_gain else torch.zeros(shape, device=device)
     std = INITIAL_STD
     if name.endswith(OUTPUT_PROJECTIONS):
-        # Two blocks per layer add to the residual stream. Source: Radford et al. 2019 (GPT-2), section 2.3.
+        # Each of a layer's two blocks adds to the residual stream. Source: Radford et al. 2019 (GPT-2), section 2.3.
         std /= math.sqrt(2 * num_layers)
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     generator = torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))
@@ -121,16 +121,16 @@ def materialise(
     device: torch.device,
     weights: Weights | None = None,
 ) -> None:
-    """Allocate the module's parameters on the device and fill them.
+    """Allocate a module's parameters on the device and set their initial values.
 
     Args:
-        module: Built on the meta device, already split over tensor parallel ranks; its parts that are on a device
-            already are left as they are.
+        module: Built on the meta device and already split over tensor parallel ranks. Parameters that are on a device
+            already stay as they are.
         prefix: Global name of the module, with a dot at its end; empty for a stage.
         seed: Seed of the point.
-        num_layers: Layers of the whole model, which scale the output projections.
-        device: Where the parameters will live.
-        weights: Where whole parameters come from. None: they are random, by the seed.
+        num_layers: Layers of the whole model; output projections are scaled by their number.
+        device: Device of the parameters.
+        weights: Source of full parameters. None: random by the seed.
     """
     if weights is None:
         weights = partial(full_parameter, seed=seed, num_layers=num_layers, device=device)
@@ -143,18 +143,18 @@ def materialise(
 
 
 def _meta_parameters(module: nn.Module) -> list[tuple[str, nn.Module, str]]:
-    """Return name, owning module and key of every distinct parameter still on the meta device."""
-    found, seen = [], set()
+    """Return name, owning module and key of every distinct parameter that is still on the meta device."""
+    parameters, seen = [], set()
     for path, owner in module.named_modules():
         for key, parameter in owner.named_parameters(recurse=False):
             if parameter.is_meta and id(parameter) not in seen:
                 seen.add(id(parameter))
-                found.append((f"{path}.{key}" if path else key, owner, key))
-    return found
+                parameters.append((f"{path}.{key}" if path else key, owner, key))
+    return parameters
 
 
 def _replace(module: nn.Module, old: Tensor, new: nn.Parameter) -> None:
-    """Put `new` wherever the module holds `old`: tied embeddings hold it twice."""
+    """Replace a parameter wherever the module has it: with tied embeddings in two places."""
     for owner in module.modules():
         for key, parameter in owner.named_parameters(recurse=False, remove_duplicate=False):
             if parameter is old:
@@ -163,7 +163,7 @@ def _replace(module: nn.Module, old: Tensor, new: nn.Parameter) -> None:
 
 def _fill(parameter: Tensor, full: Tensor) -> None:
     if isinstance(parameter, DTensor):
-        # Without a source rank each rank cuts its own part, silently.
+        # With no source rank every rank takes its part of its own `full`, and nothing is sent.
         part = distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
         parameter.to_local().copy_(part.to_local())
     else:
@@ -171,7 +171,7 @@ def _fill(parameter: Tensor, full: Tensor) -> None:
 
 
 class Adapter(nn.Module):
-    """Down to the rank and up to the output, scaled; `up` starts at zero, so that at first it adds nothing."""
+    """LoRA adapter of a linear layer: `down` to the rank, `up` to the output. It starts as zero, since `up` does."""
 
     def __init__(self, inputs: int, outputs: int, lora: Lora) -> None:
         super().__init__()
@@ -180,32 +180,32 @@ class Adapter(nn.Module):
         self.scale = lora.alpha / lora.rank
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what is added to the layer's output."""
+        """Return the addition to the layer's output."""
         return F.linear(F.linear(x, self.down.to(x.dtype)), self.up.to(x.dtype)) * self.scale
 
 
 def add_adapters(layers: Iterable[TransformerLayer], lora: Lora) -> None:
-    """Put adapters alongside the layers that need them, split over tensor parallel ranks as those are."""
+    """Add adapters to the linear layers in `lora.targets`, split over tensor parallel ranks like those layers."""
     for layer in layers:
         for linear in _targets(layer, lora):
             outputs, inputs = linear.weight.shape
             adapter = Adapter(inputs, outputs, lora)
             if isinstance(linear.weight, DTensor):
-                _split(adapter, linear.weight)
+                _split_like(adapter, linear.weight)
             linear.add_module("adapter", adapter)
 
 
 def freeze(module: nn.Module, dtype: torch.dtype) -> None:
-    """Keep everything but adapters from being trained, in the type it is used in; harmless if called again."""
+    """Freeze all parameters except adapters, and keep them in `dtype`. May be called more than once."""
     frozen: dict[int, nn.Parameter] = {}
     for owner in module.modules():
         if isinstance(owner, Adapter):
             continue
         for key, parameter in list(owner.named_parameters(recurse=False, remove_duplicate=False)):
             if parameter.requires_grad and not parameter.is_meta:
-                # Tied embeddings are there twice.
-                kept = frozen.setdefault(id(parameter), nn.Parameter(parameter.detach().to(dtype), requires_grad=False))
-                owner.register_parameter(key, kept)
+                # Tied embeddings come up twice and stay one parameter.
+                constant = nn.Parameter(parameter.detach().to(dtype), requires_grad=False)
+                owner.register_parameter(key, frozen.setdefault(id(parameter), constant))
 
 
 def _targets(layer: TransformerLayer, lora: Lora) -> Iterator[Linear]:
@@ -222,12 +222,13 @@ def _targets(layer: TransformerLayer, lora: Lora) -> Iterator[Linear]:
         yield feed_forward.down
 
 
-def _split(adapter: Adapter, weight: DTensor) -> None:
-    (placement,) = weight.placements
-    places: tuple[Placement, Placement] = (Replicate(), Shard(0))
-    if isinstance(placement, Shard) and placement.dim == 1:
-        places = Shard(1), Replicate()
-    for name, place in zip(("down", "up"), places, strict=True):
-        whole = getattr(adapter, name)
-        part = distribute_tensor(whole, weight.device_mesh, [place], src_data_rank=None)
+def _split_like(adapter: Adapter, weight: DTensor) -> None:
+    """Split an adapter over tensor parallel ranks like the weight: `up` by outputs, or `down` by inputs."""
+    (weight_placement,) = weight.placements
+    placements: tuple[Placement, Placement] = (Replicate(), Shard(0))
+    if isinstance(weight_placement, Shard) and weight_placement.dim == 1:
+        placements = Shard(1), Replicate()
+    for name, placement in zip(("down", "up"), placements, strict=True):
+        full = getattr(adapter, name)
+        part = distribute_tensor(full, weight.device_mesh, [placement], src_data_rank=None)
         adapter.register_parameter(name, nn.Parameter(part))

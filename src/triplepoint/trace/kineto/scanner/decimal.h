@@ -1,4 +1,4 @@
-/* Microseconds as text to integer nanoseconds. */
+/* Read numbers from text: microseconds as integer nanoseconds, and integers. */
 #ifndef TRIPLEPOINT_DECIMAL_H
 #define TRIPLEPOINT_DECIMAL_H
 
@@ -7,14 +7,15 @@
 #include "json.h"
 
 #define NS_PER_US 1000
-#define MOST_DIGITS 19 /* fit 64 bits */
+#define MAX_DIGITS 19 /* decimal digits that fit in 64 bits */
 
-/* A decimal: digits * 10^exponent. */
+/* The decimal number digits * 10^exponent. */
 typedef struct {
     uint64_t digits;
     int exponent, is_negative;
 } Decimal;
 
+/* Read a decimal number; return 0 for other text. Digits beyond MAX_DIGITS are dropped. */
 static inline int read_decimal(Span span, Decimal *decimal) {
     const uint8_t *at = span.start, *end = span.start + span.size;
     *decimal = (Decimal){0, 0, 0};
@@ -26,7 +27,7 @@ static inline int read_decimal(Span span, Decimal *decimal) {
             continue;
         }
         num_seen++;
-        if (num_digits < MOST_DIGITS) {
+        if (num_digits < MAX_DIGITS) {
             decimal->digits = 10 * decimal->digits + (*at - '0');
             num_digits += decimal->digits != 0;
             decimal->exponent -= in_fraction;
@@ -44,11 +45,11 @@ static inline int read_decimal(Span span, Decimal *decimal) {
     return num_seen > 0 && at == end;
 }
 
-/* Read digits, a point and three more, as nearly all times are written; 0 for any other text. */
+/* Read digits, a point and three more digits, the form of nearly all times; return 0 for other text. */
 static inline int read_plain_us(Span span, int64_t *ns) {
     const uint8_t *at = span.start, *point = span.start + span.size - 4;
     int64_t value = 0;
-    if (span.size < 5 || span.size > MOST_DIGITS || *point != '.') return 0;
+    if (span.size < 5 || span.size > MAX_DIGITS || *point != '.') return 0;
     for (; at < point; at++) {
         unsigned digit = *at - '0';
         if (digit > 9) return 0;
@@ -60,15 +61,15 @@ static inline int read_plain_us(Span span, int64_t *ns) {
     return 1;
 }
 
-/* Read a time; 0 if it is none, or does not fit.
+/* Read a time in microseconds as nanoseconds; return 0 if it is no number, or out of range.
 
-   Whole microseconds and three decimals are nanoseconds as they stand. Anything else was printed from a float, so the
-   nearest float is what the writer meant: the decimals of an absolute time in float microseconds say less than they
-   show. */
+   Whole microseconds, and three decimals, are exact nanoseconds. Any other text was printed from a float. Then the
+   nearest float is what the writer had: an absolute time as float microseconds has fewer significant decimals than it
+   shows. */
 static inline int read_us(Span span, int64_t *ns) {
     static const long double powers[] = {1e0L,  1e1L,  1e2L,  1e3L,  1e4L,  1e5L,  1e6L,  1e7L,  1e8L,  1e9L,
                                          1e10L, 1e11L, 1e12L, 1e13L, 1e14L, 1e15L, 1e16L, 1e17L, 1e18L, 1e19L};
-    const int most = sizeof powers / sizeof *powers - 1;
+    const int max_exponent = sizeof powers / sizeof *powers - 1;
     if (span.start && read_plain_us(span, ns)) return 1;
     Decimal decimal;
     if (!span.start || !read_decimal(span, &decimal)) return 0;
@@ -77,11 +78,11 @@ static inline int read_us(Span span, int64_t *ns) {
     else if (decimal.exponent == 0 && decimal.digits <= INT64_MAX / NS_PER_US)
         *ns = (int64_t)decimal.digits * NS_PER_US;
     else {
-        if (decimal.exponent > most) return decimal.digits == 0 ? (*ns = 0, 1) : 0;
+        if (decimal.exponent > max_exponent) return decimal.digits == 0 ? (*ns = 0, 1) : 0;
         long double exact = decimal.digits;
-        for (; decimal.exponent < -most; decimal.exponent += most) {
-            exact /= powers[most];
-            if (exact == 0) decimal.exponent = -most;
+        for (; decimal.exponent < -max_exponent; decimal.exponent += max_exponent) {
+            exact /= powers[max_exponent];
+            if (exact == 0) decimal.exponent = -max_exponent;
         }
         exact = decimal.exponent < 0 ? exact / powers[-decimal.exponent] : exact * powers[decimal.exponent];
         double us = (double)exact, whole = floor(us);
@@ -92,9 +93,10 @@ static inline int read_us(Span span, int64_t *ns) {
     return 1;
 }
 
-static inline int64_t read_integer(Span span, int64_t otherwise) {
+/* Read an integer; return `fallback` for other text. */
+static inline int64_t read_integer(Span span, int64_t fallback) {
     Decimal decimal;
-    if (!read_decimal(span, &decimal) || decimal.exponent || decimal.digits > INT64_MAX) return otherwise;
+    if (!read_decimal(span, &decimal) || decimal.exponent || decimal.digits > INT64_MAX) return fallback;
     return decimal.is_negative ? -(int64_t)decimal.digits : (int64_t)decimal.digits;
 }
 

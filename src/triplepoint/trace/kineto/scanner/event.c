@@ -4,8 +4,8 @@
 
 #include "decimal.h"
 
-#define LONGEST_NS INT64_C(32000000000000000)  /* a year: no event lasts longer, whatever a damaged one says */
-#define LATEST_NS INT64_C(4100000000000000000) /* the year 2100: no sum of times leaves 64 bits */
+#define LONGEST_NS INT64_C(32000000000000000)  /* a year: a longer duration is damaged */
+#define LATEST_NS INT64_C(4100000000000000000) /* the year 2100: sums of earlier times fit in 64 bits */
 
 Outcome read_event(Text *text, Event *event) {
     memset(event, 0, sizeof *event);
@@ -44,7 +44,7 @@ static int category_of(Span span) {
     return OTHER;
 }
 
-/* What tells which collective an event is, and among whom. */
+/* Whether an argument is about communication. */
 static int is_about_message(Span key) {
     switch (*key.start) {
     case 'C': return IS(key, "Collective name");
@@ -59,7 +59,7 @@ static int is_about_message(Span key) {
     }
 }
 
-/* What tells how a kernel was launched. */
+/* Whether an argument is part of the launch geometry. */
 static int is_about_geometry(Span key) {
     switch (*key.start) {
     case 'b': return IS(key, "block") || IS(key, "blocks per SM");
@@ -79,13 +79,14 @@ static int append(Scratch *scratch, const void *bytes, size_t size) {
     return 1;
 }
 
-/* Append `"key": value` as it stands in the text, quotes included. */
+/* Append `"key": value` as in the text, quotes included, where `end` is the end of the value. */
 static int append_member(Scratch *scratch, Span key, const uint8_t *end) {
-    const char *before = scratch->size ? "," : "{";
-    return append(scratch, before, 1) && append(scratch, key.start - 1, (size_t)(end - (key.start - 1)));
+    const char *separator = scratch->size ? "," : "{";
+    return append(scratch, separator, 1) && append(scratch, key.start - 1, (size_t)(end - (key.start - 1)));
 }
 
-/* Close and intern an object put together member by member: its number, -1 if it has none; 0 if there is no memory. */
+/* Close and intern an object built by `append_member`, and set `*number`, to -1 if it has no members. Return 0 if out
+   of memory. */
 static int intern_object(Scratch *scratch, Interned *table, int32_t *number) {
     *number = -1;
     if (!scratch->size) return 1;
@@ -94,7 +95,7 @@ static int intern_object(Scratch *scratch, Interned *table, int32_t *number) {
     return *number >= 0;
 }
 
-/* Read the arguments of an event that is kept; they were stepped over once, so they are whole. */
+/* Read the arguments of an event, whose text `read_event` has checked already. Return 0 if out of memory. */
 static int read_arguments(Reader *reader, Span arguments, Row *row) {
     reader->message.size = reader->geometry.size = 0;
     if (!arguments.start || *arguments.start != '{') return 1;
@@ -117,17 +118,18 @@ static int read_arguments(Reader *reader, Span arguments, Row *row) {
 
 static int is_wanted(const Reader *reader, int category, const Event *event) {
     if (category != CPU_OP || reader->wants_host) return category != OTHER;
-    /* Of operators only those that communicate, and the steps as they were marked in 2021. */
+    /* Communicating operators, and steps as profilers marked them in 2021. */
     return event->name.start && (starts_with(event->name, "c10d::") || starts_with(event->name, "ProfilerStep"));
 }
 
-static int identify(Reader *reader, const Event *event, Row *row) {
-    static const uint8_t between = '\t';
+/* Set the numbers of name and thread; return 0 if out of memory. */
+static int set_name_and_thread(Reader *reader, const Event *event, Row *row) {
+    static const uint8_t separator = '\t';
     Scratch *thread = &reader->thread;
-    row->name = intern(&reader->names, event->name.start ? event->name.start : &between, event->name.size);
+    row->name = intern(&reader->names, event->name.start ? event->name.start : &separator, event->name.size);
     thread->size = 0;
     if (event->process.start && !append(thread, event->process.start, event->process.size)) return 0;
-    if (!append(thread, &between, 1)) return 0;
+    if (!append(thread, &separator, 1)) return 0;
     if (event->thread.start && !append(thread, event->thread.start, event->thread.size)) return 0;
     row->thread = intern(&reader->threads, thread->bytes, thread->size);
     return row->name >= 0 && row->thread >= 0;
@@ -147,12 +149,12 @@ Verdict make_row(Reader *reader, const Event *event, Row *row) {
     if (phase == 'X' && (!event->category.start || !read_us(event->duration, &row->duration))) return DAMAGED;
     if (!is_in_range(row)) return DAMAGED;
     row->category = (uint8_t)category_of(event->category);
-    /* Begins and ends are kept whatever they are: one left out would pair the others wrongly. */
+    /* All begins and ends are kept: without one of them the others would be paired wrongly. */
     int wanted = phase != 'X' || is_wanted(reader, row->category, event);
     if (!wanted && !(reader->wants_streams && event->arguments.start)) return IGNORED;
     if (!read_arguments(reader, event->arguments, row)) return NO_MEMORY;
     if (!wanted && !(row->flags & HAS_STREAM) && row->correlation < 0) return IGNORED;
-    if (!identify(reader, event, row)) return NO_MEMORY;
+    if (!set_name_and_thread(reader, event, row)) return NO_MEMORY;
     return event->name.start || phase == 'E' ? ROW : DAMAGED_ROW;
 }
 

@@ -1,16 +1,16 @@
-/* One trace event: its text, and the row of integers made of it. */
+/* One trace event: from its text to a row of integers. */
 #ifndef TRIPLEPOINT_EVENT_H
 #define TRIPLEPOINT_EVENT_H
 
 #include "intern.h"
 #include "json.h"
 
-/* Categories of rows, in the order of `Category` in rows.py. */
+/* Categories of rows, in the order of `Category` in kineto/__init__.py. */
 enum { KERNEL, MEMCPY, MEMSET, CPU_OP, RUNTIME, ANNOTATION, GPU_ANNOTATION, OTHER };
 
 enum { IS_BEGIN = 1, IS_END = 2, HAS_STREAM = 4 };
 
-/* The same layout as ROW in rows.py. Unknown is -1. */
+/* The layout of ROW in kineto/__init__.py. Unknown values are -1. */
 typedef struct {
     int64_t start, duration; /* ns; `start` as the file counts, before its base time is added */
     int64_t correlation;
@@ -18,33 +18,33 @@ typedef struct {
     uint8_t category, flags, unused[6];
 } Row;
 
-/* The same layout as LAUNCH in rows.py: what is kept of a call of the runtime. */
+/* The layout of LAUNCH in kineto/__init__.py: a runtime call. */
 typedef struct {
     int64_t correlation, start;
     int32_t thread, geometry;
 } Launch;
 
-/* The members of an event that are read; a missing one starts at NULL. */
+/* The members of an event that are used; a missing one starts at NULL. */
 typedef struct {
     Span phase, category, name, time, duration, process, thread, arguments;
 } Event;
 
-/* Bytes being put together. */
+/* A buffer in which a byte string is built. */
 typedef struct {
     uint8_t *bytes;
     size_t size, room;
 } Scratch;
 
 typedef struct {
-    int wants_host;    /* operators on the CPU too */
-    int wants_streams; /* every event that carries a stream or a correlation, whatever its category */
+    int wants_host;    /* return all operators on the CPU */
+    int wants_streams; /* return every event that has a stream or a correlation */
     Interned names, threads;
-    Interned messages;   /* what events say about communication, each a JSON object */
-    Interned geometries; /* how kernels were launched, each a JSON object */
+    Interned messages;   /* communication arguments, each a JSON object */
+    Interned geometries; /* launch geometries, each a JSON object */
     Scratch message, geometry, thread;
 } Reader;
 
-/* DAMAGED_ROW: something is missing, but its time can be counted. */
+/* DAMAGED_ROW: the name is missing, but the row has a time. */
 typedef enum { IGNORED, ROW, DAMAGED_ROW, DAMAGED, NO_MEMORY } Verdict;
 
 Outcome read_event(Text *text, Event *event);

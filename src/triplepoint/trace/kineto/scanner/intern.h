@@ -1,4 +1,4 @@
-/* Gives equal byte strings the same small number: names, threads and arguments stand in a trace many times over. */
+/* Number byte strings, equal ones alike: names, threads and arguments are in a trace many times. */
 #ifndef TRIPLEPOINT_INTERN_H
 #define TRIPLEPOINT_INTERN_H
 
@@ -33,15 +33,15 @@ static inline uint64_t hash_bytes(const uint8_t *bytes, size_t size) {
     return hash ^ (hash >> 29);
 }
 
-/* Grow an array to hold one element of `size` more than `count`; 0 if there is no memory. */
+/* Grow an array of `count` elements of `size` bytes, so that `more` fit in; return 0 if out of memory. */
 static inline int make_room(void **array, size_t *room, size_t count, size_t more, size_t size) {
     if (count + more <= *room) return 1;
-    size_t wanted = *room ? *room : 1024;
-    while (wanted < count + more) wanted *= 2;
-    void *grown = realloc(*array, wanted * size);
+    size_t new_room = *room ? *room : 1024;
+    while (new_room < count + more) new_room *= 2;
+    void *grown = realloc(*array, new_room * size);
     if (!grown) return 0;
     *array = grown;
-    *room = wanted;
+    *room = new_room;
     return 1;
 }
 
@@ -61,7 +61,7 @@ static inline int rehash(Interned *table) {
     return 1;
 }
 
-/* Return the number of a string, -1 if there is no memory. */
+/* Return the number of a string, -1 if out of memory. */
 static inline int32_t intern(Interned *table, const uint8_t *bytes, size_t size) {
     if (2 * table->count >= table->num_slots && !rehash(table)) return -1;
     uint64_t hash = hash_bytes(bytes, size);

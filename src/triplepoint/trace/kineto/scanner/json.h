@@ -1,7 +1,7 @@
-/* Steps over JSON text without building anything.
+/* Read JSON text without building a document.
 
-   Every function reads from `text->at` and leaves it behind what it read. The text ends in at least PADDING zero bytes
-   that do not belong to it: a zero stops every loop, so the loops need no look at `end`. */
+   Every function reads from `text->at` and advances it. The text is followed by at least PADDING zero bytes, and a zero
+   stops every loop, so that loops need not check `end`. */
 #ifndef TRIPLEPOINT_JSON_H
 #define TRIPLEPOINT_JSON_H
 
@@ -13,9 +13,9 @@
 #endif
 
 #define PADDING 64
-#define DEEPEST 64
+#define MAX_DEPTH 64
 
-typedef enum { OK, MORE, BAD } Outcome; /* MORE: the text ended inside; BAD: this is not JSON. */
+typedef enum { OK, MORE, BAD } Outcome; /* MORE: the text ended inside the item; BAD: invalid JSON */
 
 typedef struct {
     const uint8_t *at;
@@ -23,7 +23,7 @@ typedef struct {
 } Text;
 
 typedef struct {
-    const uint8_t *start; /* NULL where there is none. Strings without their quotes. */
+    const uint8_t *start; /* NULL if missing; of a string, after the quote */
     size_t size;
 } Span;
 
@@ -52,7 +52,7 @@ static inline const uint8_t *find_special(const uint8_t *at) {
 #endif
 }
 
-/* Read a string; `span` is what stands between the quotes, escapes as they are. */
+/* Read a string; `span` is the text between the quotes, with escapes. */
 static inline Outcome read_string(Text *text, Span *span) {
     if (*text->at != '"') return stopped(text);
     const uint8_t *at = span->start = text->at + 1;
@@ -71,14 +71,14 @@ static inline Outcome read_string(Text *text, Span *span) {
     return OK;
 }
 
-/* Characters of numbers, and of the words profilers write in their place. */
+/* Characters of numbers, and of the words that profilers write instead. */
 static const uint8_t IS_WORD[256] = {
     ['+'] = 1, ['-'] = 1, ['.'] = 1, ['0' ... '9'] = 1, ['A' ... 'Z'] = 1, ['a' ... 'z'] = 1,
 };
 
 static inline int is_word(uint8_t c) { return IS_WORD[c]; }
 
-/* Read a number, true, false, null, or what profilers write beside them: NaN, inf, -Infinity. */
+/* Read a number, true, false, null, or what some profilers write: NaN, inf, -Infinity. */
 static inline Outcome read_word(Text *text, Span *span) {
     span->start = text->at;
     while (is_word(*text->at)) text->at++;
@@ -87,7 +87,7 @@ static inline Outcome read_word(Text *text, Span *span) {
     return span->size ? OK : BAD;
 }
 
-/* Read `"key":` and the space after it. */
+/* Read `"key":` and the following space. */
 static inline Outcome read_key(Text *text, Span *key) {
     Outcome outcome = read_string(text, key);
     if (outcome != OK) return outcome;
@@ -98,7 +98,7 @@ static inline Outcome read_key(Text *text, Span *key) {
     return OK;
 }
 
-/* Step from one member of an object or array to the next: `*closed` tells that `close` was read instead of a comma. */
+/* Read the comma between two members of an object or array, or `close` at its end, and set `*closed` accordingly. */
 static inline Outcome read_separator(Text *text, uint8_t close, int *closed) {
     skip_space(text);
     *closed = *text->at == close;
@@ -110,7 +110,7 @@ static inline Outcome read_separator(Text *text, uint8_t close, int *closed) {
 
 static Outcome read_nested(Text *text, Span *span, int depth);
 
-/* Read any value; `span` is its text, of a string what stands between the quotes. */
+/* Read any value; `span` is its text, of a string without the quotes. */
 static inline Outcome read_value(Text *text, Span *span, int depth) {
     uint8_t open = *text->at;
     if (open == '"') return read_string(text, span);
@@ -119,7 +119,7 @@ static inline Outcome read_value(Text *text, Span *span, int depth) {
 
 /* Read an object or an array. */
 static __attribute__((unused)) Outcome read_nested(Text *text, Span *span, int depth) {
-    if (depth == DEEPEST) return BAD;
+    if (depth == MAX_DEPTH) return BAD;
     int is_object = *text->at == '{';
     uint8_t close = is_object ? '}' : ']';
     span->start = text->at++;

@@ -1,4 +1,4 @@
-/* Python's view of the scanner; `_scanner.pyi` documents it. */
+/* Python bindings of the scanner; `_scanner.pyi` documents them. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -10,10 +10,10 @@ typedef struct {
     int is_busy;
 } Object;
 
-static PyObject *make(PyTypeObject *type, PyObject *arguments, PyObject *named) {
+static PyObject *new_scanner(PyTypeObject *type, PyObject *arguments, PyObject *keyword_arguments) {
     static char *keywords[] = {"host", "streams", NULL};
     int host = 0, streams = 0;
-    if (!PyArg_ParseTupleAndKeywords(arguments, named, "|$pp", keywords, &host, &streams)) return NULL;
+    if (!PyArg_ParseTupleAndKeywords(arguments, keyword_arguments, "|$pp", keywords, &host, &streams)) return NULL;
     Object *self = (Object *)type->tp_alloc(type, 0);
     if (!self) return NULL;
     self->scanner.reader.wants_host = host;
@@ -28,7 +28,8 @@ static void dealloc(Object *self) {
     Py_DECREF(type);
 }
 
-static int claim(Object *self) {
+/* Return whether the scanner is free; set an exception if another thread is using it. */
+static int check_free(Object *self) {
     if (self->is_busy) PyErr_SetString(PyExc_RuntimeError, "the scanner is in use by another thread");
     return !self->is_busy;
 }
@@ -36,7 +37,7 @@ static int claim(Object *self) {
 static PyObject *method_feed(Object *self, PyObject *argument) {
     Py_buffer bytes;
     int has_memory;
-    if (!claim(self) || PyObject_GetBuffer(argument, &bytes, PyBUF_SIMPLE) < 0) return NULL;
+    if (!check_free(self) || PyObject_GetBuffer(argument, &bytes, PyBUF_SIMPLE) < 0) return NULL;
     self->is_busy = 1;
     Py_BEGIN_ALLOW_THREADS
     has_memory = feed(&self->scanner, bytes.buf, (size_t)bytes.len);
@@ -49,22 +50,22 @@ static PyObject *method_feed(Object *self, PyObject *argument) {
 
 static PyObject *method_finish(Object *self, PyObject *unused) {
     (void)unused;
-    if (!claim(self)) return NULL;
+    if (!check_free(self)) return NULL;
     if (!finish(&self->scanner)) return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
 
 static PyObject *method_feed_event(Object *self, PyObject *argument) {
     Py_buffer bytes;
-    if (!claim(self) || PyObject_GetBuffer(argument, &bytes, PyBUF_SIMPLE) < 0) return NULL;
-    int found = feed_event(&self->scanner, bytes.buf, (size_t)bytes.len);
+    if (!check_free(self) || PyObject_GetBuffer(argument, &bytes, PyBUF_SIMPLE) < 0) return NULL;
+    int has_row = feed_event(&self->scanner, bytes.buf, (size_t)bytes.len);
     PyBuffer_Release(&bytes);
-    return found < 0 ? PyErr_NoMemory() : PyBool_FromLong(found);
+    return has_row < 0 ? PyErr_NoMemory() : PyBool_FromLong(has_row);
 }
 
 static PyObject *method_take_rows(Object *self, PyObject *unused) {
     (void)unused;
-    if (!claim(self)) return NULL;
+    if (!check_free(self)) return NULL;
     Scanner *scanner = &self->scanner;
     PyObject *rows = PyBytes_FromStringAndSize((char *)scanner->rows, (Py_ssize_t)(scanner->num_rows * sizeof(Row)));
     if (rows) scanner->num_rows = 0;
@@ -73,7 +74,7 @@ static PyObject *method_take_rows(Object *self, PyObject *unused) {
 
 static PyObject *method_take_launches(Object *self, PyObject *unused) {
     (void)unused;
-    if (!claim(self)) return NULL;
+    if (!check_free(self)) return NULL;
     Scanner *scanner = &self->scanner;
     size_t size = scanner->num_launches * sizeof(Launch);
     PyObject *launches = PyBytes_FromStringAndSize((char *)scanner->launches, (Py_ssize_t)size);
@@ -96,12 +97,12 @@ static PyObject *take_pieces(Pieces *pieces) {
 
 static PyObject *method_take_metadata(Object *self, PyObject *unused) {
     (void)unused;
-    return claim(self) ? take_pieces(&self->scanner.metadata) : NULL;
+    return check_free(self) ? take_pieces(&self->scanner.metadata) : NULL;
 }
 
 static PyObject *method_take_damaged(Object *self, PyObject *unused) {
     (void)unused;
-    return claim(self) ? take_pieces(&self->scanner.damaged) : NULL;
+    return check_free(self) ? take_pieces(&self->scanner.damaged) : NULL;
 }
 
 /* Return the interned strings from number `argument` on. */
@@ -120,19 +121,19 @@ static PyObject *list_interned(const Interned *table, PyObject *argument) {
 }
 
 static PyObject *method_names(Object *self, PyObject *first) {
-    return claim(self) ? list_interned(&self->scanner.reader.names, first) : NULL;
+    return check_free(self) ? list_interned(&self->scanner.reader.names, first) : NULL;
 }
 
 static PyObject *method_threads(Object *self, PyObject *first) {
-    return claim(self) ? list_interned(&self->scanner.reader.threads, first) : NULL;
+    return check_free(self) ? list_interned(&self->scanner.reader.threads, first) : NULL;
 }
 
 static PyObject *method_messages(Object *self, PyObject *first) {
-    return claim(self) ? list_interned(&self->scanner.reader.messages, first) : NULL;
+    return check_free(self) ? list_interned(&self->scanner.reader.messages, first) : NULL;
 }
 
 static PyObject *method_geometries(Object *self, PyObject *first) {
-    return claim(self) ? list_interned(&self->scanner.reader.geometries, first) : NULL;
+    return check_free(self) ? list_interned(&self->scanner.reader.geometries, first) : NULL;
 }
 
 static PyObject *get_num_events(Object *self, void *unused) {
@@ -179,7 +180,7 @@ static PyGetSetDef properties[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_new, make}, {Py_tp_dealloc, dealloc}, {Py_tp_methods, methods}, {Py_tp_getset, properties}, {0, NULL},
+    {Py_tp_new, new_scanner}, {Py_tp_dealloc, dealloc}, {Py_tp_methods, methods}, {Py_tp_getset, properties}, {0, NULL},
 };
 
 static PyType_Spec spec = {"triplepoint.trace.kineto._scanner.Scanner", sizeof(Object), 0, Py_TPFLAGS_DEFAULT, slots};

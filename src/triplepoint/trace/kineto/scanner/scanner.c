@@ -13,21 +13,21 @@ static int add_piece(Pieces *pieces, const uint8_t *bytes, size_t size) {
     return 1;
 }
 
-/* Keep the row just made, as a launch where it is one. */
+/* Keep the row after the last one, as a launch if it is a runtime call; return 0 if out of memory. */
 static int keep_row(Scanner *scanner) {
     const Row *row = &scanner->rows[scanner->num_rows];
     if (row->category != RUNTIME || scanner->reader.wants_streams || row->flags & (IS_BEGIN | IS_END)) {
         scanner->num_rows++;
         return 1;
     }
-    if (row->correlation <= 0) return 1; /* nothing can refer to it */
+    if (row->correlation <= 0) return 1; /* no work refers to it */
     if (!make_room((void **)&scanner->launches, &scanner->launches_room, scanner->num_launches, 1, sizeof(Launch)))
         return 0;
     scanner->launches[scanner->num_launches++] = (Launch){row->correlation, row->start, row->thread, row->geometry};
     return 1;
 }
 
-/* Count an event and keep its row; 0 if there is no memory. */
+/* Count an event and keep its row; return 0 if out of memory. */
 static int take_event(Scanner *scanner, const Event *event) {
     if (!make_room((void **)&scanner->rows, &scanner->rows_room, scanner->num_rows, 1, sizeof(Row))) return 0;
     Verdict verdict = make_row(&scanner->reader, event, &scanner->rows[scanner->num_rows]);
@@ -37,6 +37,7 @@ static int take_event(Scanner *scanner, const Event *event) {
     return verdict != NO_MEMORY;
 }
 
+/* Return the number of events in a damaged text, by their phases. */
 static size_t count_phases(const uint8_t *at, size_t size) {
     size_t count = 0;
     const uint8_t *end = at + size;
@@ -47,22 +48,22 @@ static size_t count_phases(const uint8_t *at, size_t size) {
     return count;
 }
 
-/* Hand over damaged text: as many events as it names phases of; at least one where an event was to stand. */
-static int give_up(Scanner *scanner, const uint8_t *start, const uint8_t *end) {
+/* Keep a damaged text and count its events, at least one if it starts with an event. Return 0 if out of memory. */
+static int keep_damage(Scanner *scanner, const uint8_t *start, const uint8_t *end) {
     size_t size = (size_t)(end - start), count = count_phases(start, size);
-    scanner->num_damaged += count ? (int64_t)count : scanner->lost_event;
-    scanner->lost_event = 0;
+    scanner->num_damaged += count ? (int64_t)count : scanner->has_lost_event;
+    scanner->has_lost_event = 0;
     scanner->num_searched = 0;
     return add_piece(&scanner->damaged, start, size < LARGEST_DAMAGE ? size : LARGEST_DAMAGE);
 }
 
-/* The steps below read one item each. They leave `text->at` before what they could not read:
-   OK to go on, MORE to wait for text, BAD for damage (then `text->at` is where it starts), and -1 without memory. */
+/* Each step reads one item and advances `text->at` after it. Steps return OK, MORE if the text ended inside the item,
+   BAD if it is damaged (in both cases `text->at` is its start), or -1 if out of memory. */
 
 static int step_before(Scanner *scanner, Text *text) {
-    static const uint8_t mark[] = {0xef, 0xbb, 0xbf};
-    if (text->end - text->at < 3 && *text->at == mark[0]) return MORE;
-    if (!memcmp(text->at, mark, 3)) text->at += 3;
+    static const uint8_t byte_order_mark[] = {0xef, 0xbb, 0xbf};
+    if (text->end - text->at < 3 && *text->at == byte_order_mark[0]) return MORE;
+    if (!memcmp(text->at, byte_order_mark, 3)) text->at += 3;
     skip_space(text);
     if (text->at >= text->end) return MORE;
     scanner->is_list = scanner->has_events = *text->at == '[';
@@ -95,8 +96,8 @@ static int step_members(Scanner *scanner, Text *text) {
     if (outcome != OK) return outcome;
     *text = ahead;
     if (value.size > LARGEST_METADATA) return OK;
-    Pieces *kept = &scanner->metadata;
-    return add_piece(kept, key.start, key.size) && add_piece(kept, value.start, value.size) ? OK : -1;
+    Pieces *metadata = &scanner->metadata;
+    return add_piece(metadata, key.start, key.size) && add_piece(metadata, value.start, value.size) ? OK : -1;
 }
 
 static int step_events(Scanner *scanner, Text *text) {
@@ -112,13 +113,13 @@ static int step_events(Scanner *scanner, Text *text) {
     Event event;
     Outcome outcome = read_event(&ahead, &event);
     if (outcome != OK) return outcome;
-    int is_empty = ahead.at - text->at == 2; /* `{}` closes some lists, so that no comma is left over */
+    int is_empty = ahead.at - text->at == 2; /* some writers end the list with `{}`, to avoid a trailing comma */
     *text = ahead;
     return is_empty || take_event(scanner, &event) ? OK : -1;
 }
 
-/* Look for the next object that reads as an event: one with a phase. Damaged text starts at `text->at`. */
-static int step_lost(Scanner *scanner, Text *text, int is_last) {
+/* Search for the next event, an object with a phase. The damaged text starts at `text->at`. */
+static int step_searching(Scanner *scanner, Text *text, int is_last) {
     const uint8_t *at = text->at + scanner->num_searched;
     while ((at = memchr(at, '{', (size_t)(text->end - at)))) {
         Text ahead = {at, text->end};
@@ -129,7 +130,7 @@ static int step_lost(Scanner *scanner, Text *text, int is_last) {
             return MORE;
         }
         if (outcome == OK && event.phase.start) {
-            if (!give_up(scanner, text->at, at)) return -1;
+            if (!keep_damage(scanner, text->at, at)) return -1;
             text->at = at;
             scanner->has_events = 1;
             scanner->state = EVENTS;
@@ -139,7 +140,7 @@ static int step_lost(Scanner *scanner, Text *text, int is_last) {
     }
     scanner->num_searched = (size_t)(text->end - text->at);
     if (!is_last && text->end - text->at < (ptrdiff_t)LARGEST_DAMAGE) return MORE;
-    if (!give_up(scanner, text->at, text->end)) return -1;
+    if (!keep_damage(scanner, text->at, text->end)) return -1;
     const uint8_t *last = text->end;
     while (last > text->at && (is_space(last[-1]) || !last[-1])) last--;
     scanner->is_closed |= !scanner->is_cut && last > text->at && last[-1] == (scanner->is_list ? ']' : '}');
@@ -157,11 +158,12 @@ static int step(Scanner *scanner, Text *text, int is_last) {
     case BEFORE: return step_before(scanner, text);
     case MEMBERS: return step_members(scanner, text);
     case EVENTS: return step_events(scanner, text);
-    case LOST: return step_lost(scanner, text, is_last);
+    case SEARCHING: return step_searching(scanner, text, is_last);
     default: return step_after(text);
     }
 }
 
+/* Scan the buffer as far as it has complete items, or to its end if it `is_last`; return 0 if out of memory. */
 static int scan(Scanner *scanner, int is_last) {
     Text text = {scanner->buffer + scanner->start, scanner->buffer + scanner->size};
     int outcome = OK;
@@ -170,9 +172,9 @@ static int scan(Scanner *scanner, int is_last) {
         size_t left = (size_t)(text.end - text.at);
         if (outcome == MORE && left < LARGEST_ITEM && !(is_last && left && scanner->state != AFTER)) break;
         if (outcome != OK && outcome != -1) {
-            scanner->lost_event |= scanner->state == EVENTS;
+            scanner->has_lost_event |= scanner->state == EVENTS;
             scanner->is_cut = is_last && outcome == MORE;
-            scanner->state = LOST;
+            scanner->state = SEARCHING;
         }
     }
     scanner->start = (size_t)(text.at - scanner->buffer);
@@ -202,7 +204,7 @@ int feed_event(Scanner *scanner, const uint8_t *bytes, size_t size) {
     size_t before = scanner->num_rows + scanner->num_launches;
     int64_t num_events = scanner->num_events, num_damaged = scanner->num_damaged;
     int has_memory = read_event(&text, &event) != OK || take_event(scanner, &event);
-    scanner->num_events = num_events; /* it was counted as damaged before */
+    scanner->num_events = num_events; /* the event counts as damaged already */
     scanner->num_damaged = num_damaged;
     free(copy);
     return has_memory ? scanner->num_rows + scanner->num_launches > before : -1;

@@ -1,0 +1,1 @@
+"""Which clocks save energy in a pipeline."""

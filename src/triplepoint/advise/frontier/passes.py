@@ -1,0 +1,203 @@
+"""Time and energy of the passes of a pipeline at every clock, from the models of kernels and of power."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from triplepoint.advise.frontier.solve import Choices, Float
+from triplepoint.config.cluster import ClusterConfig
+from triplepoint.errors import PointError
+from triplepoint.simulate.heat.nodes import is_known
+from triplepoint.simulate.heat.warm import Warm, slow_ranks, warm_up, with_factors
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.memory.training import peak_memory
+from triplepoint.simulate.power.gpu import Clocks, clock_table, leakage_w
+from triplepoint.simulate.power.load import Training
+from triplepoint.simulate.power.work import UNITS
+from triplepoint.simulate.predict.prediction import read_calibrations
+from triplepoint.simulate.step import Prepared, Step, prepare_step
+from triplepoint.simulate.timeline.durations import Pass
+from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD, Int64
+
+GOVERNED_S = 0.05
+"""Shorter passes a governor sees as the mean of a forward and a backward pass: its control period. Unit: s."""
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A training job where it runs.
+
+    Attributes:
+        job: The job, with a pipeline.
+        cluster: Where it runs.
+        config: Folder of the configuration.
+        prepared: Its step at the clocks it was calibrated with.
+        warm: Its step as it is, under the governor.
+    """
+
+    job: Job
+    cluster: ClusterConfig
+    config: Path
+    prepared: Prepared
+    warm: Warm[Training[Step]]
+
+    @classmethod
+    def of(cls, job: Job, cluster: ClusterConfig, config: Path) -> "Site":
+        """Simulate a job as it is.
+
+        Args:
+            job: The job.
+            cluster: Where it runs.
+            config: Folder of the configuration.
+
+        Raises:
+            PointError: If it has no pipeline or does not fit, or clocks of its GPUs are not known or held by a brake.
+        """
+        if job.layout.pp == 1:
+            raise PointError("pp: 1 is one stage, which waits for no other; a frontier needs a pipeline, set pp: 2")
+        if not is_known(job.gpu, config):
+            raise PointError(f"clocks and power of {job.gpu.name} are not known; see config/power")
+        if cluster.conditions.braked_nodes:
+            raise PointError("a power brake holds clocks, which nothing else sets; release it (braked_nodes)")
+        memory = peak_memory(job)
+        if memory.is_out_of_memory:
+            raise PointError(f"does not fit on a rank of stage {memory.stage}: {memory.explain()}")
+        # Every stage at its own pace, as where clocks are chosen: not all at that of the slowest.
+        free = dict.fromkeys(range(job.layout.pp), math.inf)
+        prepared = prepare_step(job, read_calibrations(config)[0].constants(job), config)
+        return cls(job, cluster, config, prepared, _warmed(job, cluster, config, prepared, free))
+
+    def simulate(self, clock_limit_mhz: Mapping[int, float]) -> Warm[Training[Step]]:
+        """Return its step with the clock of every stage locked, by stage. Unit: MHz."""
+        return _warmed(self.job, self.cluster, self.config, self.prepared, clock_limit_mhz)
+
+    @cached_property
+    def slower(self) -> Float:
+        """Factor on the computation of every stage by GPUs that its cluster calls slow; shape (num_stages,)."""
+        factor = np.ones(self.job.layout.pp)
+        for rank, own in slow_ranks(self.cluster, self.job).items():
+            stage = self.job.mesh.place(rank).pp
+            factor[stage] = max(factor[stage], own)
+        return factor
+
+    @cached_property
+    def table(self) -> Clocks:
+        """Clocks of the GPU type, lowest first."""
+        return clock_table(self.warm.machine.power.clocks)
+
+
+def _warmed(
+    job: Job, cluster: ClusterConfig, config: Path, prepared: Prepared, clock_limit_mhz: Mapping[int, float]
+) -> Warm[Training[Step]]:
+    slow = slow_ranks(cluster, job)
+
+    def once_more(factor: Mapping[int, float]) -> Training[Step]:
+        return Training(prepared.run(with_factors(slow, factor)))
+
+    return warm_up(once_more({}), once_more, cluster, config, clock_limit_mhz=clock_limit_mhz)
+
+
+@dataclass(frozen=True, eq=False)
+class Priced:
+    """What passes take at every clock, highest first.
+
+    Attributes:
+        choices: Times and energies of a GPU.
+        clocks_mhz: Shape (num_clocks,). Unit: MHz.
+        rest_j: Energy of gradients' reduction and of the update beyond waiting, of a GPU of every stage, at every
+            clock; shape (num_stages, num_clocks). Unit: J.
+    """
+
+    choices: Choices
+    clocks_mhz: Float
+    rest_j: Float
+
+
+def price(site: Site) -> Priced:
+    """Return what the passes of a job take and draw at every clock."""
+    job, work = site.job, site.warm.load.workload
+    num_stages, num_chunks = job.layout.pp, site.prepared.order.num_chunks
+    seconds = np.zeros((num_stages, 3, num_chunks, len(site.table.mhz)))
+    active_j = np.zeros_like(seconds)
+    is_split = site.prepared.order.is_split
+    rest_j = np.zeros((num_stages, len(site.table.mhz)))
+    durations = site.prepared.durations
+    for stage, done in enumerate(site.prepared.stages):
+        for chunk, parts in enumerate(done.chunks):
+            backward = (parts.backward_input,) if is_split else (parts.backward_input, parts.backward_weight)
+            of_kind = {FORWARD: (parts.forward,), BACKWARD: backward, BACKWARD_WEIGHT: (parts.backward_weight,)}
+            for kind, operations in of_kind.items():
+                timed = _timed(site, kind, stage, chunk)
+                seconds[stage, kind, chunk], active_j[stage, kind, chunk] = _at_clocks(
+                    site, work.of_all(operations), timed, float(site.slower[stage])
+                )
+        alone = Pass(durations.optimizer.compute[stage, :1], durations.optimizer.comm[stage, :1])
+        rest_j[stage] = _at_clocks(site, work.of(done.optimizer) + work.of(done.gradient_sync), alone, 1.0)[1]
+    standing_w = np.stack([_standing_w(site, stage) for stage in range(num_stages)])
+    first = _within_limit(site, seconds, active_j, standing_w)
+    choices = Choices(seconds[..., ::-1].copy(), active_j[..., ::-1].copy(), standing_w[:, ::-1].copy(), first)
+    return Priced(choices, site.table.mhz[::-1].copy(), rest_j[:, ::-1].copy())
+
+
+def _timed(site: Site, kind: int, stage: int, chunk: int) -> Pass:
+    durations, is_split = site.prepared.durations, site.prepared.order.is_split
+    halves = (durations.forward, durations.backward_input, durations.backward_weight)
+    parts = halves[1:] if kind == BACKWARD and not is_split else (halves[kind],)
+    compute, comm = (
+        np.sum([getattr(part, name)[stage, chunk] for part in parts], axis=0) for name in ("compute", "comm")
+    )
+    host_s = sum(part.host_at((stage, chunk, 0)) for part in parts)
+    return Pass(compute, comm, np.asarray(host_s / np.maximum(compute, 1e-12)))
+
+
+def _at_clocks(site: Site, work: Float, timed: Pass, slower: float) -> tuple[Float, Float]:
+    """Return time, and energy beyond waiting, of some work at every clock, lowest first.
+
+    Args:
+        site: The job.
+        work: On the units of a GPU, at the calibrated clock; shape (len(UNITS),). Unit: s.
+        timed: Its time at the calibrated clock; arrays of shape (1,).
+        slower: Factor on its computation, whatever the clock.
+    """
+    power, table = site.warm.machine.power, site.table
+    awake, tensor, sm, hbm, link, bound = work
+    assert UNITS == ("awake", "tensor", "sm", "hbm", "link", "clock_bound")
+    share = power.calibrated_clock.value / power.clocks.max_clock.value
+    # At the highest clock: what goes with the clock takes less time there.
+    highest = awake - bound * (1.0 - share)
+    kernels = highest + bound * share * table.stretch + hbm * table.starved
+    factor = kernels / awake if awake > 0.0 else np.ones_like(kernels)
+    seconds = timed.slowed(factor * slower).total
+    switching = (power.tensor.value * tensor + power.sm.value * sm) * table.energy_share
+    moving = power.hbm.value * hbm + power.link.value * link
+    tree_w = power.clock_tree.value * (1.0 - _polling(site)) * table.energy_share * table.share
+    return seconds, switching + moving + tree_w * kernels * slower
+
+
+def _polling(site: Site) -> float:
+    return site.warm.machine.power.polling_share.value if site.job.num_gpus > 1 else 0.0
+
+
+def _standing_w(site: Site, stage: int) -> Float:
+    """Return what a GPU of a stage draws that waits, at every clock, as warm as the job makes it. Unit: W."""
+    machine, table = site.warm.machine, site.table
+    own = site.warm.seats.stage == stage
+    temp_c, leaks = site.warm.trace.temp_c.mean(axis=0)[own], machine.devices.leakage[own]
+    leakage = leakage_w(machine.power, table.mhz[:, None], temp_c) * leaks
+    tree_w = machine.power.clock_tree.value * _polling(site) * table.energy_share * table.share
+    fixed_w = machine.power.base.value + machine.power.memory_idle.value
+    return np.asarray(fixed_w + leakage.mean(axis=1) + tree_w)
+
+
+def _within_limit(site: Site, seconds: Float, active_j: Float, standing_w: Float) -> Int64:
+    """Return, counted from the highest clock, the first one at which passes stay within the power limit."""
+    limit_w = float(site.warm.machine.limits_w.min())
+    both_s, both_j = seconds.sum(axis=1, keepdims=True), active_j.sum(axis=1, keepdims=True)
+    is_short = (seconds < GOVERNED_S).all(axis=(1, 3), keepdims=True)
+    mean_w = np.where(is_short, both_j / np.maximum(both_s, 1e-12), active_j / np.maximum(seconds, 1e-12))
+    over = mean_w + standing_w[:, None, None] > limit_w
+    return np.asarray(np.minimum(over.sum(axis=-1), over.shape[-1] - 1), dtype=np.int64)

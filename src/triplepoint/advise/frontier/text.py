@@ -1,0 +1,189 @@
+"""The frontier of time and energy in words, as JSON, and as a script that sets clocks."""
+
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from triplepoint.advise.frontier.frontier import FrontierAnswer, Outcome
+from triplepoint.advise.frontier.plan import Plan
+from triplepoint.simulate.timeline.schedule import BACKWARD, FORWARD
+from triplepoint.text import page, paragraph, percent, table
+from triplepoint.units import KILO
+
+NAMES = {
+    "job": "one clock for all stages",
+    "stage": "a clock for each stage",
+    "direction": "a clock for each stage and direction",
+    "pass": "a clock for each pass",
+}
+_LOCK = {
+    "nvidia": ("nvidia-smi -i {gpus} -lgc {mhz}", ",", "nvidia-smi -rgc"),
+    "amd": ("rocm-smi -d {gpus} --setperfdeterminism {mhz}", " ", "rocm-smi --resetperfdeterminism"),
+}
+"""Command that locks clocks of GPUs, what stands between these, and the command that undoes it."""
+
+
+def headline(answer: FrontierAnswer) -> str:
+    """Return what the plan saves, in one sentence."""
+    now, then = answer.present, answer.verified
+    saved, longer = 1.0 - then.gpu_energy_j / now.gpu_energy_j, then.step_s / now.step_s - 1.0
+    name = NAMES[answer.plan.sharing]
+    return f"{name[0].upper()}{name[1:]} saves {percent(saved)} of the GPUs' energy; a step is {_longer(longer)}."
+
+
+def render(answer: FrontierAnswer) -> str:
+    """Return the answer as text: the sentence, the step with and without the plan, its clocks, why, and the script."""
+    return page([
+        [*paragraph(headline(answer)), *paragraph(_job(answer))],
+        _outcomes(answer), _stages(answer), _finer(answer), _why(answer),
+        ["Next: run this script on every node as root; it was not run.", *script(answer).splitlines()],
+    ])  # fmt: skip
+
+
+def content(answer: FrontierAnswer) -> dict[str, Any]:
+    """Return the answer as keys of a JSON object."""
+    present = answer.present
+    return {
+        "answer": headline(answer),
+        "name": answer.name,
+        "num_stages": answer.site.job.layout.pp,
+        "num_microbatches": answer.site.job.num_microbatches,
+        "bubble_fraction": answer.bubble_fraction,
+        "is_held_by_power_limit": answer.is_held,
+        "present": present,
+        "slowdown": answer.slowdown,
+        "verified": answer.verified,
+        "steady": answer.steady,
+        "stages": [
+            {"stage": stage, "clock_mhz": mhz, "cap_w": float(answer.cap_w[stage])} | _directions(answer, stage)
+            for stage, mhz in enumerate(answer.stage_clocks_mhz)
+        ],
+        "plans": [_of_plan(plan, present) for plan in answer.chosen.values()],
+        "frontier": [_of_plan(plan, present) for plan in answer.points],
+        "script": script(answer),
+    }
+
+
+def script(answer: FrontierAnswer) -> str:
+    """Return a shell script that locks the clocks of every node's GPUs; nodes with the same clocks share lines."""
+    site = answer.site
+    command, between, undo = _LOCK[site.job.gpu.vendor]
+    per_node, nodes = site.cluster.gpus_per_node, dict[tuple[tuple[int, tuple[int, ...]], ...], list[int]]()
+    for node in range(-(-site.job.num_gpus // per_node)):
+        by_clock: dict[int, list[int]] = {}
+        for rank in range(node * per_node, min((node + 1) * per_node, site.job.num_gpus)):
+            clock = answer.stage_clocks_mhz[site.job.mesh.place(rank).pp]
+            by_clock.setdefault(clock, []).append(rank - node * per_node)
+        nodes.setdefault(tuple((clock, tuple(gpus)) for clock, gpus in by_clock.items()), []).append(node)
+    lines = [
+        "#!/bin/sh",
+        f"# Clocks of {answer.name}, nodes in rank order. As root: srun --ntasks-per-node=1 sh clocks.sh",
+        f"# Undo: {undo}",
+        'case "${SLURM_NODEID:?}" in',
+    ]
+    for clocks, numbers in nodes.items():
+        locks = [command.format(gpus=between.join(map(str, gpus)), mhz=clock) for clock, gpus in clocks]
+        lines.append(f"{'|'.join(map(str, numbers))}) {' && '.join(locks)} ;;")
+    return "\n".join([*lines, "esac", ""])
+
+
+def _job(answer: FrontierAnswer) -> str:
+    job = answer.site.job
+    return (
+        f"Job: {answer.name}, {job.layout.pp} stages, {job.num_microbatches} micro-batches, "
+        f"{job.num_gpus} {job.gpu.name.upper()}, simulated"
+    )
+
+
+def _outcomes(answer: FrontierAnswer) -> list[str]:
+    """Return the step as it is, at the highest steady clocks where those matter, and with the plan."""
+    rows = [
+        ("", "step\ns", "GPU energy\nkJ", "highest node\nkW", "all nodes\nkW", "hottest GPU\ndegC"),
+        _outcome("as it is", answer.present),
+    ]
+    if answer.steady is not None:
+        rows.append(_outcome("highest steady clocks", answer.steady))
+    return table([*rows, _outcome(f"this plan: {NAMES[answer.plan.sharing]}", answer.verified)])
+
+
+def _outcome(name: str, one: Outcome) -> tuple[str, ...]:
+    return (
+        name, f"{one.step_s:.3f}", f"{one.gpu_energy_j / KILO:.4g}", f"{one.node_w / KILO:.2f}",
+        f"{one.hall_w / KILO:.4g}", f"{one.gpu_temp_c:.0f}",
+    )  # fmt: skip
+
+
+def _stages(answer: FrontierAnswer) -> list[str]:
+    """Return the clocks of the plan by stage; neighbouring stages with the same numbers share a row."""
+    cells = [(mhz, round(float(watts))) for mhz, watts in zip(answer.stage_clocks_mhz, answer.cap_w, strict=True)]
+    runs = [list(run) for _, run in groupby(enumerate(cells), key=itemgetter(1))]
+    rows = [("stage", "clock\nMHz", "power of its heaviest pass\nW")]
+    for run in runs:
+        (first, (mhz, watts)), last = run[0], run[-1][0]
+        rows.append((str(first) if first == last else f"{first} to {last}", str(mhz), str(watts)))
+    return table(rows)
+
+
+def _finer(answer: FrontierAnswer) -> list[str]:
+    """Return what clocks would save that are shared by more or by fewer passes."""
+    head = f"At steps {percent(answer.slowdown)} longer, passes added up and not simulated whole, GPUs would save"
+    if not answer.chosen:
+        return paragraph(f"{head} nothing: no clocks are as fast.")
+    rows = [
+        (f"{percent(1.0 - plan.gpu_energy_j / answer.present.gpu_energy_j)} with", NAMES[plan.sharing])
+        for plan in answer.chosen.values()
+    ]
+    return [f"{head}:", *table(rows, words={1}, indent=2)]
+
+
+def _why(answer: FrontierAnswer) -> list[str]:
+    """Return where savings come from, what the power limit does, and how much is known."""
+    present, steady = answer.present, answer.steady
+    lines = [f"Why: ranks wait for other stages {percent(answer.bubble_fraction)} of the step (the bubble)."]
+    if steady is None:
+        lines.append("The power limit does not lower clocks.")
+    else:
+        saved, longer = 1.0 - steady.gpu_energy_j / present.gpu_energy_j, steady.step_s / present.step_s - 1.0
+        lines.append(
+            f"The power limit lowers clocks {percent(present.throttle_fraction, 0)} of the time and costs "
+            f"{percent(present.lost_to_power_limit_fraction)} of a step. At the highest steady clocks under it GPUs "
+            f"save {percent(saved)} of the energy, and a step is {_longer(longer)}."
+        )
+    known = (
+        "Not known: how far real savings differ, since no step at locked clocks was there to compare with. Stages run "
+        "at their own pace here, and at that of the slowest in 'triplepoint predict': its steps differ by up to 2 %."
+    )
+    return [*paragraph(" ".join(lines)), *paragraph(known)]
+
+
+def _longer(share: float) -> str:
+    if abs(share) < 5e-4:
+        return "as long as now"
+    return f"{percent(abs(share))} {'longer' if share > 0 else 'shorter'}"
+
+
+def _directions(answer: FrontierAnswer, stage: int) -> dict[str, int]:
+    plan = answer.chosen.get("direction")
+    if plan is None:
+        return {}
+    kind = answer.site.prepared.order.kind[stage]
+    return {
+        f"{name}_clock_mhz": round(float(plan.clock_mhz[stage, kind == which][0]))
+        for name, which in (("forward", FORWARD), ("backward", BACKWARD))
+    }
+
+
+def _of_plan(plan: Plan, present: Outcome) -> dict[str, Any]:
+    return {
+        "sharing": plan.sharing,
+        "step_s": plan.step_s,
+        "slowdown": plan.step_s / present.step_s - 1.0,
+        "gpu_energy_j": plan.gpu_energy_j,
+        "saved_fraction": 1.0 - plan.gpu_energy_j / present.gpu_energy_j,
+        "node_w": float(np.max(plan.node_w)),
+        "hall_w": float(np.sum(plan.node_w)),
+        "lowest_clock_mhz": float(plan.clock_mhz.min()),
+        "highest_clock_mhz": float(plan.clock_mhz.max()),
+    }

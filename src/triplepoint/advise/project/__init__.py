@@ -1,0 +1,1 @@
+"""What a job would be on more GPUs."""

@@ -1,0 +1,1 @@
+"""What to change about a job: hardware, placement of stages, power limits."""

@@ -1,0 +1,352 @@
+"""Advice as text: the answer first, then hardware, placement, power limits, and what was learned."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from triplepoint.advise.recommend.advice import Advice, Limits
+from triplepoint.advise.recommend.hot_spots import Outlook, payback_h
+from triplepoint.advise.recommend.kept_passports import Drift
+from triplepoint.advise.recommend.passport import Passport
+from triplepoint.advise.recommend.placement import Placement
+from triplepoint.advise.recommend.placement_gain import Gain
+from triplepoint.advise.recommend.power_limits import Caps
+from triplepoint.text import page, paragraph, percent, table
+from triplepoint.units import KILO, counted
+
+_LISTED = 8
+_SHARED = {
+    "inlet_temp_c": "air at the inlet",
+    "die_resistance": "resistance, die to heat sink",
+    "sink_resistance": "resistance, heat sink to air at full fan speed",
+    "preheat": "preheat of the next row of GPUs",
+    "full_power": "GPU power at which fans reach full speed",
+    "least_flow": "lowest air flow over full flow",
+}
+"""What passports have of all nodes, in words."""
+_SAVED = {"save": "energy", "move": "time"}
+_DONE = {"save": "less energy at the same step time", "move": "a shorter step at the same power"}
+
+
+def render(advice: Advice, drift: Sequence[Drift], restart_minutes: float) -> str:
+    """Return the advice as text: the answer, then each thing that can be changed, then what the run showed.
+
+    Args:
+        advice: The advice.
+        drift: Slots that changed since the passport before.
+        restart_minutes: What an interruption costs. Unit: min.
+    """
+    return page([
+        [*paragraph(headline(advice)), *paragraph(_job(advice))],
+        _hardware(advice), _drift(drift), _placement(advice, restart_minutes), _limits(advice),
+        _hot_spots(advice.outlook, restart_minutes), _shared(advice.passport) if advice.passport else [],
+    ])  # fmt: skip
+
+
+def content(advice: Advice, drift: Sequence[Drift], restart_minutes: float) -> dict[str, Any]:
+    """Return the advice as keys of a JSON object. Arguments as of `render`."""
+    return {
+        "answer": headline(advice),
+        "passport": advice.passport and advice.passport.model_dump(),
+        "outliers": [one.__dict__ for one in advice.outliers],
+        "drift": [
+            {"slot": one.slot.name, "host": one.slot.host}
+            | {"change": one.change, "change_lo": one.lo, "change_hi": one.hi}
+            | {"since": one.since, "is_other_gpu": one.is_other_gpu}
+            for one in drift
+        ],
+        "step_time_s": measured_s(advice),
+        "predicted_step_time_s": advice.before.step_time_s,
+        "proposed_step_time_s": advice.after.step_time_s if advice.after else None,
+        "is_accepted": advice.is_accepted,
+        **_ends("gain", advice.gain),
+        "payback_h": None if advice.gain is None else payback_h(advice.gain.share, restart_minutes),
+        "hosts": None if advice.proposed is None else hosts_in_order(advice, advice.proposed),
+        "micro_batch_size": None if advice.proposed is None else _micro_batch(advice, advice.proposed),
+        "pipeline_layers": None if advice.proposed is None else list(advice.proposed.layers),
+        "megatron_layout": None if advice.proposed is None else megatron_layout(advice.proposed.layers),
+        "reasons": advice.reasons,
+        "limits": [_limits_content(advice, one) for one in advice.limits],
+        "outlook": advice.outlook and _outlook_content(advice.outlook, restart_minutes),
+    }
+
+
+def _ends(name: str, gain: Gain | None) -> dict[str, float | None]:
+    names = (name, f"{name}_lo", f"{name}_hi")
+    return dict(zip(names, (gain.share, gain.lo, gain.hi) if gain else (None,) * 3, strict=True))
+
+
+def _limits_content(advice: Advice, one: Limits) -> dict[str, Any]:
+    return {
+        "goal": one.caps.goal,
+        "is_accepted": one.gain.is_accepted,
+        **_ends("gain", one.gain),
+        "step_time_s": one.caps.after.step_time_s,
+        "gpu_power_w": one.caps.after.power_w,
+        "gpu_power_before_w": one.caps.before.power_w,
+        "limits_w": [
+            {"host": advice.hosts[node], "device": device, "limit_w": limit_w}
+            for (node, device), limit_w in sorted(one.caps.limits_w.items())
+        ],
+    }
+
+
+def _outlook_content(outlook: Outlook, restart_minutes: float) -> dict[str, Any]:
+    return {
+        "seen_h": outlook.seen_h,
+        "moving": [{"slot": one.name, "contact_per_h": one.log_per_h} for one in outlook.moving],
+        "ahead": [
+            {"hours": one.hours, **_ends("gain", one.gain)}
+            | {"payback_h": payback_h(one.gain.share, restart_minutes) if one.gain else None}
+            for one in outlook.ahead
+        ],
+    }
+
+
+def measured_s(advice: Advice) -> float | None:
+    """Return the median measured step; None without a run. Unit: s."""
+    steps = sorted(advice.measured_s.tolist())
+    return 0.5 * (steps[len(steps) // 2] + steps[~(len(steps) // 2)]) if steps else None
+
+
+def hosts_in_order(advice: Advice, placement: Placement) -> list[str]:
+    """Return hosts in the order in which ranks fill them."""
+    return [advice.hosts[node] for node in placement.nodes]
+
+
+def megatron_layout(layers: Sequence[int]) -> str | None:
+    """Return stages as Megatron-LM's `--pipeline-model-parallel-layout` has them: E embedding, t a layer, L loss.
+
+    None where layers of stages are left as they are.
+
+    Source:
+        NVIDIA/Megatron-LM, megatron/core/transformer/pipeline_parallel_layer_layout.py.
+    """
+    if not layers:
+        return None
+    stages = [f"t*{number}" if number else "" for number in layers]
+    return "|".join(["E" + stages[0], *stages[1:]]) + "L"
+
+
+def script(advice: Advice) -> str:
+    """Return a shell script that sets the recommended power limits, of which there are some; nothing runs it here.
+
+    Where both ways are recommended it is the shorter step, else the lower power.
+    """
+    chosen = {one.caps.goal: one.caps for one in advice.accepted_limits}
+    caps = chosen.get("move") or chosen["save"]
+    lines = ["#!/bin/sh", f"# Power limits by `triplepoint recommend {advice.name}`. Run it as root on every node."]
+    is_amd = advice.site.cluster.device == "rocm"
+    command = "amd-smi set --gpu {} --power-cap {}" if is_amd else "nvidia-smi -i {} -pl {}"
+    lines.append(f"# To take it back: {command.format('N', round(caps.present_w))} for every GPU N.")
+    lines.append('case "$(hostname)" in')
+    for node in sorted({node for node, _ in caps.limits_w}):
+        lines.append(f"'{advice.hosts[node]}')")
+        own = sorted((device, limit_w) for (of, device), limit_w in caps.limits_w.items() if of == node)
+        lines += [f"    {command.format(device, limit_w)}" for device, limit_w in own]
+        lines.append("    ;;")
+    return "\n".join([*lines, "esac", ""])
+
+
+def headline(advice: Advice) -> str:
+    """Return the answer in a few sentences."""
+    said = []
+    if advice.outliers:
+        first = advice.outliers[0]
+        cost = "" if first.cost_s is None else f", it costs {percent(_share(first.cost_s, advice))} of a step"
+        said.append(f"Repair {first.name} ({first.host}) first: {_KINDS[first.kind]}{cost}.")
+    if advice.gain is not None and advice.is_accepted:
+        until = "Until then change " if advice.outliers else "Change "
+        said.append(f"{until}{_changed(advice)}: a step is {_gained(advice.gain)} shorter.")
+    for one in advice.accepted_limits:
+        lower = f"Set power limits of {counted(len(one.caps.limits_w), 'GPU')}"
+        said.append(f"{lower}: a step takes {_gained(one.gain)} less {_SAVED[one.caps.goal]}.")
+    if len(said) == bool(advice.outliers):
+        said.append("Leave the placement and the power limits as they are.")
+    return " ".join(said)
+
+
+_KINDS = {
+    "contact": "its heat sink has bad contact",
+    "airflow": "it gets too little air",
+    "slow": "it computes slowly",
+    "reported": "the launch reported it",
+}
+"""Kinds of faulty hardware, in words."""
+
+
+def _gained(gain: Gain) -> str:
+    """Return a gain with its 90 % interval, such as `14.6 % [6.6, 21.9]`."""
+    return f"{percent(gain.share)} [{100 * gain.lo:.1f}, {100 * gain.hi:.1f}]"
+
+
+def _job(advice: Advice) -> str:
+    """Return the run or cluster, and its step as it was and as it is predicted."""
+    predicted = f"predicted step {advice.before.step_time_s:.2f} s"
+    if (measured := measured_s(advice)) is not None:
+        taken = "simulated" if advice.passport and advice.passport.is_simulated else "measured"
+        return f"Job: run {advice.name}, {taken} step {measured:.2f} s, {predicted}"
+    if advice.passport is not None:
+        return f"Job: on {advice.name}, {predicted} with the cooling of run {advice.passport.run}"
+    alike = "with all GPUs alike; 'triplepoint predict' lets them differ, which makes a step some percent longer"
+    return f"Job: on {advice.name}, {predicted} {alike}"
+
+
+def _micro_batch(advice: Advice, placement: Placement) -> int:
+    return placement.micro_batch_size or advice.site.point.micro_batch_size
+
+
+def _changed(advice: Advice) -> str:
+    """Return what of a job the advice changes, in words."""
+    proposed, present = advice.proposed, advice.present
+    assert proposed is not None, "something is advised"
+    is_moved = proposed[:2] != present[:2]
+    parts = ["the placement of stages"] * is_moved + ["the micro-batch"] * bool(proposed.micro_batch_size)
+    return " and ".join(parts)
+
+
+def _shared(passport: Passport) -> list[str]:
+    """Return what a run showed of the nodes of a cluster."""
+    made_up = "; simulated, no real GPU was seen" if passport.is_simulated else ""
+    head = f"What run {passport.run} shows of {passport.cluster} ({counted(len(passport.slots), 'GPU')}{made_up}):"
+    rows = [("", "value", "90 % interval", "unit")]
+    rows += [
+        (_SHARED[name], f"{one.value:.3g}", f"[{one.lo:.3g}, {one.hi:.3g}]", "" if one.unit == "1" else one.unit)
+        for name, one in passport.shared.items()
+    ]
+    own = [slot.resistance.value for slot in passport.slots]
+    rows.append(("resistance of GPUs, die to air", f"{np.median(own):.3f}", f"{min(own):.3f} to {max(own):.3f}", "K/W"))
+    leakage = [slot.leakage for slot in passport.slots if slot.leakage is not None]
+    if leakage:
+        ends = f"{min(leakage):.2f} to {max(leakage):.2f}"
+        rows.append(("leakage of GPUs over the usual", f"{np.median(leakage):.2f}", ends, ""))
+    return [*paragraph(head), *table(rows, words={0, 3}, indent=2)]
+
+
+def _hardware(advice: Advice) -> list[str]:
+    if not advice.outliers:
+        return ["Hardware: no GPU or node stands out."]
+    lines = ["Hardware to repair first:"]
+    for one in advice.outliers[:_LISTED]:
+        cost = ""
+        if one.cost_s is not None:
+            cost = f" It costs {one.cost_s:.2f} s of a step ({percent(_share(one.cost_s, advice))})."
+        lines += paragraph(f"{one.name} ({one.host}), {one.kind}: {one.evidence}.{cost} To do: {one.action}.", indent=2)
+    if len(advice.outliers) > _LISTED:
+        lines.append(f"  {len(advice.outliers) - _LISTED} more are in --json.")
+    return lines
+
+
+def _share(cost_s: float, advice: Advice) -> float:
+    return cost_s / advice.before.step_time_s
+
+
+def _drift(drift: Sequence[Drift]) -> list[str]:
+    lines = []
+    for one in drift[:_LISTED]:
+        other = "; another GPU is in the slot" if one.is_other_gpu else ""
+        lines += paragraph(
+            f"{one.slot.name} ({one.slot.host}): {100 * one.change:+.1f} % [{100 * one.lo:+.1f}, {100 * one.hi:+.1f}] "
+            f"since run {one.since}{other}",
+            indent=2,
+        )
+    return ["Cooling that changed compared with other GPUs (resistance, die to air):", *lines] if lines else []
+
+
+def _placement(advice: Advice, restart_minutes: float) -> list[str]:
+    """Return what was found of the placement, what to type, and why."""
+    why = [line for reason in advice.reasons for line in paragraph(reason, indent=4)]
+    if advice.gain is None or advice.proposed is None:
+        return ["Placement: leave it as it is. Why:", *why]
+    if not advice.is_accepted:
+        judged = f"{_words(advice, advice.proposed)} would make a step {_longer(advice.gain)}"
+        return [*paragraph(f"Placement: leave it as it is; {judged}. Why:"), *why]
+    pays_h, latest_h = (payback_h(share, restart_minutes) for share in (advice.gain.share, advice.gain.lo))
+    head = f"Placement: change {_changed(advice)}; a step is {_gained(advice.gain)} shorter."
+    pays = (
+        f"A restart of {restart_minutes:g} min pays after {pays_h:.1f} h of training, or after {latest_h:.1f} h at the "
+        "lower end of the interval."
+    )
+    typed = [f"    {key}: {value}" for key, value in _to_type(advice, advice.proposed).items()]
+    return [*paragraph(f"{head} {pays}"), *typed, "  Why:", *why]
+
+
+def _longer(gain: Gain) -> str:
+    """Return by how much a step would be shorter or longer, with the interval."""
+    if gain.share >= 0.0:
+        return f"{_gained(gain)} shorter"
+    return f"{percent(-gain.share)} [{-100 * gain.hi:.1f}, {-100 * gain.lo:.1f}] longer"
+
+
+def _to_type(advice: Advice, placement: Placement) -> Mapping[str, str]:
+    found = {"hosts in rank order": " ".join(hosts_in_order(advice, placement))}
+    if placement.micro_batch_size:
+        found["micro_batch_size"] = str(placement.micro_batch_size)
+    if placement.layers and placement.layers != advice.present.layers:
+        found["pipeline_layers"] = str(list(placement.layers))
+        found["Megatron-LM"] = f"--pipeline-model-parallel-layout '{megatron_layout(placement.layers)}'"
+    return found
+
+
+def _words(advice: Advice, placement: Placement) -> str:
+    layers = f"layers {','.join(map(str, placement.layers))}" if placement.layers else "other hosts"
+    if not placement.micro_batch_size:
+        return layers
+    others = f" with {layers}" if placement[:2] != advice.present[:2] else ""
+    return f"micro-batch {placement.micro_batch_size}{others}"
+
+
+def _limits(advice: Advice) -> list[str]:
+    if not advice.limits:
+        why = "No other limit of a single GPU gains anything."
+        if advice.outliers:
+            why = "Repair the hardware first, then ask again."
+        elif not advice.measured_s.size:
+            why = "They need the clocks of a run of this job."
+        return [f"Power limits: leave them as they are. {why}"]
+    lines = []
+    for one in advice.limits:
+        caps, verdict = one.caps, "set these" if one.gain.is_accepted else "leave them as they are"
+        before, after = caps.before, caps.after
+        lines += paragraph(
+            f"Power limits for {_DONE[caps.goal]}: {verdict}. A step takes {_gained(one.gain)} less "
+            f"{_SAVED[caps.goal]}: all GPUs draw {after.power_w / KILO:.2f} kW in place of "
+            f"{before.power_w / KILO:.2f} kW, the step takes {after.step_time_s:.2f} s in place of "
+            f"{before.step_time_s:.2f} s."
+        )
+        lines += paragraph(
+            "Why: GPUs of a stage wait for the slowest. Their clocks are now "
+            f"{percent(before.clock_spread - 1)} apart, then {percent(after.clock_spread - 1)}.",
+            indent=2,
+        )
+        if one.gain.is_accepted:
+            lines += _listed(advice, caps)
+    return lines
+
+
+def _listed(advice: Advice, caps: Caps) -> list[str]:
+    """Return the limits by host and GPU, those that change."""
+    devices = sorted({device for _, device in caps.limits_w})
+    rows = [("limits in W", *(f"gpu{device}" for device in devices))]
+    for node in sorted({node for node, _ in caps.limits_w}):
+        rows.append((advice.hosts[node], *(str(caps.limits_w.get((node, device), "-")) for device in devices)))
+    return table(rows, indent=2)
+
+
+def _hot_spots(outlook: Outlook | None, restart_minutes: float) -> list[str]:
+    if outlook is None:
+        return []
+    if not outlook.moving:
+        return [f"Hot spots: none moved in {outlook.seen_h:.1f} h."]
+    first = ", ".join(f"{one.name} {100 * one.log_per_h:+.1f} %" for one in outlook.moving[:_LISTED])
+    lines = paragraph(f"Hot spots: in {outlook.seen_h:.1f} h the contact resistance changed, per hour: {first}.")
+    for one in outlook.ahead:
+        when = "At the end of the run" if not one.hours else f"After {one.hours:.1f} h more at this rate"
+        if one.gain is None:
+            lines += paragraph(f"{when}, no other placement is shorter.", indent=2)
+            continue
+        pays = f"a restart of {restart_minutes:g} min pays after {payback_h(one.gain.share, restart_minutes):.1f} h"
+        verdict = pays if one.gain.is_accepted else "leave it, the gain may be none"
+        lines += paragraph(f"{when}, another placement saves {_gained(one.gain)} of a step; {verdict}.", indent=2)
+    return lines

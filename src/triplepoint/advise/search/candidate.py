@@ -1,0 +1,187 @@
+"""What a search knows of one configuration: whether it fits, its time, power and heat on few nodes, and on all."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from triplepoint.advise.search.space import Row
+from triplepoint.config.base import parse
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.plan import run_id
+from triplepoint.config.point import Point
+from triplepoint.errors import PointError
+from triplepoint.predictions import Configuration, Request, request_of
+from triplepoint.prices import TOKENS_PRICED, UNPRICED, Prices
+from triplepoint.simulate.heat.nodes import is_known, node_power_of
+from triplepoint.simulate.heat.warm import Warm
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.memory.training import MemoryUse, peak_memory
+from triplepoint.simulate.power.node import rack_power_w
+from triplepoint.simulate.predict.point import job_on_cluster
+from triplepoint.simulate.predict.power import nodes_power_w, plug_power_w
+from triplepoint.simulate.predict.prediction import Prediction, predict_times, predict_warm, read_calibrations
+from triplepoint.status import PredictionStatus
+from triplepoint.units import GIB
+
+_WHERE = "search"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One configuration with what is known of it; NaN where that was not worked out.
+
+    Attributes:
+        row: Its settings.
+        request: Its point, and why it cannot run.
+        fits_probability: That it fits in memory, 0 to 1.
+        memory_gib: Peak on the fullest rank.
+        memory: The same by what it is for.
+        prediction: Of its step.
+        num_nodes: Nodes it takes.
+        node_power_w: Mean of a node at the plug.
+        node_power_peak_w: Highest of any node at the plug, over a control period.
+        rack_power_peak_w: The same of any rack; only where all nodes were followed and racks are known.
+        job_power_peak_w: The same of all its nodes together.
+        cost_per_mtoken: Of a million tokens; only with prices. Unit: currency.
+        energy_cost_share: Part of it that is paid for energy, 0 to 1.
+        followed: Whose heat was followed: of no node, of few that stand for others, or of all.
+    """
+
+    row: Row
+    request: Request
+    fits_probability: float = math.nan
+    memory_gib: float = math.nan
+    memory: MemoryUse | None = None
+    prediction: Prediction = Prediction(PredictionStatus.INVALID)
+    num_nodes: int = 1
+    node_power_w: float = math.nan
+    node_power_peak_w: float = math.nan
+    rack_power_peak_w: float = math.nan
+    job_power_peak_w: float = math.nan
+    cost_per_mtoken: float = math.nan
+    energy_cost_share: float = 0.0
+    followed: str = "none"
+
+    @property
+    def run(self) -> str:
+        """Run id of its point."""
+        return run_id(self.point)
+
+    @property
+    def point(self) -> Point:
+        """Its point."""
+        return self.request.point
+
+    @property
+    def step_time_s(self) -> float:
+        """Predicted time of a step. Unit: s."""
+        return self.prediction.step_time_s
+
+
+def look(rows: Sequence[Row], config: Path, least_fit: float) -> dict[Point, Candidate]:
+    """Return which configurations are legal and fit, and their time where they do, at the calibrated clocks.
+
+    Args:
+        rows: Their settings; those that come to the same point, such as an overlap of nothing, are looked at once.
+        config: Folder of the configuration.
+        least_fit: Probability of fitting in memory below which nothing more is worked out.
+
+    Returns:
+        One for each point.
+
+    Raises:
+        UserError: If a setting is wrong.
+    """
+    found: dict[Point, Candidate] = {}
+    jobs: dict[Point, tuple[Job, MemoryUse]] = {}
+    memory_of = cache(peak_memory)
+    for row in rows:
+        request = request_of(parse(Configuration, row, _WHERE), _WHERE, 1, _catalogue(config))
+        if (point := request.point) in found:
+            continue
+        one = Candidate(row, request, num_nodes=point.num_nodes)
+        found[point] = one
+        if request.invalid_because:
+            found[point] = _refused(one, request.invalid_because)
+            continue
+        try:
+            job, cluster = job_on_cluster(point, config, request.stack)
+            # What overlaps changes no memory.
+            memory = memory_of(replace(job, overlap=frozenset()))
+        except PointError as error:
+            found[point] = _refused(one, str(error))
+            continue
+        memory_gib = memory.total / GIB
+        one = replace(one, fits_probability=memory.fits_probability, memory_gib=memory_gib, memory=memory)
+        if memory.fits_probability < least_fit:
+            reason = f"does not fit: {memory.explain()}"
+            one = replace(one, prediction=Prediction(PredictionStatus.OOM, reason, memory_gib=memory_gib))
+        else:
+            jobs[point] = job, memory
+        found[point] = one
+    if jobs:
+        times = predict_times(list(jobs.values()), read_calibrations(config)[0], config, cluster)
+        found |= {point: replace(found[point], prediction=one) for point, one in zip(jobs, times, strict=True)}
+    return found
+
+
+def follow(candidate: Candidate, config: Path, with_few_nodes: bool, prices: Prices = UNPRICED) -> Candidate:
+    """Return a configuration with its power and heat, and its time at the clocks that these leave.
+
+    Args:
+        candidate: One that fits.
+        config: Folder of the configuration.
+        with_few_nodes: Whether nodes may stand for others, see `simulate.heat.alike`.
+        prices: For its cost; without any there is none.
+    """
+    request = candidate.request
+    try:
+        job, cluster = job_on_cluster(request.point, config, request.stack)
+        calibration = read_calibrations(config)[0]
+        prediction, warm = predict_warm(
+            job, calibration, config, cluster, with_few_nodes=with_few_nodes, memory=candidate.memory
+        )
+    except PointError as error:
+        return _refused(candidate, str(error))
+    found = replace(candidate, prediction=prediction)
+    if warm is not None and is_known(job.gpu, config):
+        is_few = with_few_nodes and not cluster.conditions.slows_gpus
+        mean_w, peak_w, all_w = plug_power_w(warm, config)
+        found = replace(
+            found, followed="few" if is_few else "all", node_power_w=mean_w, node_power_peak_w=peak_w,
+            job_power_peak_w=all_w,
+        )  # fmt: skip
+        if cluster.nodes_per_rack and not is_few:
+            found = replace(found, rack_power_peak_w=_rack_power_peak_w(warm, config, cluster.nodes_per_rack))
+    return _priced(found, prices)
+
+
+def _rack_power_peak_w(warm: Warm[Any], config: Path, nodes_per_rack: int) -> float:
+    """Return the highest power of any rack of nodes that were all followed. Unit: W."""
+    watts = nodes_power_w(warm, node_power_of(warm.load.job.gpu, config))
+    numbers = range(watts.shape[1])
+    racks = [numbers[low : low + nodes_per_rack] for low in numbers[::nodes_per_rack]]
+    return float(rack_power_w(watts, racks).max())
+
+
+def _priced(one: Candidate, prices: Prices) -> Candidate:
+    """Return a configuration with its cost, where prices are given and what they are of is known."""
+    step_s, tokens_per_s = one.step_time_s, one.prediction.tokens_per_s_per_gpu * one.point.num_gpus
+    gpu_s, energy_j = step_s * one.point.num_gpus, one.node_power_w * one.num_nodes * step_s
+    of_step, of_gpus = prices.cost(gpu_s, energy_j), replace(prices, kwh=None).cost(gpu_s, energy_j)
+    if math.isnan(of_step):
+        return one
+    share = 0.0 if prices.kwh is None else 1.0 - (0.0 if math.isnan(of_gpus) else of_gpus / of_step)
+    return replace(one, cost_per_mtoken=of_step * TOKENS_PRICED / (tokens_per_s * step_s), energy_cost_share=share)
+
+
+def _refused(candidate: Candidate, reason: str) -> Candidate:
+    return replace(candidate, prediction=Prediction(PredictionStatus.INVALID, reason))
+
+
+@cache
+def _catalogue(config: Path) -> Catalogue:
+    return Catalogue(config)

@@ -1,0 +1,382 @@
+"""Search for the configuration to train with: what fits, the front, ties, and which few are worth measuring."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from triplepoint.advise.search.candidate import Candidate, follow, look
+from triplepoint.advise.search.front import Bool, Few, few_to_measure, may_reach_front, pareto_front
+from triplepoint.advise.search.space import Question, Row, groups_of
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.errors import Problems, UserError
+from triplepoint.plan_cost import START_S
+from triplepoint.prices import UNPRICED, Prices
+from triplepoint.processes import on_all_cores
+from triplepoint.simulate.calibration import Calibration
+from triplepoint.simulate.layouts import recomputes_more
+from triplepoint.simulate.predict.prediction import read_calibrations
+from triplepoint.status import PredictionStatus
+from triplepoint.units import KILO, S_PER_HOUR
+
+_MANY, _MANY_GROUPS = 40, 8
+"""Configurations from which on processes pay, and groups of them with the same degrees; four times as many as one
+process takes at a time."""
+_DRIFT = 1.1
+"""Clocks change the ratio of two step times: what is `within` by time alone is taken that much further. Measured: in
+seven searches of five models on 32 H200 and 64 or 512 H100, what is within 25 % in the end was within 1.09 times
+that before."""
+_AT_ONCE, _PROBED = 200, 100
+"""Where none of the near ones keeps to the limits: configurations whose heat is followed at a time, fastest first, and
+those at even places among all the slower ones that are tried before. If none of these keeps to them, it ends."""
+_SURE = 0.9
+"""Probability of fitting in memory from which a configuration may come first: as of intervals. Our choice."""
+_MOST_DRAWN = 60
+"""Configurations among which the few to measure are chosen: the fastest of those that may be the best."""
+
+OBJECTIVES: Mapping[str, Callable[[Candidate], float]] = MappingProxyType(
+    {
+        "time": lambda one: one.prediction.step_time_s,
+        "energy": lambda one: one.prediction.power.gpu_energy_per_token_j,
+        "power": lambda one: one.node_power_peak_w,
+        "temperature": lambda one: one.prediction.power.gpu_temp_max_c,
+        "cost": lambda one: one.cost_per_mtoken,
+    }
+)
+"""What is made small: step time (s), energy of GPUs per token (J), peak of a node (W), hottest GPU (degC), and the cost
+of a million tokens (currency), which is a sum of the first two."""
+_ON_FRONT = ("time", "energy", "power", "temperature")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a configuration must keep to; infinite where anything goes.
+
+    Attributes:
+        step_time_s: Of one step.
+        energy_per_token_j: Of all GPUs, per token.
+        node_power_kw: Peak of any node at the plug.
+        rack_power_kw: Peak of any rack at the plug.
+        power_kw: Peak of all nodes together.
+        temp_c: Highest of any GPU.
+        memory_gib: Peak on the fullest rank.
+        fits_probability: Least probability that it fits in memory, 0 to 1.
+    """
+
+    step_time_s: float = math.inf
+    energy_per_token_j: float = math.inf
+    node_power_kw: float = math.inf
+    rack_power_kw: float = math.inf
+    power_kw: float = math.inf
+    temp_c: float = math.inf
+    memory_gib: float = math.inf
+    fits_probability: float = 0.5
+
+    def excesses(self, one: Candidate) -> dict[str, float]:
+        """Return by what factor a configuration is beyond each limit that it breaks."""
+        power = one.prediction.power
+        values = {
+            "step_time_s": one.step_time_s,
+            "energy_per_token_j": power.gpu_energy_per_token_j,
+            "node_power_kw": one.node_power_peak_w / KILO,
+            "rack_power_kw": one.rack_power_peak_w / KILO,
+            "power_kw": one.job_power_peak_w / KILO,
+            "temp_c": power.gpu_temp_max_c,
+            "memory_gib": one.memory_gib,
+        }
+        limits = {name: float(getattr(self, name)) for name in values}
+        return {name: value / limits[name] for name, value in values.items() if not value <= limits[name] < math.inf
+                and limits[name] < math.inf}  # fmt: skip
+
+    def without_heat(self, one: Candidate) -> dict[str, float]:
+        """Return by what factor a configuration is beyond those limits that no heat can bring it under."""
+        excess = {"step_time_s": one.step_time_s / self.step_time_s, "memory_gib": one.memory_gib / self.memory_gib}
+        return {name: factor for name, factor in excess.items() if factor > (_DRIFT if name == "step_time_s" else 1.0)}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A configuration in the answer.
+
+    Attributes:
+        candidate: The configuration.
+        slower: Step time over that of the first, less 1, with the ends of its 90 % interval; what is not known of both
+            alike cancels.
+        is_tied: Whether it is as fast as the fastest with a chance of 10 % or more.
+        is_on_front: Whether no other one is as good in all objectives and better in one.
+        may_be_best: Whether its interval reaches the best: it is worth measuring.
+        gpu_hours: GPU hours to measure it.
+    """
+
+    candidate: Candidate
+    slower: tuple[float, float, float]
+    is_tied: bool
+    is_on_front: bool
+    may_be_best: bool
+    gpu_hours: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """The answer of a search.
+
+    Attributes:
+        question: What was searched for.
+        objective: What was made small.
+        limits: What was kept to.
+        counts: Configurations by what became of them.
+        chosen: Those that keep to the limits, best first; before them the best of those that surely fit in memory.
+        few: Which of these to measure.
+        nearest: Where none keeps to the limits, the one that is nearest, with its excess of each limit.
+        broken_by_all: Limits that each configuration breaks by itself.
+        prices: What its cost was counted with.
+    """
+
+    question: Question
+    objective: str
+    limits: Limits
+    counts: Mapping[str, int]
+    chosen: Sequence[Chosen] = ()
+    few: Few = field(default_factory=lambda: Few([], math.nan, math.nan))
+    nearest: tuple[Candidate, Mapping[str, float]] | None = None
+    broken_by_all: Sequence[str] = ()
+    prices: Prices = UNPRICED
+
+    @property
+    def to_measure(self) -> list[Chosen]:
+        """The few to measure."""
+        return [self.chosen[row] for row in self.few.rows]
+
+
+def search(
+    question: Question,
+    config: Path,
+    objective: str = "time",
+    limits: Limits = Limits(),
+    within: float = 0.25,
+    most_measured: int = 6,
+    prices: Prices = UNPRICED,
+    say: Callable[[str], None] = lambda line: None,
+) -> Found:
+    """Return which configuration is best, and which may be.
+
+    All that are legal are looked at. Time and memory are worked out of all of them; power and heat of those that are
+    within reach, on a few nodes that stand for the others; and of the first ones, and those to measure, on all nodes.
+
+    Args:
+        question: What is searched for.
+        config: Folder of the configuration.
+        objective: One of `OBJECTIVES`.
+        limits: What to keep to.
+        within: Power and heat are worked out of configurations whose step takes up to so much longer than the
+            fastest; of the others only if none of those keeps to the limits. Unit: 1.
+        most_measured: Configurations to measure, at most.
+        prices: Of energy and GPU hours, for the cost.
+        say: Called with a line on how far it is.
+
+    Raises:
+        UserError: If the question is wrong, or no configuration is legal.
+    """
+    catalogue = Catalogue(config)
+    problems = Problems("search")
+    if objective == "cost" and not prices.are_given:
+        problems.add(UserError("search: cost has no prices; give --price-kwh, --price-gpu-hour or both"))
+    groups = problems.call(groups_of, question, catalogue) or []
+    has_racks = limits.rack_power_kw < math.inf
+    if groups and has_racks and catalogue.cluster(question.cluster, "search").nodes_per_rack is None:
+        line = (
+            f"search: cluster {question.cluster} has no nodes_per_rack; set it, or use --max-node-power or --max-power"
+        )
+        problems.add(UserError(line))
+    problems.refuse()
+    read_calibrations(config)
+    looked = _looked_at(groups, config, limits, say)
+    follow_all = partial(_followed, config=config, prices=prices, say=say)
+    counts = Counter(str(one.prediction.status) for one in looked)
+    timed = sorted((one for one in looked if not math.isnan(one.step_time_s)), key=lambda one: one.step_time_s)
+    if not timed:
+        return _infeasible(question, objective, limits, counts, looked)
+    left = [one for one in timed if not limits.without_heat(one)]
+    if not left:
+        nearest = min(timed, key=lambda one: max(limits.without_heat(one).values()))
+        return _infeasible(
+            question, objective, limits, counts, follow_all([nearest], with_few_nodes=False),
+            _broken_by_all([limits.without_heat(one) for one in timed]),
+        )  # fmt: skip
+    reach_s = timed[0].step_time_s * (1.0 + within) * _DRIFT
+    number = sum(one.step_time_s <= reach_s for one in left)
+    near, left = left[:number], left[number:]
+    # Of racks every node counts.
+    followed = follow_all(near, with_few_nodes=not has_racks)
+    kept = [one for one in followed if not limits.excesses(one)]
+    if left and not kept:
+        probed = follow_all(left[:: -(-len(left) // _PROBED)], with_few_nodes=not has_racks)
+        followed += probed
+        while left and not kept and any(not limits.excesses(one) for one in probed):
+            near, left = left[:_AT_ONCE], left[_AT_ONCE:]
+            kept = [one for one in follow_all(near, with_few_nodes=not has_racks) if not limits.excesses(one)]
+    if not kept:
+        counts |= {"not followed": len(timed) - len(followed)}
+        return _infeasible(
+            question, objective, limits, counts, followed, _broken_by_all([limits.excesses(one) for one in followed])
+        )
+    counts |= {
+        "within the limits": len(kept),
+        "beyond a limit": len(timed) - len(left) - len(kept),
+        "too slow to matter": len(left),
+    }
+    return replace(_choose(question, objective, limits, counts, kept, follow_all, config, most_measured), prices=prices)
+
+
+def _looked_at(
+    groups: Sequence[Sequence[Row]], config: Path, limits: Limits, say: Callable[[str], None]
+) -> list[Candidate]:
+    """Return what comes of every row of groups with the same degrees, equal points once."""
+    do = partial(look, config=config, least_fit=limits.fits_probability)
+    total = sum(map(len, groups))
+    ends = np.cumsum([len(group) for group in groups])
+    found = do(groups[0])  # reads the tables, which processes then share
+    for looked in on_all_cores(
+        do,
+        groups[1:],
+        _MANY_GROUPS,
+        lambda done: say(f"memory and time: {ends[done]} of {total} combinations of values"),
+    ):
+        found |= {point: one for point, one in looked.items() if point not in found}
+    return list(found.values())
+
+
+def _followed(
+    candidates: Sequence[Candidate],
+    with_few_nodes: bool,
+    config: Path,
+    prices: Prices,
+    say: Callable[[str], None],
+    many: int = _MANY,
+) -> list[Candidate]:
+    """Return configurations with power and heat; those that cannot work under their conditions are left out."""
+    do = partial(follow, config=config, with_few_nodes=with_few_nodes, prices=prices)
+    found = on_all_cores(
+        do, candidates, many, lambda done: say(f"power and heat: {done} of {len(candidates)} configurations")
+    )
+    return [one for one in found if one.prediction.status != PredictionStatus.INVALID]
+
+
+def _broken_by_all(excesses: Sequence[Mapping[str, float]]) -> list[str]:
+    """Return the limits that every configuration breaks."""
+    first, *others = excesses
+    return [name for name in first if all(name in one for one in others)]
+
+
+def _choose(
+    question: Question,
+    objective: str,
+    limits: Limits,
+    counts: Mapping[str, int],
+    kept: Sequence[Candidate],
+    follow_all: Callable[..., list[Candidate]],
+    config: Path,
+    most_measured: int,
+) -> Found:
+    """Return the answer among configurations that keep to the limits."""
+    calibration, value = read_calibrations(config)[0], OBJECTIVES[objective]
+    if math.isnan(value(kept[0])):
+        raise UserError(f"search: power of this GPU type is not known, and {objective} needs it; search for time")
+    ordered = sorted(kept, key=value)
+    # The first ones once more, with the heat of all nodes.
+    exact = follow_all(ordered[: 2 * most_measured], with_few_nodes=False, many=4)
+    ordered = sorted([*(one for one in exact if not limits.excesses(one)), *ordered[2 * most_measured :]], key=value)
+    sure = (place for place, one in enumerate(ordered) if one.fits_probability >= _SURE)
+    ordered.insert(0, ordered.pop(next(sure, 0)))
+    on_front = pareto_front(np.array([[OBJECTIVES[name](one) for name in _ON_FRONT] for one in ordered]))
+    best = ordered[0]
+    widths = [_width(best, one, objective, calibration) for one in ordered]
+    logs = np.log([value(one) for one in ordered])
+    may_be_best: Bool = may_reach_front(logs[:, None], logs[:1, None], np.array(widths)[:, None, None])
+    places = np.flatnonzero(may_be_best)[:_MOST_DRAWN]
+    among = [ordered[place] for place in places]
+    pairs = np.array([[_width(one, other, objective, calibration) for other in among] for one in among])
+    few = few_to_measure(logs[places], pairs, most_measured, choice=0)
+    few = replace(few, rows=[int(places[row]) for row in few.rows])
+    fastest = min(ordered, key=lambda one: one.step_time_s)
+    chosen = [
+        Chosen(one, *_against(fastest, one, calibration), bool(front), bool(may), gpu_hours_of(one))
+        for one, front, may in zip(ordered, on_front, may_be_best, strict=True)
+    ]
+    return Found(question, objective, limits, counts, chosen, few)
+
+
+def _against(fastest: Candidate, one: Candidate, calibration: Calibration) -> tuple[tuple[float, float, float], bool]:
+    """Return how much slower a configuration is than the fastest, with its interval, and whether they are tied."""
+    slower = math.log(one.step_time_s / fastest.step_time_s)
+    width = _width(fastest, one, "time", calibration)
+    first, laid = fastest.prediction.laid, one.prediction.laid
+    assert first is not None and laid is not None
+    is_tied = one is fastest or calibration.is_tied(first, laid, slower)
+    return (math.expm1(slower), math.expm1(slower - width), math.expm1(slower + width)), is_tied
+
+
+def _width(one: Candidate, other: Candidate, objective: str, calibration: Calibration) -> float:
+    """Return half the 90 % interval of the log of the ratio of two configurations.
+
+    Of times it is that of pairs, which was fitted. Errors of power are not known in pairs: those of both are taken to
+    be independent, which makes intervals wider than they are.
+    """
+    if one is other:
+        return 0.0
+    first, second = one.prediction.laid, other.prediction.laid
+    assert first is not None and second is not None
+    # One that only recomputes more runs all of the other's kernels: it cannot be faster.
+    is_slower = recomputes_more(first.job, second.job) or recomputes_more(second.job, first.job)
+    of_time = 0.0 if is_slower else calibration.layout_width(first, second)
+    if objective == "time":
+        return of_time
+    if objective == "energy":
+        return math.hypot(of_time, *(_half(each, "gpu_power_w") for each in (one, other)))
+    if objective == "cost":
+        return math.hypot(of_time, *(each.energy_cost_share * _half(each, "gpu_power_w") for each in (one, other)
+                                     if each.energy_cost_share))  # fmt: skip
+    name = "gpu_power_peak_w" if objective == "power" else "gpu_temp_max_c"
+    return math.hypot(*(_half(each, name) for each in (one, other)))
+
+
+def _half(one: Candidate, name: str) -> float:
+    """Return half the 90 % interval of the log of a quantity of power or heat."""
+    stem, _, unit = name.rpartition("_")
+    low, high = (getattr(one.prediction.power, f"{stem}_{end}_{unit}") for end in ("lo", "hi"))
+    return 0.5 * math.log(high / low)
+
+
+def gpu_hours_of(one: Candidate) -> float:
+    """Return the GPU hours of one launch that measures a configuration: its start and all its steps. Unit: h."""
+    wall_s = START_S + len(one.point.steps.kinds) * one.step_time_s
+    return wall_s * one.point.num_gpus / S_PER_HOUR
+
+
+def _infeasible(
+    question: Question,
+    objective: str,
+    limits: Limits,
+    counts: Mapping[str, int],
+    candidates: Sequence[Candidate],
+    broken_by_all: Sequence[str] = (),
+) -> Found:
+    """Return the answer where nothing keeps to the limits: the configuration that is nearest, and what it breaks."""
+    known = [one for one in candidates if not math.isnan(one.step_time_s)]
+    if known:
+        excess = [limits.excesses(one) for one in known]
+        place = min(range(len(known)), key=lambda row: max(excess[row].values(), default=0.0))
+        return Found(
+            question, objective, limits, counts, nearest=(known[place], excess[place]), broken_by_all=broken_by_all
+        )
+    legal = [one for one in candidates if not math.isnan(one.memory_gib)]
+    if not legal:
+        ((reason, number), *_) = Counter(one.prediction.reason for one in candidates).most_common()
+        raise UserError(f"search: none of {len(candidates)} configurations can run; {number} of them: {reason}")
+    smallest = min(legal, key=lambda one: one.memory_gib)
+    return Found(question, objective, limits, counts, nearest=(smallest, {"fits_probability": math.inf}))

@@ -1,0 +1,1 @@
+"""How power swings, and what smooths it."""

@@ -1,0 +1,254 @@
+"""Power of nodes over time to look for swings in: of a run, or of a file."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from triplepoint import swings
+from triplepoint.aggregate.energy import read_sensors
+from triplepoint.aggregate.nodes import LEAST_SAMPLES, readings_of
+from triplepoint.aggregate.samples import Samples
+from triplepoint.aggregate.steps import read_steps
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.plan import PlanEntry, read_planned_run
+from triplepoint.errors import UserError
+from triplepoint.manifest import Node, read_manifest
+from triplepoint.tables.telemetry import TELEMETRY
+from triplepoint.units import NS_PER_S
+
+SUFFIXES = (".parquet", ".csv")
+_TIMES_S = {"t_s": 1.0, "time_s": 1.0, "time_ms": 1e-3, "t_ns": 1e-9}
+"""Columns of times, and what one of their unit is in seconds."""
+_POWERS = ("node_power_w", "job_power_w", "power_w")
+_GPU_POWER = "gpu_power_w"
+_OTHER_UNIT = re.compile(
+    r"^(step|rank|index|gpu|temp|temperature|num_\w+|is_\w+)$"
+    r"|_(c|k|degc|kw|mhz|hz|s|ms|us|ns|j|kj|kwh|v|a|pa|bytes|percent|pct|temp|temperature)$",
+    re.IGNORECASE,
+)
+"""Names of columns that are no power of a node in W; most say so by the unit they end in."""
+_MOST_SAMPLES = 100_000_000
+"""Of a node: 11 days at 100 Hz, a gigabyte."""
+_MOST_APART = 10.0
+"""Between the mean power of a node and that of the node in the middle. By hand: a GPU idles at a tenth of its limit
+(config/gpus) and the rest of a node at more, so that no node is further off; temperatures and totals are."""
+
+
+@dataclass(frozen=True, eq=False)
+class NodePower:
+    """Power of the nodes of a job over time.
+
+    Attributes:
+        name: Of the run, file or point.
+        origin: `measured`, `simulated`, or `file` where nothing says which.
+        nodes_w: Samples at the same even times; shape (num_samples, num_nodes). Unit: W.
+        period_s: Time between them. Unit: s.
+        window_s: What a sample is the mean of; 0 where that is not known. Unit: s.
+        nodes_per_rack: Nodes that share a rack, in order; None where that is not known.
+        notes: What is missing or assumed, in sentences.
+        names: What the nodes are called, in order; empty where they have no name but their number.
+    """
+
+    name: str
+    origin: str
+    nodes_w: np.ndarray
+    period_s: float
+    window_s: float
+    nodes_per_rack: int | None = None
+    notes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+    @property
+    def job_w(self) -> np.ndarray:
+        """Power of all nodes; shape (num_samples,). Unit: W."""
+        return np.asarray(self.nodes_w.sum(axis=1))
+
+    @property
+    def lasts_s(self) -> float:
+        """Time that it covers. Unit: s."""
+        return len(self.nodes_w) * self.period_s
+
+
+def read_run(folder: Path, config: Path) -> NodePower:
+    """Return power of the nodes of a run over its measured steps: at the plug, or of GPUs where a node has no meter.
+
+    Args:
+        folder: `results/runs/<run>`.
+        config: Folder of the configuration, whose cluster says how many nodes share a rack.
+
+    Raises:
+        UserError: If it has no telemetry, or too few readings.
+    """
+    planned, manifest = read_planned_run(folder / "point.json"), read_manifest(folder / "raw" / "manifest.json")
+    if not manifest.nodes:
+        raise UserError(f"{folder.name}: its status is {manifest.status}, no node took a step; name a finished run")
+    if not (folder / "telemetry.parquet").is_file():
+        raise UserError(f"{folder}: no telemetry.parquet; make it with 'triplepoint telemetry {folder.name}'")
+    entry = PlanEntry(run=planned.run, studies=(), invalid_because=None, planned=planned)
+    steps = read_steps(entry, manifest, folder / "raw" / "steps.parquet")
+    samples = Samples(manifest, steps, TELEMETRY.read(folder / "telemetry.parquet"))
+    at_plugs = [readings_of(samples, node) for node in manifest.nodes]
+    window_s, notes, nodes = 0.0, list[str](), list(range(len(at_plugs)))
+    times_ns, powers_w = [list(each) for each in zip(*at_plugs, strict=True)]
+    if any(len(each) < 2 for each in times_ns):
+        times_ns, powers_w, nodes = _of_gpus(samples, manifest.nodes)
+        window_s = _gpu_window_s(folder, samples, manifest.nodes)
+        notes.append("a node has no meter at its plug: power is that of its GPUs alone, by their sensors")
+    if not times_ns or any(len(each) < 2 for each in times_ns):
+        raise UserError(f"{folder.name}: no readings of power in measured steps, of nodes or of all their GPUs")
+    start_ns = min(int(each[0]) for each in times_ns)
+    power_w, period_s = swings.at_even_times([(each - start_ns) / NS_PER_S for each in times_ns], powers_w)
+    nodes_w = np.stack([power_w[:, np.array(nodes) == node].sum(axis=1) for node in dict.fromkeys(nodes)], axis=1)
+    per_rack = _nodes_per_rack(planned.point.cluster.name, config)
+    return _long_enough(NodePower(folder.name, manifest.origin, nodes_w, period_s, window_s, per_rack, tuple(notes)))
+
+
+def _nodes_per_rack(cluster: str, config: Path) -> int | None:
+    """Return the nodes that share a rack of a cluster; None where its file is not there: of a run from elsewhere."""
+    if not (config / "clusters" / f"{cluster}.yaml").is_file():
+        return None
+    return Catalogue(config).cluster(cluster).nodes_per_rack
+
+
+def _of_gpus(samples: Samples, nodes: tuple[Node, ...]) -> tuple[list[np.ndarray], list[np.ndarray], list[int]]:
+    """Return times and power of every GPU with a power sensor in measured steps, and the node of each."""
+    times_ns, powers_w, owners = list[np.ndarray](), list[np.ndarray](), list[int]()
+    for node in nodes:
+        windows_ns = samples.windows_ns(node)
+        for device in node.devices:
+            columns = samples.of((node.node, device.device))
+            power_w, t_ns = columns[_GPU_POWER].astype(float), columns["t_ns"]
+            is_inside = np.isfinite(power_w) & (t_ns >= windows_ns[0, 0]) & (t_ns <= windows_ns[-1, 1])
+            # Of GPUs that share a sensor one shows the power of all.
+            if is_inside.any():
+                times_ns.append(t_ns[is_inside])
+                powers_w.append(power_w[is_inside])
+                owners.append(node.node)
+    return (times_ns, powers_w, owners) if {*owners} == {node.node for node in nodes} else ([], [], [])
+
+
+def _gpu_window_s(folder: Path, samples: Samples, nodes: tuple[Node, ...]) -> float:
+    """Return what a reading of GPU power is the mean of, by their sensor cards; 0 where there is none. Unit: s."""
+    sensors = read_sensors(folder.parents[1] / "sensors")
+    cards = [sensors.card_of(device.uuid, device.product) for node in nodes for device in node.devices]
+    found = [dict(card["sensors"]).get(_GPU_POWER, {}) for card in cards if card is not None]
+    return max((max(float(each.get("window_s", 0.0)), float(each.get("period_s", 0.0))) for each in found), default=0.0)
+
+
+def read_file(path: Path) -> NodePower:
+    """Return power of nodes in a file: a row for each reading of a node, or for each time with a column for each node.
+
+    Raises:
+        UserError: If it cannot be read, or has no column of times or power.
+    """
+    table = _read(path)
+    time = next((name for name in _TIMES_S if name in table.column_names), None)
+    if time is None:
+        raise UserError(f"{path}: no column {', '.join(_TIMES_S)}, which are the times of readings")
+    power = next((name for name in _POWERS if name in table.column_names), None)
+    names = list[str]()
+    if power is not None:
+        named = table["node"].to_numpy(zero_copy_only=False) if "node" in table.column_names else np.zeros(len(table))
+        owners = list(dict.fromkeys(named.tolist()))
+        columns = [(named == node, power) for node in owners]
+        names = [_called(node) for node in owners] if "node" in table.column_names else []
+    else:
+        wide = [name for name in table.column_names if name != time]
+        _check_wide(table, wide, path)
+        columns = [(np.ones(len(table), bool), name) for name in wide]
+        names = [name.removesuffix("_w").removesuffix("_power") for name in wide]
+    times_s, powers_w = [], []
+    all_times = _numbers(table, time, path)
+    # Less the first: seconds since 1970 leave too few digits for milliseconds.
+    all_times_s = (all_times - np.min(all_times, initial=np.inf, where=np.isfinite(all_times))) * _TIMES_S[time]
+    for rows, name in columns:
+        power_w = _numbers(table, name, path)
+        is_known = rows & np.isfinite(power_w) & np.isfinite(all_times_s)
+        if num_infinite := int(np.isinf(power_w[rows]).sum()):
+            raise UserError(
+                f"{path}: column {name} has infinite readings ({num_infinite}); mend them or leave their cells empty"
+            )
+        if num_below := int((power_w[is_known] < 0).sum()):
+            raise UserError(
+                f"{path}: column {name} has readings below 0 W ({num_below}), down to {power_w[is_known].min():g} W; "
+                "mend them or leave their cells empty"
+            )
+        t_s, first = np.unique(all_times_s[is_known], return_index=True)
+        times_s.append(t_s)
+        powers_w.append(power_w[is_known][first])
+    if not times_s or any(len(each) < 2 for each in times_s):
+        raise UserError(f"{path}: a node has fewer than two readings of power; expected one of {', '.join(_POWERS)}")
+    for t_s in times_s:
+        if (num := float((t_s[-1] - t_s[0]) / np.median(np.diff(t_s)))) > _MOST_SAMPLES:
+            raise UserError(
+                f"{path}: readings over {t_s[-1] - t_s[0]:.3g} s are {num:.1g} samples at their usual distance; at "
+                f"most {_MOST_SAMPLES:,} are read, mend the time that is far off"
+            )
+    nodes_w, period_s = swings.at_even_times(times_s, powers_w)
+    return _long_enough(NodePower(path.name, "file", nodes_w, period_s, 0.0, names=tuple(names)))
+
+
+def _called(node: object) -> str:
+    """Return what a value of column `node` calls it: a number is that of a node."""
+    return node if isinstance(node, str) else f"node{node}"
+
+
+def _known(table: pa.Table, columns: list[str], path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the columns that hold a number anywhere."""
+    for name in columns:
+        values = _numbers(table, name, path)
+        if np.isfinite(values).any():
+            yield name, values
+
+
+def _check_wide(table: pa.Table, columns: list[str], path: Path) -> None:
+    """Refuse a column that is not the power of one node, among those of a file with a column for each node.
+
+    Raises:
+        UserError: If its name ends in another unit, it holds no numbers, or its mean is far from that of the others.
+    """
+    expected = "expected a column of watts for each node beside the times; leave it out, or name it <node>_power_w"
+    odd = next((name for name in columns if _OTHER_UNIT.search(name)), None)
+    if odd is not None:
+        raise UserError(f"{path}: column {odd} is no power of a node, {expected}")
+    means = {name: float(np.nanmean(values)) for name, values in _known(table, columns, path)}
+    usual_w = float(np.median(list(means.values()))) if means else 0.0
+    for name, mean_w in means.items():
+        if not usual_w / _MOST_APART <= mean_w <= usual_w * _MOST_APART:
+            raise UserError(
+                f"{path}: column {name} has a mean of {mean_w:.4g}, most others one near {usual_w:.4g} W; {expected}"
+            )
+
+
+def _read(path: Path) -> pa.Table:
+    try:
+        table = pa.parquet.read_table(path) if path.suffix == ".parquet" else pa.csv.read_csv(path)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise UserError(f"{path}: not readable as {path.suffix[1:]}: {str(error).splitlines()[0]}") from None
+    if not len(table):
+        raise UserError(f"{path}: no row in it; expected readings of power")
+    return table
+
+
+def _numbers(table: pa.Table, column: str, path: Path) -> np.ndarray:
+    try:
+        return np.asarray(table[column].to_numpy(zero_copy_only=False).astype(float))
+    except (TypeError, ValueError):
+        raise UserError(f"{path}: column {column} holds {table[column].type}, expected numbers") from None
+
+
+def _long_enough(found: NodePower) -> NodePower:
+    if len(found.nodes_w) < LEAST_SAMPLES:
+        raise UserError(
+            f"{found.name}: {len(found.nodes_w)} readings, every {found.period_s:.3g} s, while all nodes are read; "
+            f"expected {LEAST_SAMPLES} for a 1st percentile: record longer or read more often"
+        )
+    if not found.nodes_w.mean() > 0:
+        raise UserError(f"{found.name}: mean power is {found.nodes_w.mean():.3g} W, expected a positive one")
+    return found

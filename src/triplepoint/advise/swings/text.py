@@ -1,0 +1,117 @@
+"""Swings of power in words: levels, verdicts and remedies."""
+
+import math
+
+from triplepoint.advise.swings.answer import LevelSwing, SwingAnswer
+from triplepoint.advise.swings.spec import Verdict
+from triplepoint.text import page, paragraph, percent, table
+from triplepoint.units import KILO, counted
+
+_LINES = {
+    "range_fraction": "range over mean power",
+    "range_kw": "range",
+    "ramp_up_kw_per_s": "fastest rise",
+    "ramp_down_kw_per_s": "fastest fall",
+    "rms_fraction": "swing over mean power",
+    "rms_kw": "swing",
+    "share": "share of all swings",
+}
+"""Keys of a specification, in words."""
+_ENOUGH = {True: "enough", False: "not enough", None: ""}
+
+
+def render(answer: SwingAnswer) -> str:
+    """Return the answer as text: the sentences, each level, limits, and what would smooth power."""
+    return page([
+        [*paragraph(headline(answer)), *paragraph(_source(answer))],
+        _levels(answer), _limits(answer), _remedies(answer),
+        [line for note in answer.notes for line in paragraph(f"Note: {note}.")],
+    ])  # fmt: skip
+
+
+def headline(answer: SwingAnswer) -> str:
+    """Return the swing of the job, its strongest line and the verdict, a sentence each."""
+    job, failed = answer.levels[-1], [verdict for verdict in answer.verdicts if not verdict.passes]
+    line = ""
+    if job.line_hz:
+        line = f", mostly once in {1.0 / job.line_hz:.3g} s ({job.line_hz:.4f} Hz, amplitude {_kw(job.line_w)} kW)"
+    said = [f"Power of the job swings by {percent(job.range_fraction)} of its mean{line}."]
+    if answer.verdicts:
+        num = len(answer.verdicts)
+        said.append(f"It exceeds {len(failed)} of {num} limits." if failed else f"It keeps to {_all(num)}.")
+    return " ".join(said)
+
+
+def _all(number: int) -> str:
+    return "the limit" if number == 1 else f"all {number} limits"
+
+
+def _source(answer: SwingAnswer) -> str:
+    power = answer.power
+    origin = "from a file" if power.origin == "file" else power.origin
+    readings = f"{len(power.nodes_w):,} readings every {power.period_s:.4g} s"
+    return (
+        f"Source: {power.name}, {origin}, {counted(power.nodes_w.shape[1], 'node')}, {readings}, which show "
+        f"frequencies up to {answer.seen_hz:.4g} Hz"
+    )
+
+
+def _levels(answer: SwingAnswer) -> list[str]:
+    """Return the swing of the node and rack that swing most and of the job, and how nodes swing together."""
+    band = f"{answer.band_hz[0]:.4g} to\n{answer.band_hz[1]:.4g} Hz" if answer.band_hz else "band"
+    heading = (
+        "\nlevel", "mean\nkW", "1st to 99th\npercentile kW", "range\n%", "fastest rise\nkW/s", "fall\nkW/s",
+        "strongest\nline Hz", "ampl.\nkW", f"{band}\nrms kW", "share\n%",
+    )  # fmt: skip
+    lines = table([heading, *(_row(level) for level in answer.levels)])
+    if (one := answer.together) is not None:
+        correlation = f" Their correlation is {one.correlation:.2f}." if math.isfinite(one.correlation) else ""
+        num_nodes = answer.power.nodes_w.shape[1]
+        lines += paragraph(
+            f"At {answer.levels[-1].line_hz:.4f} Hz {num_nodes} nodes of {_kw(one.node_line_w)} kW each swing with a "
+            f"coherence of {one.coherence:.2f} and add up to {_kw(one.job_line_w)} kW.{correlation}"
+        )
+    return lines
+
+
+def _row(level: LevelSwing) -> tuple[str, ...]:
+    is_seen = level.band_rms_w is not None
+    return (
+        level.level if level.level == level.which else f"{level.level} {level.which}",
+        f"{level.mean_w / KILO:.4g}", f"{level.low_w / KILO:.4g} to {level.high_w / KILO:.4g}",
+        f"{100.0 * level.range_fraction:.1f}", _kw(level.ramp_up_w_per_s), _kw(level.ramp_down_w_per_s),
+        f"{level.line_hz:.4f}" if level.line_hz else "-", _kw(level.line_w) if level.line_hz else "-",
+        _kw(level.band_rms_w) if is_seen else "-", f"{100.0 * (level.band_share or 0.0):.0f}" if is_seen else "-",
+    )  # fmt: skip
+
+
+def _kw(watts: float | None) -> str:
+    return f"{(watts or 0.0) / KILO:.3g}"
+
+
+def _limits(answer: SwingAnswer) -> list[str]:
+    if not answer.spec:
+        return []
+    whose = f" ({answer.spec.description})" if answer.spec.description else ""
+    rows = [("", "", "found", "limit", "margin %"), *(_verdict(verdict) for verdict in answer.verdicts)]
+    return [f"Limits of the {answer.spec.level}{whose}", *table(rows, words={0, 1}, indent=2)]
+
+
+def _verdict(verdict: Verdict) -> tuple[str, ...]:
+    key, _, band = verdict.line.partition(" ")
+    unit = "" if verdict.unit == "1" else f" {verdict.unit}"
+    found, limit = (
+        percent(value) if verdict.unit == "1" else f"{value:.4g}{unit}" for value in (verdict.found, verdict.limit)
+    )
+    words = _LINES[key] + (f", {band.replace('-', ' to ')}" if band else "")
+    return "pass" if verdict.passes else "FAIL", words, found, limit, f"{100.0 * verdict.margin:+.0f}"
+
+
+def _remedies(answer: SwingAnswer) -> list[str]:
+    if not answer.remedies:
+        return []
+    lines = ["What would keep to them, and what it costs" if answer.spec else "What would smooth it"]
+    for one in answer.remedies:
+        verdict = f" ({_ENOUGH[one.passes]})" if _ENOUGH[one.passes] else ""
+        lines += paragraph(f"{one.name}{verdict}: {one.text}", indent=2)
+    return lines

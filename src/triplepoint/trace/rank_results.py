@@ -1,0 +1,240 @@
+"""Results of parsing one rank, as the analysis across ranks reads them: summary, segments of time, collectives.
+
+All times are nanoseconds since 1970 on the rank's clock.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from triplepoint.errors import UserError
+from triplepoint.files import write_text
+from triplepoint.trace import Int64
+
+_VERSION = "_version"
+"""Suffix of the names of versions in a trace's metadata."""
+SUMMARY = "rank.json"
+"""File name of the summary in the rank's folder."""
+
+
+class Step(NamedTuple):
+    """Number, start and end of one profiled step. Unit: ns since 1970."""
+
+    number: int
+    start: int
+    end: int
+
+
+class Label(NamedTuple):
+    """Use of a rank's time: category, kind and process group.
+
+    Attributes:
+        category: compute, comm, memory or idle.
+        kind: Class of computation (gemm, attention, ...), kind of communication (all_reduce, ...), direction of a copy,
+            or the reason for idling (bubble, straggler, host, other).
+        group: Role of the process group of communication (tp, pp, dp, cp, ep); None otherwise or if unknown.
+    """
+
+    category: str
+    kind: str
+    group: str | None = None
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The time of one rank from its first to its last work, divided into segments with one label each.
+
+    Segments are sorted by time and adjacent; idle time has segments, too. Where several operations ran at once, the
+    label is that of exposed time: compute before comm before memory.
+
+    Attributes:
+        rank: Global rank.
+        steps: Profiled steps of the rank, by number.
+        start: Start of every segment, shape (num_segments,).
+        end: End of every segment, shape (num_segments,).
+        label: Index into `labels`, shape (num_segments,).
+        labels: Distinct labels.
+    """
+
+    rank: int
+    steps: list[Step]
+    start: Int64
+    end: Int64
+    label: Int64
+    labels: list[Label]
+
+
+class CollectiveSignature(NamedTuple):
+    """Kind and process group of collectives or point-to-point transfers of a rank; many of them share one.
+
+    Attributes:
+        group: Name of the process group; None if the trace does not have it.
+        kind: all_reduce, send_recv, ...
+        peer: The other rank of a point-to-point transfer; None if the trace does not name it.
+        role: Role of the group (tp, pp, dp, ...); None if unknown.
+        num_ranks: Size of the process group; 0 if unknown.
+        ranks: Global ranks of the process group; empty if unknown.
+    """
+
+    group: str | None
+    kind: str
+    peer: int | None = None
+    role: str | None = None
+    num_ranks: int = 0
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """The collectives of one rank, sorted by start; shape of every array (num_collectives,).
+
+    Attributes:
+        rank: Global rank.
+        signatures: Distinct signatures, in the order in which they first appear.
+        signature: Index into `signatures`.
+        sequence: Number of operations of the same group, kind and peer that this rank's trace has before it.
+        start: Start on this rank; on a GPU, the start of the kernel.
+        end: End on this rank.
+    """
+
+    rank: int
+    signatures: list[CollectiveSignature]
+    signature: Int64
+    sequence: Int64
+    start: Int64
+    end: Int64
+
+
+def time_by_label(segments: Segments, begin: int, end: int) -> Int64:
+    """Return the time of every label within a window.
+
+    Args:
+        segments: The rank's segments.
+        begin: Start of the window, on the clock of the segments. Unit: ns.
+        end: End of the window, on the clock of the segments. Unit: ns.
+
+    Returns:
+        Shape (num_labels,). The sum is less than `end - begin` if the segments do not fill the window. Unit: ns.
+    """
+    # Only the segments in the window are read: this is called for every stretch of a critical path.
+    first = np.searchsorted(segments.end, begin, side="right")
+    last = np.searchsorted(segments.start, end, side="left")
+    times = np.zeros(len(segments.labels), dtype=np.int64)
+    if first < last:
+        within = slice(first, last)
+        length = np.minimum(segments.end[within], end) - np.maximum(segments.start[within], begin)
+        np.add.at(times, segments.label[within], length)
+    return times
+
+
+class Account(msgspec.Struct, frozen=True):
+    """Busy and exposed time of one label over all work of a rank. Unit: ns."""
+
+    label: Label
+    busy: int
+    exposed: int
+
+
+class Job(msgspec.Struct, frozen=True):
+    """Facts about the job from the metadata of a trace.
+
+    Attributes:
+        gpu: Product name of the GPU; None if the trace has none.
+        backend: Torch's name of the collective library; None if the trace has none.
+        is_simulated: Whether the trace comes from the simulator.
+        versions: Versions of software by name: `nccl`, `hip_driver`, `cuda_runtime`, ...
+    """
+
+    gpu: str | None = None
+    backend: str | None = None
+    is_simulated: bool = False
+    versions: dict[str, str] = {}
+
+
+def job_of(metadata: Mapping[str, Any]) -> Job:
+    """Return the facts about the job in a trace's metadata. Values of an unexpected type are left out."""
+    devices, distributed = metadata.get("deviceProperties"), metadata.get("distributedInfo")
+    first_device = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
+    distributed = distributed if isinstance(distributed, dict) else {}
+    gpu, backend = first_device.get("name"), distributed.get("backend")
+    return Job(
+        gpu if isinstance(gpu, str) else None,
+        backend if isinstance(backend, str) else None,
+        metadata.get("simulated") is True,
+        {
+            name.removesuffix(_VERSION): str(value)
+            for name, value in (*metadata.items(), *distributed.items())
+            if name.endswith(_VERSION) and isinstance(value, str | int | float)
+        },
+    )
+
+
+class RankSummary(msgspec.Struct, frozen=True):
+    """Summary of one parsed trace.
+
+    Attributes:
+        path: The trace file.
+        rank: Global rank.
+        is_device: Whether the work is that of a GPU, and not that of the CPU.
+        span: Start of the first and end of the last work. Unit: ns since 1970, on the rank's clock.
+        steps: Profiled steps, on the same clock.
+        accounts: Time of every label; labels of whole categories (kind `all`) included. Segments refer to labels by
+            their position here.
+        num_events: All events of the file.
+        num_gpu_events: Kernels, copies and fills; 0 if the work is that of the CPU.
+        num_damaged_events: Events without a usable time, or recovered from damaged text.
+        num_duplicate_events: GPU events left out because another one is identical.
+        is_truncated: Whether the file ended early.
+        job: Facts about the job.
+        world_size: Number of ranks of the job in the file; None if it has none.
+    """
+
+    path: str
+    rank: int
+    is_device: bool
+    span: tuple[int, int]
+    steps: list[Step]
+    accounts: list[Account]
+    num_events: int
+    num_gpu_events: int
+    num_damaged_events: int
+    num_duplicate_events: int
+    is_truncated: bool
+    job: Job = Job()
+    world_size: int | None = None
+
+    def exposed(self, category: str) -> int:
+        """Return the exposed time of a category. Unit: ns."""
+        return self._of_category(category).exposed
+
+    def busy(self, category: str) -> int:
+        """Return the busy time of a category. Unit: ns."""
+        return self._of_category(category).busy
+
+    def _of_category(self, category: str) -> Account:
+        labelled = (account for account in self.accounts if account.label.kind == "all")
+        return next(account for account in labelled if account.label.category == category)
+
+
+def write_summary(folder: Path, summary: RankSummary) -> None:
+    """Write the summary of a rank to its folder."""
+    write_text(folder / SUMMARY, msgspec.json.format(msgspec.json.encode(summary)).decode() + "\n")
+
+
+def read_summary(folder: Path) -> RankSummary:
+    """Return the summary in a rank's folder.
+
+    Raises:
+        UserError: If it is missing or damaged.
+    """
+    path = folder / SUMMARY
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=RankSummary)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; parse the rank's trace first") from None
+    except msgspec.MsgspecError as error:
+        raise UserError(f"{path}: not the summary of a rank ({error}); delete {folder} and run again") from None

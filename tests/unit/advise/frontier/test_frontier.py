@@ -1,0 +1,203 @@
+"""Clocks of pipeline stages: what is promised against the simulation, budgets, and what the command says."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from triplepoint.advise.frontier.frontier import Budget, FrontierAnswer, advise, outcome_of
+from triplepoint.advise.frontier.passes import Site
+from triplepoint.advise.frontier.plan import Frontier
+from triplepoint.advise.frontier.text import render, script
+from triplepoint.cli import main
+from triplepoint.config.base import parse
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.cluster import ClusterConfig
+from triplepoint.errors import PointError, UserError
+from triplepoint.predictions import Configuration, request_of
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.predict.point import job_on_cluster
+from triplepoint.simulate.predict.prediction import predict_job
+
+CONFIG = Path("config")
+FREE = {"model": "mixtral-8x7b", "cluster": "h200x32", "num_gpus": 32, "tp": 4, "pp": 8, "global_batch_size": 32}
+"""Power limits do not hold it, and ranks wait for other stages for 17 % of a step."""
+HELD = FREE | {"model": "llama3-70b"}
+"""The power limit holds its clocks."""
+
+
+def job_of(settings: Mapping[str, object]) -> tuple[Job, ClusterConfig]:
+    request = request_of(parse(Configuration, dict(settings), "test"), "test", 1, Catalogue(CONFIG))
+    return job_on_cluster(request.point, CONFIG, request.stack)
+
+
+@pytest.fixture(scope="module")
+def free() -> FrontierAnswer:
+    return advise("free", *job_of(FREE), CONFIG)
+
+
+@pytest.fixture(scope="module")
+def held() -> FrontierAnswer:
+    return advise("held", *job_of(HELD), CONFIG)
+
+
+def saved(answer: FrontierAnswer, sharing: str) -> float:
+    return 1.0 - answer.chosen[sharing].gpu_energy_j / answer.present.gpu_energy_j  # type: ignore[index]
+
+
+def test_bubble_saves_energy_where_the_limit_does_not_hold(free: FrontierAnswer) -> None:
+    assert not free.is_held and free.steady is None
+    assert free.bubble_fraction > 0.1
+    assert free.verified.step_s <= 1.011 * free.present.step_s
+    assert 1.0 - free.verified.gpu_energy_j / free.present.gpu_energy_j > 0.15
+    assert saved(free, "pass") > saved(free, "direction") > saved(free, "stage") > saved(free, "job") > 0.0
+
+
+def test_limit_that_holds_is_said_with_what_steady_clocks_gain(held: FrontierAnswer) -> None:
+    assert held.is_held and held.steady is not None
+    assert held.steady.throttle_fraction < 0.02 < held.present.throttle_fraction
+    assert held.steady.gpu_energy_j < held.present.gpu_energy_j
+    assert held.verified.throttle_fraction < 0.02
+    assert "The power limit lowers clocks" in render(held)
+
+
+def test_promised_time_and_energy_are_those_of_the_simulation(free: FrontierAnswer, held: FrontierAnswer) -> None:
+    for answer in (free, held):
+        assert answer.plan.step_s == pytest.approx(answer.verified.step_s, rel=0.005)
+        assert answer.plan.gpu_energy_j == pytest.approx(answer.verified.gpu_energy_j, rel=0.03)
+        assert answer.plan.node_w.max() == pytest.approx(answer.verified.node_w, rel=0.05)
+
+
+def test_highest_clocks_are_the_step_as_it_is_where_nothing_holds(free: FrontierAnswer) -> None:
+    fastest = Frontier(free.site).fastest
+    assert fastest.step_s == pytest.approx(free.present.step_s, rel=0.002)
+    assert fastest.gpu_energy_j == pytest.approx(free.present.gpu_energy_j, rel=0.01)
+
+
+def test_step_as_it_is_takes_as_long_as_predicted(held: FrontierAnswer) -> None:
+    predicted = predict_job(*job_of(HELD)[:1], None, CONFIG, job_of(HELD)[1])
+    # A prediction has all stages at the pace of the slowest.
+    assert 0.97 * predicted.step_time_s < held.present.step_s <= predicted.step_time_s
+
+
+def test_steps_are_never_longer_than_asked(free: FrontierAnswer, held: FrontierAnswer) -> None:
+    for answer in (free, held):
+        assert answer.verified.step_s <= 1.0001 * (1.0 + answer.slowdown) * answer.present.step_s
+    as_long = advise("free", *job_of(FREE), CONFIG, slowdown=0.0)
+    assert as_long.verified.step_s <= 1.0001 * free.present.step_s
+    with pytest.raises(UserError, match="longer at the highest steady clocks under the power limit; use --slowdown"):
+        advise("held", *job_of(HELD), CONFIG, slowdown=0.0)
+
+
+def test_finer_clocks_never_save_less(free: FrontierAnswer, held: FrontierAnswer) -> None:
+    for answer in (free, held):
+        energies = [plan.gpu_energy_j for plan in answer.chosen.values()]
+        assert energies == sorted(energies, reverse=True)
+
+
+def test_one_clock_for_all_is_taken_where_its_simulated_step_saves_more(free: FrontierAnswer) -> None:
+    assert free.plan.sharing == "job"
+    assert free.verified.gpu_energy_j < 0.74 * free.present.gpu_energy_j  # a clock for each stage: 0.735
+
+
+def test_longer_steps_of_the_frontier_take_less_energy(held: FrontierAnswer) -> None:
+    for sharing in ("stage", "direction", "pass"):
+        points = [plan for plan in held.points if plan.sharing == sharing]
+        assert len(points) > 4
+        assert (np.diff([plan.gpu_energy_j for plan in points]) < 0).all()
+        assert (np.diff([plan.step_s for plan in points]) > 0).all()
+
+
+def test_budget_of_a_node_is_kept_with_as_little_more_time_as_it_takes(held: FrontierAnswer) -> None:
+    node_w = 0.95 * held.present.node_w
+    answer = advise("held", *job_of(HELD), CONFIG, budget=Budget(node_w=node_w))
+    assert answer.verified.node_w <= node_w < held.verified.node_w
+    assert 0.97 * node_w < answer.verified.node_w
+    with pytest.raises(UserError, match=r"more than the budget of .* with steps 0\.5% longer; use --slowdown"):
+        advise("held", *job_of(HELD), CONFIG, 0.005, Budget(node_w=node_w))
+
+
+@pytest.mark.parametrize(
+    ("budget", "told"),
+    [
+        (Budget(gpu_temp_c=25.0), "the hottest die has .* more than the budget of 25 degC"),
+        (Budget(rack_w=1e4), "cluster h200x32 has no nodes_per_rack"),
+    ],
+)
+def test_budget_that_nothing_keeps_to_is_refused(budget: Budget, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        advise("free", *job_of(FREE), CONFIG, budget=budget)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"model": "llama3-8b", "pp": 1}, "pp: 1 is one stage"),
+        ({"model": "gpt3-175b", "pp": 2, "tp": 1}, "does not fit"),
+    ],
+)
+def test_job_without_a_frontier_is_refused(changed: dict[str, object], told: str) -> None:
+    with pytest.raises(PointError, match=told):
+        Site.of(*job_of(FREE | changed), CONFIG)
+
+
+def test_power_brake_is_refused() -> None:
+    job, cluster = job_of(FREE)
+    conditions = cluster.conditions.model_copy(update={"braked_nodes": [0]})
+    with pytest.raises(PointError, match="power brake"):
+        Site.of(job, cluster.model_copy(update={"conditions": conditions}), CONFIG)
+
+
+def test_locked_clocks_are_kept_and_are_no_throttling(free: FrontierAnswer) -> None:
+    site = free.site
+    warm = site.simulate({stage: 1000.0 + 15.0 * stage for stage in range(8)})
+    highest = warm.trace.clock_mhz.max(axis=0).reshape(-1)
+    ranks_stage = [site.job.mesh.place(rank).pp for rank in range(32)]
+    # Clocks are those the table has: the next below.
+    assert (highest <= 1000.0 + 15.0 * np.array(ranks_stage)).all() and highest.min() > 980.0
+    found = outcome_of(Site(site.job, site.cluster, site.config, site.prepared, warm))
+    assert found.throttle_fraction == 0.0
+    assert found.step_s > free.present.step_s and found.gpu_energy_j < free.present.gpu_energy_j
+
+
+def test_script_locks_every_gpu_once(free: FrontierAnswer) -> None:
+    lines = [line for line in script(free).splitlines() if "-lgc" in line and not line.startswith("#")]
+    nodes = [node for line in lines for node in line.partition(")")[0].split("|")]
+    assert sorted(nodes) == ["0", "1", "2", "3"]
+    first = next(line for line in lines if line.startswith("0"))
+    gpus = [gpu for part in first.split("&&") for gpu in part.partition("-i ")[2].split(" ")[0].split(",")]
+    assert gpus == [str(number) for number in range(8)]
+    assert f"-lgc {free.stage_clocks_mhz[0]} " in first
+
+
+def test_command_says_what_its_help_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "point.json").write_text(json.dumps(FREE))
+    out = [str(tmp_path / name) for name in ("frontier.png", "clocks.sh")]
+    words = ["frontier", str(tmp_path / "point.json"), "--slowdown", "2", "--json"]
+    assert main([*words, "--figure", out[0], "--script", out[1]]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["slowdown"] == 0.02 and len(found["stages"]) == 8
+    assert found["script"] == Path(out[1]).read_text()
+    assert Path(out[0]).read_bytes().startswith(b"\x89PNG")
+    assert {plan["sharing"] for plan in found["plans"]} == {"job", "stage", "direction", "pass"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words", "told"),
+    [
+        ({"pp": 1, "model": "llama3-8b"}, [], "point.json: pp: 1 is one stage"),
+        ({"task": "inference", "prompt_tokens": 64, "output_tokens": 8}, [], "inference"),
+        ({}, ["--slowdown", "-1"], "expected percent from 0 to 100"),
+        ({}, ["--node-power", "nan"], "expected watts"),
+        ({}, ["--hall-power", "1000"], " more than the budget of 1000 W, even with steps 50% longer"),
+    ],
+)
+def test_command_refuses_in_one_line(
+    changed: dict[str, object], words: list[str], told: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "point.json").write_text(json.dumps(FREE | changed))
+    assert main(["frontier", str(tmp_path / "point.json"), *words]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert told in line
