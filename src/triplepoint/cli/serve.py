@@ -50,8 +50,17 @@ def run(arguments: argparse.Namespace) -> None:
     serve(arguments.socket, _prepare, main)
 
 
+def _prepare(command: str, folder: Path) -> bool:
+    """Prepare for a command; return whether jobs of the folder can be forks of this process."""
+    # Caches hold the configuration of the current folder.
+    if folder != Path.cwd():
+        return False
+    _load(command)
+    return True
+
+
 @cache
-def _prepare(command: str) -> None:
+def _load(command: str) -> None:
     """Import the modules of a command, read its configuration, and build pydantic's validators."""
     for module in (f"triplepoint.cli.{command}", *_BEHIND[command], *_BEHIND_ALL):
         importlib.import_module(module)
