@@ -230,13 +230,10 @@ def _dump(content: Any) -> str:
 
 def _us(times_ns: Int64) -> list[str]:
     """Return times in ns as texts in us, exactly."""
+    texts = [f"{time // NS_PER_US}.{time % NS_PER_US:03d}" for time in np.abs(times_ns).tolist()]
     if len(times_ns) and times_ns.min() < 0:
-        return [f"{'-' if time < 0 else ''}{_positive_us(abs(time))}" for time in times_ns.tolist()]
-    return [_positive_us(time) for time in times_ns.tolist()]
-
-
-def _positive_us(time_ns: int) -> str:
-    return f"{time_ns // NS_PER_US}.{time_ns % NS_PER_US:03d}"
+        return [f"-{text}" if time < 0 else text for time, text in zip(times_ns.tolist(), texts, strict=True)]
+    return texts
 
 
 def wall_shift_ns(manifest: Manifest) -> int:
