@@ -31,8 +31,9 @@ def test_other_number_of_ranks_is_refused() -> None:
 
 
 def test_rank_beyond_the_job_is_refused() -> None:
-    message = r"^rank8\.json: is of rank 8, and its job has ranks 0 to 7; correct the file's name$"
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(
+        UserError, match=r"^rank8\.json: is of rank 8, and its job has ranks 0 to 7; correct the file's name$"
+    ):
         check_one_job([summary(0, world_size=8), summary(8, world_size=8)])
 
 

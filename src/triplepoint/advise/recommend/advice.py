@@ -63,6 +63,7 @@ class Advice:
         reasons: Why it is recommended or not, in sentences.
         limits: Power limits of single GPUs, of the placement that is recommended; those that gain anything.
         outlook: What the drift of its slots comes to, of a run that is long enough; None without.
+        is_split_asked: Whether a split of layers was asked about, and not searched for.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Advice:
     reasons: list[str]
     limits: list[Limits]
     outlook: Outlook | None = None
+    is_split_asked: bool = False
 
     @property
     def present(self) -> Placement:
@@ -185,7 +187,7 @@ def _advice(name: str, site: Site, learned: Learned | None, measured_s: Float, l
     return Advice(
         name, site, learned.passport if learned else None, find_outliers(site, learned, before, hosts), hosts,
         measured_s, before, proposed, after, gain, _reasons(site, before, proposed, after, gain, hosts),
-        limits, outlook,
+        limits, outlook, bool(layers),
     )  # fmt: skip
 
 
