@@ -1,4 +1,4 @@
-# Binds the configuration to the rules: which runs there are, what of them is outdated, which source files a stage depends on.
+# Binds the configuration to the rules: runs, outdated results, and the source files that a stage depends on.
 from triplepoint import workflow as triplepoint_workflow, workflow_site
 
 

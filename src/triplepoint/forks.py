@@ -63,12 +63,13 @@ def ask(address: str, family: str, words: Sequence[str]) -> int | None:
     return KILLED
 
 
-def serve(path: Path, prepare: Callable[[str], None], do: Callable[[list[str]], int]) -> None:
+def serve(path: Path, prepare: Callable[[str, Path], bool], do: Callable[[list[str]], int]) -> None:
     """Fork a child for each job that asks, until standard input ends, which Snakemake holds open.
 
     Args:
         path: The socket.
-        prepare: Called with the command of every job before it is forked: it imports what is not imported yet.
+        prepare: Called with the command and folder of every job before it is forked: it imports modules. If it returns
+            false, the client does the job itself.
         do: Does a command, and returns its status.
     """
     # A signal to the whole group ends Snakemake, whose end then ends this, which leaves no folder behind.
@@ -95,7 +96,7 @@ def serve(path: Path, prepare: Callable[[str], None], do: Callable[[list[str]], 
     _reap(0)
 
 
-def _take(listening: socket.socket, prepare: Callable[[str], None], do: Callable[[list[str]], int]) -> None:
+def _take(listening: socket.socket, prepare: Callable[[str, Path], bool], do: Callable[[list[str]], int]) -> None:
     """Start the job of one client; one that goes meanwhile, or sends no whole request, gets none."""
     connection, _ = listening.accept()
     with connection:
@@ -107,7 +108,8 @@ def _take(listening: socket.socket, prepare: Callable[[str], None], do: Callable
         try:
             (length,) = _LENGTH.unpack(head)
             words, folder, environment = json.loads(_receive(connection, length))
-            prepare(words[0])
+            if not prepare(words[0], Path(folder)):
+                return
             gc.freeze()
             connection.sendall(b"+")
         except (OSError, ValueError, struct.error):

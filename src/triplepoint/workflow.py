@@ -407,7 +407,7 @@ class Binding:
 
     def figure_code(self, figure: str) -> str:
         """Return a digest of the source files one figure depends on."""
-        module = f"{ROOT_MODULE}.figures.{figures.spec_of(figure).name}"
+        module = figures.spec_of(figure).module
         return self._digest_of(sources(f"{ROOT_MODULE}.figures.write") | sources(module))
 
     def _pattern(self, is_meant: Callable[[PlanEntry], bool]) -> str:

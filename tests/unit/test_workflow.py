@@ -92,7 +92,8 @@ def test_binding_runs_are_the_valid_points(binding: Binding) -> None:
         (
             ("s",),
             "report.html",
-            "the report of the selected studies is report-s.html; make it with \"snakemake report --config 'studies=[s]'\"",
+            "the report of the selected studies is report-s.html; "
+            "make it with \"snakemake report --config 'studies=[s]'\"",
         ),
         (
             None,

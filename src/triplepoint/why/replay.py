@@ -10,7 +10,9 @@ Source:
     Lin et al. 2025, Understanding Stragglers in Large Model Training Using What-if Analysis, OSDI'25, section 3.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -135,36 +137,42 @@ def replay(operations: Operations, order: Order, work_s: Float, gap_s: Float | N
             (num_operations, num_columns). Unit: s.
         gap_s: Time by which each operation starts later than it could; same shape; zero if not given. Unit: s.
     """
-    num_columns = work_s.shape[1]
-    free = np.zeros((len(operations.workers), num_columns))
-    start, end = np.zeros(work_s.shape), np.zeros(work_s.shape)
+    work, gap = _rows(work_s), None if gap_s is None else _rows(gap_s)
+    later: Callable[[Any, Any], Any] = np.maximum if work_s.shape[1] > 1 else max
+    free = _rows(np.zeros((len(operations.workers), work_s.shape[1])))
+    start, end = _rows(np.zeros(work_s.shape)), _rows(np.zeros(work_s.shape))
     worker, transfer = operations.worker.tolist(), operations.transfer.tolist()
+    members = [indices.tolist() for indices in order.members]
     inside, share, waits = order.inside.tolist(), order.share.tolist(), operations.is_waiting.tolist()
     awaited, needs = order.awaited.tolist(), _needs(order)
-    is_shared = [len(order.members[number]) > 1 and waits[index] for index, number in enumerate(transfer)]
+    is_shared = [len(members[number]) > 1 and waits[index] for index, number in enumerate(transfer)]
     for event in order.events.tolist():
         if event >= 0:
             ready = free[worker[event]]
             if inside[event] >= 0:
                 computation = inside[event]
-                ready = np.maximum(ready, start[computation] + share[event] * work_s[computation])
+                ready = later(ready, start[computation] + share[event] * work[computation])
             for needed in needs.get(event, ()):
-                ready = np.maximum(ready, end[needed])
+                ready = later(ready, end[needed])
             if awaited[event] >= 0:
-                ready = np.maximum(ready, end[awaited[event]])
-            start[event] = ready if gap_s is None or is_shared[event] else ready + gap_s[event]
+                ready = later(ready, end[awaited[event]])
+            start[event] = ready if gap is None or is_shared[event] else ready + gap[event]
             continue
         index = -1 - event
         last_start = start[index]
         if is_shared[index]:
-            members = order.members[transfer[index]]
-            last_start = start[members].max(axis=0)
-            if gap_s is not None:
-                last_start = last_start + gap_s[members].max(axis=0)
-        np.add(last_start, work_s[index], out=end[index])
+            last_start = reduce(later, [start[member] for member in members[transfer[index]]])
+            if gap is not None:
+                last_start = last_start + reduce(later, [gap[member] for member in members[transfer[index]]])
+        end[index] = last_start + work[index]
         if index not in order.users:
-            np.maximum(free[worker[index]], end[index], out=free[worker[index]])
-    return Replayed(start, end)
+            free[worker[index]] = later(free[worker[index]], end[index])
+    return Replayed(np.array(start).reshape(work_s.shape), np.array(end).reshape(work_s.shape))
+
+
+def _rows(matrix: Float) -> list[Any]:
+    """Return the rows of a matrix, as floats if it has one column: arrays of one number are ten times as slow."""
+    return matrix[:, 0].tolist() if matrix.shape[1] == 1 else list(matrix)
 
 
 def _needs(order: Order) -> dict[int, list[int]]:
@@ -184,25 +192,28 @@ def find_gaps(operations: Operations, order: Order) -> tuple[Float, Bool]:
     Returns:
         Gaps of shape (num_operations, num_steps), none below 0, in s; and booleans of shape (num_operations,).
     """
-    free = np.zeros((len(operations.workers), len(operations.steps)))
-    ready, is_first = operations.start_s.copy(), np.zeros(len(operations.worker), dtype=np.bool_)
-    end, worker_of, needs = operations.end_s, operations.worker.tolist(), _needs(order)
-    has_begun = np.zeros(len(operations.workers), dtype=np.bool_)
+    free = _rows(np.zeros((len(operations.workers), len(operations.steps))))
+    later: Callable[[Any, Any], Any] = np.maximum if len(operations.steps) > 1 else max
+    ready, is_first = _rows(operations.start_s), np.zeros(len(operations.worker), dtype=np.bool_)
+    end, worker_of, needs = _rows(operations.end_s), operations.worker.tolist(), _needs(order)
+    inside, awaited, is_waiting = order.inside.tolist(), order.awaited.tolist(), operations.is_waiting.tolist()
+    begun: set[int] = set()
     for event in order.events.tolist():
         worker = worker_of[event if event >= 0 else -1 - event]
         if event >= 0:
-            if order.inside[event] < 0:
-                needed = [*needs.get(event, ()), *([order.awaited[event]] if order.awaited[event] >= 0 else [])]
-                ready[event] = np.maximum.reduce([free[worker], *(end[index] for index in needed)])
-            is_first[event] = not has_begun[worker]
-            has_begun[worker] = True
+            if inside[event] < 0:
+                needed = [*needs.get(event, ()), *([awaited[event]] if awaited[event] >= 0 else [])]
+                ready[event] = reduce(later, [free[worker], *(end[index] for index in needed)])
+            is_first[event] = worker not in begun
+            begun.add(worker)
         elif -1 - event not in order.users:
-            np.maximum(free[worker], end[-1 - event], out=free[worker])
-    for members in order.members:
-        waiting = members[operations.is_waiting[members]]
+            free[worker] = later(free[worker], end[-1 - event])
+    for members in (indices.tolist() for indices in order.members):
         if len(members) > 1:
-            ready[waiting] = ready[members].max(axis=0)
-    return np.maximum(operations.start_s - ready, 0.0), is_first
+            last_ready = reduce(later, [ready[index] for index in members])
+            for index in members:
+                ready[index] = last_ready if is_waiting[index] else ready[index]
+    return np.maximum(operations.start_s - np.array(ready).reshape(operations.start_s.shape), 0.0), is_first
 
 
 _LONG_GAP, _NEAR_GAP, _LEAST_STEPS = 0.005, 0.1, 8

@@ -5,8 +5,9 @@ them (pipeline, data parallel). Communication inside a pass, such as tensor para
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -68,7 +69,10 @@ def clock_offset_ns(timeline: pa.Table, comm: pa.Table) -> int:
     paired where both tables have the same number of them; the offset is the median difference of their starts.
     """
     of_comm = _starts_ns(comm, "kind")
-    of_timeline = _starts_ns(timeline.filter(pc.equal(timeline["lane"], "comm")), "label")
+    timeline = timeline.filter(pc.equal(timeline["lane"], "comm"))
+    # Most communication of the timeline is inside passes, in other groups.
+    timeline = timeline.filter(pc.is_in(timeline["group"], value_set=pc.unique(comm["group"])))
+    of_timeline = _starts_ns(timeline, "label")
     differences_ns = [
         start - start_in_timeline
         for key, starts in of_comm.items()
@@ -110,41 +114,62 @@ def comm_rows(comm: pa.Table, origin_ns: int, gpus_per_node: int) -> list[dict[s
         gpus_per_node: Ranks per node.
     """
     rows = []
-    for row in comm.to_pylist():
-        rank, peer, kind = row["rank"], _peer(row), row["kind"]
-        if peer is not None and kind in ("send", "recv"):
-            ends = (rank, peer) if kind == "send" else (peer, rank)
-            transfer: tuple[Any, ...] = ("pair", row["group_name"], *ends, row["sequence"])
-            name = "forward-pp-comm" if ends[0] < ends[1] else "backward-pp-comm"
-            members: tuple[int, ...] = ends
-        else:
-            members = tuple(map(int, row["ranks"].split(","))) if row["ranks"] else (rank,)
-            transfer = ("all", row["group_name"], row["ranks"], kind, row["sequence"])
-            name = f"{row['group'] or 'other'}-{kind.replace('_', '-')}"
-        if row["group_name"] is None or (row["num_seen"] or 0) < 1:
-            transfer = ("alone", rank, row["t_start_ns"])
-        is_between_nodes = len({member // gpus_per_node for member in members}) > 1
-        size_bytes, link = row["size_bytes"] or 0.0, (name, is_between_nodes, len(members))
-        is_large = size_bytes >= _LARGE_BYTES
-        rows.append({
-            "rank": rank,
-            "kind": name,
-            "is_comm": True,
-            "transfer": transfer,
-            "duration_class": (*link, size_bytes),
-            "rate_class": link if is_large else (*link, size_bytes),
-            "size_bytes": size_bytes if is_large else 1.0,
-            "start": row["t_start_ns"] - origin_ns,
-            "duration": row["duration_ns"],
-        })  # fmt: skip
+    shared_columns = zip(*(comm[name].to_pylist() for name in _SharedColumns._fields), strict=True)
+    own_names = ("sequence", "num_seen", "t_start_ns", "duration_ns")
+    own_columns = zip(*(comm[name].to_pylist() for name in own_names), strict=True)
+    shared_values = cache(partial(_shared_values, gpus_per_node=gpus_per_node))
+    for shared, own in zip(map(_SharedColumns._make, shared_columns), own_columns, strict=True):
+        sequence, num_seen, start_ns, duration_ns = own
+        values, key = shared_values(shared)
+        is_alone = shared.group_name is None or (num_seen or 0) < 1
+        transfer = ("alone", shared.rank, start_ns) if is_alone else (*key, sequence)
+        rows.append(values | {"transfer": transfer, "start": start_ns - origin_ns, "duration": duration_ns})
     return rows
 
 
-def _peer(row: Row) -> int | None:
+class _SharedColumns(NamedTuple):
+    """Columns of `collectives` whose values many rows share."""
+
+    rank: int
+    kind: str
+    group: str | None
+    group_name: str | None
+    ranks: str | None
+    peer: int | None
+    size_bytes: float | None
+
+
+def _shared_values(shared: _SharedColumns, gpus_per_node: int) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """Return the values that rows of communication share, and their transfer without the sequence number."""
+    rank, kind, peer = shared.rank, shared.kind, _peer(shared)
+    if peer is not None and kind in ("send", "recv"):
+        ends = (rank, peer) if kind == "send" else (peer, rank)
+        transfer: tuple[Any, ...] = ("pair", shared.group_name, *ends)
+        name = "forward-pp-comm" if ends[0] < ends[1] else "backward-pp-comm"
+        members: tuple[int, ...] = ends
+    else:
+        members = tuple(map(int, shared.ranks.split(","))) if shared.ranks else (rank,)
+        transfer = ("all", shared.group_name, shared.ranks, kind)
+        name = f"{shared.group or 'other'}-{kind.replace('_', '-')}"
+    is_between_nodes = len({member // gpus_per_node for member in members}) > 1
+    size_bytes, link = shared.size_bytes or 0.0, (name, is_between_nodes, len(members))
+    is_large = size_bytes >= _LARGE_BYTES
+    values = {
+        "rank": rank,
+        "kind": name,
+        "is_comm": True,
+        "duration_class": (*link, size_bytes),
+        "rate_class": link if is_large else (*link, size_bytes),
+        "size_bytes": size_bytes if is_large else 1.0,
+    }
+    return values, transfer
+
+
+def _peer(shared: _SharedColumns) -> int | None:
     """Return the other rank of a point-to-point transfer; if the trace lacks it, the other one of a group of two."""
-    ranks = map(int, row["ranks"].split(",") if row["ranks"] else ())
-    others = [rank for rank in ranks if rank != row["rank"]]
-    return row["peer"] if row["peer"] is not None else others[0] if len(others) == 1 else None
+    ranks = map(int, shared.ranks.split(",") if shared.ranks else ())
+    others = [rank for rank in ranks if rank != shared.rank]
+    return shared.peer if shared.peer is not None else others[0] if len(others) == 1 else None
 
 
 def operations_of_rows(rows: list[dict[str, Any]], workers: list[Worker], steps: Sequence[int] = (0,)) -> Operations:

@@ -98,8 +98,10 @@ class _Recorded:
     def __init__(self, operations: Operations, order: Order) -> None:
         """Find unrecorded waits, gaps and places."""
         self.operations = operations
-        self.order = with_unrecorded_waits(operations, order, find_gaps(operations, order)[0])
-        self.gap_s, self.is_first = find_gaps(operations, self.order)
+        self.gap_s, self.is_first = find_gaps(operations, order)
+        self.order = with_unrecorded_waits(operations, order, self.gap_s)
+        if not np.array_equal(self.order.awaited, order.awaited):
+            self.gap_s, self.is_first = find_gaps(operations, self.order)
         dp, stage = operations.of_worker("dp"), operations.of_worker("stage")
         places = sorted({(worker.dp, worker.stage) for worker in operations.workers})
         index_of = {place: index for index, place in enumerate(places)}
@@ -316,6 +318,8 @@ def _slowest_place(
 
 def _with_costs(recorded: _Recorded, repairs: Sequence[_Repair]) -> list[Suspect]:
     """Return the suspects with their costs, most costly first."""
+    if not repairs:
+        return []
     as_is = recorded.operations.work_s, recorded.gap_s
     cases = [as_is, _repaired(recorded, repairs)]
     cases += [(repair.work_s, repair.gap_s) for repair in repairs]
