@@ -25,13 +25,13 @@ rule all:
     default_target: True
     input:
         # No file of a run: they stand behind tables, and ten of each of a thousand runs take seconds. What is missing there,
-        # which Snakemake would not see, STUDY.outdated() says.
+        # which Snakemake would not see, STUDY.outdated_files() says.
         STUDY.table_files,
-        STUDY.judged,
+        STUDY.wanted_claim_tables,
         expand(
             "figs/{figure}.{format}",
             figure=STUDY.figures,
             format=["pdf", "svg", "png", "csv"],
         ),
-        f"{STUDY.report}.html",
+        f"{STUDY.report_name}.html",
     localrule: True

@@ -1,4 +1,4 @@
-"""`triplepoint serve SOCKET`: the process that Snakemake starts so that jobs of cheap stages import nothing."""
+"""`triplepoint serve SOCKET`: the fork server that Snakemake starts, so that jobs of cheap stages import nothing."""
 
 import argparse
 import importlib
@@ -11,7 +11,7 @@ from triplepoint.config.base import Strict
 from triplepoint.errors import UserError
 from triplepoint.forks import SERVED, serve
 
-_BEHIND = {
+_LATE_IMPORTS = {
     "simulate": ("triplepoint.simulate.artefacts.simulate_run", "numpy.random"),
     "telemetry": ("triplepoint.telemetry.align",),
     "trace": ("triplepoint.slow_nodes", "triplepoint.trace.join"),
@@ -24,19 +24,22 @@ _BEHIND = {
         "matplotlib.pyplot",
     ),
 }
-"""By command, what it imports only once its arguments are read; none of it starts a thread that a fork would lack."""
-_BEHIND_ALL = ("dateutil.relativedelta", "numpy.ma", "pyarrow.compute", "pyarrow.parquet")
+"""Modules that each command imports only after it has read its arguments. None of them starts a thread, which a fork
+would not have."""
+_LATE_IMPORTS_OF_ALL = ("dateutil.relativedelta", "numpy.ma", "pyarrow.compute", "pyarrow.parquet")
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "serve",
         "Fork a child for each job that asks on a socket, until standard input ends.",
         ["triplepoint serve /tmp/triplepoint/lean"],
     )
-    made.add_argument("socket", type=Path, metavar="SOCKET", help="socket to listen on; its name is the family of jobs")
-    return made
+    parser.add_argument(
+        "socket", type=Path, metavar="SOCKET", help="socket to listen on; its name is the family of jobs"
+    )
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -51,8 +54,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 @cache
 def _prepare(command: str) -> None:
-    """Import what a command needs, and build the validators of all that is read, which pydantic does at first use."""
-    for module in (f"triplepoint.cli.{command}", *_BEHIND[command], *_BEHIND_ALL):
+    """Import the modules of a command, and build the pydantic validators, which otherwise happens at first use."""
+    for module in (f"triplepoint.cli.{command}", *_LATE_IMPORTS[command], *_LATE_IMPORTS_OF_ALL):
         importlib.import_module(module)
     models = [Strict]
     for model in models:
