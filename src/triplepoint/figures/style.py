@@ -374,7 +374,8 @@ def provenance(points: DataFrame) -> str:
     """Return one line on what made the numbers: engines, software, hosts, commits. What the stamp says is left out."""
     launched = points[points["engine"] != "simulated"]
     hosts = sorted({host for line in launched["host"].dropna() for host in line.split(",")})
-    commits = points["git_commit"].dropna().str[:7]
+    # Without any commit, as of a package outside a clone, the column is of numbers.
+    commits = points["git_commit"].dropna().astype(str).str[:7]
     parts = [
         _named("", launched["engine"]),
         _named("torch ", launched["torch_version"]),
