@@ -118,7 +118,7 @@ def goodput(interval_s: float, mttf_s: float, checkpoint_s: float, restart_s: fl
 def best_checkpoints(mttf_s: float, checkpoint_s: float, restart_s: float) -> Checkpoints:
     """Return the interval with the highest `goodput`, exactly; Young's and Daly's formulas are its first terms.
 
-    The derivative is zero where `(1 - x) exp(x + d) = 1`, with the interval x and the checkpoint d in units of `mttf_s`:
+    The derivative is zero where `(1 - x) exp(x + d) = 1`, with the interval x and the checkpoint time d over `mttf_s`:
     `x = 1 + W(-exp(-1 - d))`, with Lambert's W.
 
     Args:
