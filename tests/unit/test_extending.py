@@ -110,7 +110,7 @@ def do(script: str, folder: Path) -> "subprocess.CompletedProcess[str]":
 
 def test_extending_example_adds_an_importer(tmp_path: Path) -> None:
     done = do(script_of("An importer"), tmp_path)
-    assert "n1: 1 GPU, 3 samples every 1 s" in done.stdout and "left out: volts (no counterpart)" in done.stdout
+    assert ": 2 s on 1 GPU, no measured step" in done.stdout and "left out: volts (no counterpart)" in done.stdout
     (run,) = (tmp_path / "results" / "runs").iterdir()
     samples = read_recording(run / "raw" / "telemetry" / "node0.arrow").samples
     assert samples["gpu_power_w"].to_pylist() == [600.25, 610.5, None]

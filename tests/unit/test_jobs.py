@@ -46,6 +46,6 @@ def test_errors_of_tasks_arrive(num_jobs: int) -> None:
 
 
 def test_killed_process_is_one_line() -> None:
-    expected = r"^a process dying was killed \(out of memory\?\); run again with --jobs 1$"
+    expected = r"^a process dying was killed, perhaps for lack of memory; run again with --jobs 1$"
     with pytest.raises(UserError, match=expected):
         list(in_processes(die_at_three, [1, 2, 3, 4], 2, "dying"))

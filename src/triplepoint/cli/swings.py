@@ -153,7 +153,10 @@ def run(arguments: argparse.Namespace) -> Answer:
 
         save(draw(answer), out)
         say(f"swings: figure in {out}")
-    return Answer({"answer": headline(answer)} | answer.content(), render(answer))
+    text = render(answer)
+    if answer.spec is None:
+        text += "\n\nNext: --spec FILE.yaml judges the swings by limits of a grid; docs/swings.md has an example."
+    return Answer({"answer": headline(answer)} | answer.content(), text)
 
 
 def _is_point(source: str) -> bool:

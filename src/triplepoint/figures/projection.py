@@ -86,7 +86,7 @@ def _largest(rows: DataFrame) -> DataFrame:
 def _kept(rows: DataFrame) -> str:
     """Return what is kept of the speed per GPU at the largest size, on the first network."""
     first = _largest(rows).iloc[0]
-    return f"{first['network']} keeps {_percent(first, 'efficiency')}\nof the speed of {first['start_gpus']:,} GPUs"
+    return f"{first['network']} keeps {_percent(first, 'efficiency')}\nof the speed per GPU of {first['start_gpus']:,}"
 
 
 def _failures(rows: DataFrame) -> str:

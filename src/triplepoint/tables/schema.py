@@ -214,9 +214,9 @@ class Table:
                 self._check_version(file.schema_arrow, path)
                 yield file
         except FileNotFoundError:
-            raise UserError(f"{path}: no such file; the stage that writes table {self.name} has not run") from None
+            raise self._missing(path) from None
         except (pa.ArrowInvalid, OSError) as error:
-            raise UserError(f"{path}: not a whole Parquet file ({error}); delete it and run again") from None
+            raise self._damaged(path, error) from None
 
     def write_csv(self, path: Path, parts: Iterable[pa.Table]) -> None:
         """Write the rows of several tables atomically to a CSV file; lists of names are joined by semicolons.

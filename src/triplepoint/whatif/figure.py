@@ -19,8 +19,8 @@ _PANELS = (
 )
 """Quantity, words, colour and scale of each panel, as far as known; cost is that of the steps of a day as it is."""
 _NOTE = (
-    "Each factor is changed alone; 'interaction' is what single changes leave unexplained. {parts}Lines with caps: "
-    "90 % intervals. {prices}"
+    "Each factor is changed alone; 'interaction' is what single changes leave unexplained{parts}. Lines with caps: "
+    "90 % intervals{prices}."
 )
 _HEAD_IN, _PART_IN = 1.3, 0.17
 """Height of a page without bars, and of a bar."""
@@ -47,7 +47,8 @@ def draw(rows: Sequence[dict[str, Any]]) -> Figure:
     panels = [panel for panel in _PANELS if panel[0] in set(table["quantity"])]
     times = [block[block["quantity"] == "step_time_s"] for block in blocks]
     num_lines = sum(label.count("\n") + 1 for rows in times for label in _labels(rows))
-    cases = [textwrap.fill(block["case"].iloc[0], _CASE) for block in blocks]
+    named = [block["case"].iloc[0].split(" to ") for block in blocks]
+    cases = [" to\n".join(textwrap.fill(name, _CASE) for name in names) for names in named]
     num_words = sum(case.count("\n") for case in cases)
     height_in = _HEAD_IN + _PART_IN * (num_lines + num_words) + 0.5 * len(blocks)
     if height_in > style.TALLEST:
@@ -55,7 +56,7 @@ def draw(rows: Sequence[dict[str, Any]]) -> Figure:
     title = "\n".join(headline(_records(rows)).removesuffix(".") for rows in times)
     prices = table["prices"].iloc[0]
     note = _NOTE.format(
-        parts="parts add up to the difference; " if is_difference else "",
+        parts="; parts add up to the difference" if is_difference else "",
         prices=f"; prices: {prices}" if prices else "",
     )
     page = style.new_page(

@@ -9,6 +9,11 @@ from triplepoint.text import page, paragraph, percent, table
 
 Row = Mapping[str, Any]
 
+_LEGEND = (
+    "Between the first and the last row stand changes; brackets hold 90 %. Interaction is what changes do together "
+    "beyond their sum."
+)
+
 _HEADINGS = {
     "step_time_s": "step\ns",
     "gpu_power_w": "GPU\nW",
@@ -22,9 +27,15 @@ _SCALE = {"node_energy_j": 1e-3}
 
 
 def render(rows: Sequence[Row]) -> str:
-    """Return rows of table `whatif` as text."""
+    """Return rows of table `whatif` as text: differences first, then each point, then what the rows are."""
     blocks = [list(block) for _, block in groupby(rows, key=lambda row: (row["case"], row["side"]))]
-    return "\n\n".join(page(_block(block)) for block in blocks)
+    blocks.sort(key=lambda block: block[0]["side"] != "difference")
+    legend = _LEGEND
+    if blocks[0][0]["side"] == "difference":
+        legend += " Computing is what is left of a difference with all factors changed."
+    if any(row["shapley"] is not None for row in rows):
+        legend += " Shapley is what a factor adds on average over all orders of changes."
+    return "\n\n".join([*(page(_block(block)) for block in blocks), "\n".join(paragraph(legend))])
 
 
 def headline(rows: Sequence[Row]) -> str:

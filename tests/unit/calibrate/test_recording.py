@@ -123,7 +123,7 @@ def test_kernels_that_no_gpu_makes_are_not_believed(
 def test_out_is_for_tables(recording: Path, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["calibrate", "--power", str(recording), "--gpu", "h200", "--config", str(config), "--out", "x.yaml"]
     assert main(command) == 2
-    assert "--out is for constants fitted to tables" in capsys.readouterr().err
+    assert "--out takes only constants fitted to tables" in capsys.readouterr().err
 
 
 def test_kernel_activity_by_hand() -> None:

@@ -25,13 +25,15 @@ def test_ranks_of_one_job_pass() -> None:
 
 def test_other_number_of_ranks_is_refused() -> None:
     with pytest.raises(
-        UserError, match=r"^rank1\.json: of a job of 16 ranks, rank0\.json of one of 8; pass the traces of"
+        UserError, match=r"^rank1\.json: belongs to a job of 16 ranks, rank0\.json to one of 8; pass the traces of"
     ):
         check_one_job([summary(0, world_size=8), summary(1, world_size=16)])
 
 
 def test_rank_beyond_the_job_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^rank8\.json: rank 8 of a job of 8 ranks; correct the file's name$"):
+    with pytest.raises(
+        UserError, match=r"^rank8\.json: is of rank 8, and its job has ranks 0 to 7; correct the file's name$"
+    ):
         check_one_job([summary(0, world_size=8), summary(8, world_size=8)])
 
 
@@ -55,5 +57,5 @@ def test_trace_of_another_job_in_the_folder_ends_in_one_line(
     assert main(["trace", str(tmp_path / "in"), "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "rank1.json.gz: of a job of 4 ranks" in said
+    assert "rank1.json.gz: belongs to a job of 4 ranks" in said
     assert not (tmp_path / "out").exists()

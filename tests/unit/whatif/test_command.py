@@ -119,7 +119,7 @@ def test_a_wrong_comparison_is_refused_in_one_line(
 def test_worked_example_is_what_the_command_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = Path("docs/whatif.md").read_text(encoding="utf-8")
     point = text.partition("```yaml\n# point.yaml\n")[2].partition("```")[0]
-    command, _, shown = text.partition("$ triplepoint ")[2].partition("```")[0].partition("\n")
+    command, _, shown = text.partition("```\n$ triplepoint ")[2].partition("```")[0].partition("\n")
     (tmp_path / "point.yaml").write_text(point, encoding="utf-8")
     assert main(command.replace("point.yaml", str(tmp_path / "point.yaml")).split()) == 0
     said = capsys.readouterr().out

@@ -177,14 +177,15 @@ def test_what_cannot_run_says_with_which_factor() -> None:
 
 def test_text_names_every_part_once() -> None:
     rows = [*case_rows(sides()[0], side="from"), *case_rows(sides()[1], side="to"), *difference_rows(sides(), CONFIG)]
-    blocks = re.split(r"\n\n(?=Step time|The second)", render(rows))
+    *blocks, legend = re.split(r"\n\n(?=Step time|The second|Between)", render(rows))
     assert len(blocks) == 3
+    assert "Computing is what is left" in legend
     for block in blocks:
         changes, _, money = block.partition("\nEnergy and money at 0.2 currency/kWh, PUE 1, 3 currency per GPU hour.")
         for word in (*FACTORS, "interaction", "all together"):
             for table in (changes, money):
                 assert sum(line.strip().startswith(word) for line in table.splitlines()) == 1
-    assert "computing" in blocks[2]
+    assert blocks[0].startswith("The second") and "computing" in blocks[0]
 
 
 def row_of(part: str, label: str, share: float, value: str | None = None, side: str = "one") -> dict[str, Any]:

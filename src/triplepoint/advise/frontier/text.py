@@ -152,8 +152,8 @@ def _why(answer: FrontierAnswer) -> list[str]:
             f"save {percent(saved)} of the energy, and a step is {_longer(longer)}."
         )
     known = (
-        "Not known: how far real savings differ, since no step at locked clocks was there to compare with. Stages run "
-        "at their own pace here, and at that of the slowest in 'triplepoint predict': its steps differ by up to 2 %."
+        "Not known: how far real savings differ, since no step was measured at locked clocks. Here each stage runs at "
+        "its own pace. In 'triplepoint predict' all run at that of the slowest, so its steps differ by up to 2 %."
     )
     return [*paragraph(" ".join(lines)), *paragraph(known)]
 

@@ -63,6 +63,7 @@ class Advice:
         reasons: Sentences on why the placement is recommended or not.
         limits: Power limits of single GPUs with a gain, under the recommended placement.
         outlook: Effect of the drift of slots at later times; None without a run that is long enough.
+        is_split_asked: Whether the user gave the split of layers to judge.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Advice:
     reasons: list[str]
     limits: list[Limits]
     outlook: Outlook | None = None
+    is_split_asked: bool = False
 
     @property
     def present(self) -> Placement:
@@ -186,7 +188,7 @@ def _advice(name: str, site: Site, learned: Learned | None, measured_s: Float, l
     return Advice(
         name, site, learned.passport if learned else None, find_outliers(site, learned, before, hosts), hosts,
         measured_s, before, proposed, after, gain, _reasons(site, before, proposed, after, gain, hosts),
-        limits, outlook,
+        limits, outlook, bool(layers),
     )  # fmt: skip
 
 

@@ -159,10 +159,12 @@ def headline(advice: Advice) -> str:
     if advice.gain is not None and advice.is_accepted:
         until = "Until then change " if advice.outliers else "Change "
         said.append(f"{until}{_changed(advice)}: a step is {_gained(advice.gain)} shorter.")
+    elif advice.is_split_asked and advice.gain is not None and advice.proposed is not None:
+        said.append(f"Leave the placement as it is: {_judged(advice, advice.proposed, advice.gain)}.")
     for one in advice.accepted_limits:
         lower = f"Set power limits of {counted(len(one.caps.limits_w), 'GPU')}"
         said.append(f"{lower}: a step takes {_gained(one.gain)} less {_SAVED[one.caps.goal]}.")
-    if len(said) == bool(advice.outliers):
+    if not said or (len(said) == 1 and advice.outliers):
         said.append("Leave the placement and the power limits as they are.")
     return " ".join(said)
 
@@ -260,7 +262,7 @@ def _placement(advice: Advice, restart_minutes: float) -> list[str]:
     if advice.gain is None or advice.proposed is None:
         return ["Placement: leave it as it is. Why:", *why]
     if not advice.is_accepted:
-        judged = f"{_words(advice, advice.proposed)} would make a step {_longer(advice.gain)}"
+        judged = _judged(advice, advice.proposed, advice.gain)
         return [*paragraph(f"Placement: leave it as it is; {judged}. Why:"), *why]
     pays_h, latest_h = (payback_h(share, restart_minutes) for share in (advice.gain.share, advice.gain.lo))
     head = f"Placement: change {_changed(advice)}; a step is {_gained(advice.gain)} shorter."
@@ -272,11 +274,12 @@ def _placement(advice: Advice, restart_minutes: float) -> list[str]:
     return [*paragraph(f"{head} {pays}"), *typed, "  Why:", *why]
 
 
-def _longer(gain: Gain) -> str:
-    """Return by how much a step would be shorter or longer, with the interval."""
-    if gain.share >= 0.0:
-        return f"{_gained(gain)} shorter"
-    return f"{percent(-gain.share)} [{-100 * gain.hi:.1f}, {-100 * gain.lo:.1f}] longer"
+def _judged(advice: Advice, placement: Placement, gain: Gain) -> str:
+    """Return by how much a placement would make a step shorter or longer, with the interval."""
+    change = f"{_gained(gain)} shorter"
+    if gain.share < 0.0:
+        change = f"{percent(-gain.share)} [{-100 * gain.hi:.1f}, {-100 * gain.lo:.1f}] longer"
+    return f"{_words(advice, placement)} would make a step {change}"
 
 
 def _to_type(advice: Advice, placement: Placement) -> Mapping[str, str]:
@@ -309,11 +312,12 @@ def _limits(advice: Advice) -> list[str]:
     for one in advice.limits:
         caps, verdict = one.caps, "set these" if one.gain.is_accepted else "leave them as they are"
         before, after = caps.before, caps.after
+        now, then = f"{before.step_time_s:.2f} s", f"{after.step_time_s:.2f} s"
+        step = f"{then} as before" if then == now else f"{then} in place of {now}"
         lines += paragraph(
             f"Power limits for {_DONE[caps.goal]}: {verdict}. A step takes {_gained(one.gain)} less "
             f"{_SAVED[caps.goal]}: all GPUs draw {after.power_w / KILO:.2f} kW in place of "
-            f"{before.power_w / KILO:.2f} kW, the step takes {after.step_time_s:.2f} s in place of "
-            f"{before.step_time_s:.2f} s."
+            f"{before.power_w / KILO:.2f} kW, the step takes {step}."
         )
         lines += paragraph(
             "Why: GPUs of a stage wait for the slowest. Their clocks are now "

@@ -10,6 +10,7 @@ from triplepoint.advise.search.candidate import Candidate
 from triplepoint.advise.search.search import OBJECTIVES, Chosen, Found, Limits
 from triplepoint.config.plan import layout_label
 from triplepoint.config.point import settings_of
+from triplepoint.status import PredictionStatus
 from triplepoint.text import page, paragraph, percent, table
 from triplepoint.units import KILO, counted
 
@@ -180,8 +181,13 @@ def render(found: Found) -> str:
 def _counted(found: Found) -> str:
     """Return how many configurations were looked at, and what became of them."""
     counts = found.counts
-    words = {"ok": "fit", "undecided": "may fit", "oom": "do not fit in memory", "invalid": "the rules refuse",
-             "unsupported": "cannot be simulated"}  # fmt: skip
+    words = {
+        PredictionStatus.OK: "fit",
+        PredictionStatus.UNDECIDED: "may fit",
+        PredictionStatus.OOM: "do not fit in memory",
+        PredictionStatus.INVALID: "the rules refuse",
+        PredictionStatus.UNSUPPORTED: "cannot be simulated",
+    }
     looked = {name: counts[name] for name in words if counts.get(name)}
     text = f"{sum(looked.values()):,} configurations: " + ", ".join(
         f"{number:,} {words[name]}" for name, number in looked.items()
@@ -198,8 +204,8 @@ def _table(found: Found) -> list[str]:
     has_names = "overlap" in found.question.values
     has_prices, some = found.prices.are_given, [found.chosen[row] for row in shown]
     heading = (
-        "", "fits\n%", "\nlayout", "micro-\nbatch", "recom-\npute", "over-\nlap", "step\ns",
-        "slower by\n% [90 %]", "GPUs\nJ/token", "node peak\nkW", "hottest\ndegC",
+        "", "fits\n%", "\nlayout", "\nmbs", "recom-\npute", "over-\nlap", "step\ns",
+        "slower by\n% [90 %]", "GPUs\nJ/token", "node\nkW", "GPU\ndegC",
         *([f"{found.prices.currency} per\nM tokens"] if has_prices else []),
     )  # fmt: skip
     cells = [
@@ -213,7 +219,10 @@ def _table(found: Found) -> list[str]:
     )
     known = f" Energy is known to ±{percent(energy, 0)}, temperature to ±{heat:.0f} K." if energy and heat else ""
     more = len(found.chosen) - len(shown)
-    marks = "* to measure; > no other is as good in time, energy, node peak and temperature."
+    marks = (
+        "* to measure; > no other is as good in time, energy, power and temperature. mbs: micro-batch; kW: peak of the "
+        "highest node; degC: hottest GPU."
+    )
     rest = f" --json has {more:,} more." if more > 0 else ""
     return [*lines, *paragraph(f"{marks}{known}{rest}")]
 

@@ -14,8 +14,10 @@ from triplepoint.units import KILO
 
 _NUM_PERIODS = 6
 """Of the strongest line, whose power is drawn."""
+_NAME = 40
+"""Characters of the name of a job that a line of the page holds."""
 _NOTE = (
-    "{name}: power of all nodes every {period:.3g} s{part}; dashed: 1st and 99th percentile of all {lasts:.3g} s; "
+    "{name}: power of all nodes every {period:.3g} s{part}; dashed: 1st and 99th percentile of all {lasts:,.0f} s; "
     "shaded: the band asked about."
 )
 
@@ -27,7 +29,8 @@ def draw(answer: SwingAnswer) -> Figure:
     points = DataFrame([made_by | {"git_commit": None, "host": None}]).astype(object)
     power, drawn_s = answer.power, _drawn_s(answer)
     part = "" if drawn_s >= power.lasts_s else f", the first {drawn_s:.3g} s"
-    note = _NOTE.format(name=power.name, period=power.period_s, part=part, lasts=power.lasts_s)
+    name = power.name if len(power.name) <= _NAME else f"{power.name[:_NAME]}..."
+    note = _NOTE.format(name=name, period=power.period_s, part=part, lasts=power.lasts_s)
     page = style.new_page(headline(answer).removesuffix("."), points, 2, 1, style.COLUMN, 4.6, note)
     _draw_course(page.axes[0][0], answer)
     _draw_spectrum(page.axes[1][0], answer)

@@ -68,8 +68,8 @@ def _levels(answer: SwingAnswer) -> list[str]:
         correlation = f" Their correlation is {one.correlation:.2f}." if math.isfinite(one.correlation) else ""
         num_nodes = answer.power.nodes_w.shape[1]
         lines += paragraph(
-            f"At {answer.levels[-1].line_hz:.4f} Hz {num_nodes} nodes of {_kw(one.node_line_w)} kW each swing with a "
-            f"coherence of {one.coherence:.2f} and add up to {_kw(one.job_line_w)} kW.{correlation}"
+            f"At {answer.levels[-1].line_hz:.4f} Hz each of {num_nodes} nodes swings by {_kw(one.node_line_w)} kW and "
+            f"all together by {_kw(one.job_line_w)} kW: coherence {one.coherence:.2f}, where 1 is in step.{correlation}"
         )
     return lines
 

@@ -108,6 +108,7 @@ def test_a_sound_cluster_is_left_as_it_is(run: PlannedRun, tmp_path: Path, capsy
     assert "Hardware: no GPU or node stands out." in text and "Placement: leave it as it is" in text
     assert text.startswith("Set power limits of ") and "nvidia-smi -i" in script.read_text()
     worse = recommend(folder, capsys, "--layers", "46,34")
+    assert worse.startswith("Leave the placement as it is: layers 46,34 would make a step ")
     assert "It would be slower." in worse and "stage 0 with 46 layers is busy longest" in worse
 
 

@@ -263,5 +263,5 @@ def test_answer_says_range_line_and_verdict_each_in_a_sentence() -> None:
 
 def test_note_says_that_a_cap_is_not_told_from_readings() -> None:
     beyond, within = (answer_of(of_nodes(sine(0.0)), SwingSpec(ramp_up_kw_per_s=limit)) for limit in (0.1, 1.0))
-    assert any(note.startswith("cap: ") for note in beyond.notes)
-    assert not any(note.startswith("cap: ") for note in within.notes)
+    assert any(note.startswith("a power limit is not judged here") for note in beyond.notes)
+    assert not any(note.startswith("a power limit is not judged here") for note in within.notes)

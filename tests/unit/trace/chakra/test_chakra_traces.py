@@ -82,6 +82,6 @@ def test_trace_without_times_is_summarised(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_work_of_a_cpu_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no work of a GPU in it; Chakra"):
+    with pytest.raises(UserError, match="has no work of a GPU, and a Chakra"):
         traced(DATA / "traces/gloo_rank0.json.gz", tmp_path / "out", chakra=True)
     assert not (tmp_path / "out").exists()
