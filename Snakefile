@@ -24,8 +24,8 @@ include: "rules/report.smk"
 rule all:
     default_target: True
     input:
-        # No file of a run: they stand behind tables, and ten of each of a thousand runs take seconds. What is missing there,
-        # which Snakemake would not see, STUDY.outdated_files() says.
+        # No files of runs: ten files of each of a thousand runs would take Snakemake seconds. Tables depend on them, and
+        # STUDY.outdated_files() names the tables of runs whose files are missing.
         STUDY.table_files,
         STUDY.wanted_claim_tables,
         expand(

@@ -1,4 +1,4 @@
-# Joins the runs of one study into its tables; refuses incomplete ones. Tables of other studies stay as they are.
+# Joins the runs of one study into its tables, and fails if a run is incomplete. Tables of other studies are not touched.
 rule aggregate:
     input:
         runs=lambda wildcards: STUDY.aggregate_input_files(wildcards.study),

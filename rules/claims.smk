@@ -1,4 +1,4 @@
-# Judges what is published by the tables of all selected studies.
+# Compares published claims with the tables of all selected studies.
 rule claims:
     input:
         tables=STUDY.tables_behind(["points", "gpus", "kernels"]),

@@ -1,4 +1,4 @@
-# Draws one figure from the tables of its studies, or of the study in front of its name, with the numbers it plots.
+# Draws one figure, and writes the numbers it plots. STUDY/NAME draws one study, NAME the studies of the catalogue.
 rule figure:
     input:
         tables=lambda wildcards: STUDY.figure_tables(wildcards.figure),
@@ -18,7 +18,7 @@ rule figure:
         "../envs/analysis.yaml"
     params:
         code=lambda wildcards: STUDY.figure_code_digest(wildcards.figure),
-        # For figure.rst: Snakemake fills no wildcards in the path of a caption.
+        # Used by figure.rst, since Snakemake does not allow wildcards in the path of a caption.
         caption=lambda wildcards: STUDY.caption(wildcards.figure),
     shell:
         "triplepoint figure {wildcards.figure} 2> {log}"

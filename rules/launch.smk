@@ -1,8 +1,9 @@
-# Trains one run. It costs GPU hours, so nothing starts it again: it has no inputs, since a changed point is another run,
-# the result is update()d, never removed first, and `triplepoint launch` keeps a result that is there. On this machine it takes
-# all cores: nothing else may run beside a measurement. On a cluster it waits here for a job of its own, one of as many as there
-# are nodes for; what is worth another try it tries itself, by outcome. No `benchmark`: Snakemake would walk through the memory
-# of every rank twice a second, while steps are measured. It writes its log itself, without a pipe that could end it.
+# Trains one run. A launch costs GPU hours, so it is never repeated without need. It has no inputs, since a changed point is
+# another run. Its output is marked update(), so Snakemake does not remove it first, and `triplepoint launch` keeps an existing
+# result. On the local machine it takes all cores, so that nothing else runs during a measurement. On a cluster the rule waits
+# for a job of its own; as many run at once as there are nodes. `triplepoint launch` decides by outcome whether to try again.
+# There is no `benchmark`, since Snakemake would read the memory of every rank twice a second while steps are measured. The
+# command writes its log itself, because a closed pipe could end it.
 rule launch:
     output:
         manifest=update("results/runs/{run}/raw/manifest.json"),

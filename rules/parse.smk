@@ -1,4 +1,4 @@
-# Parses the traces of some ranks of a run, at once as far as there are cores; what it writes is for `trace` alone.
+# Parses the traces of some ranks of a run in parallel. Only `trace` reads the output.
 rule parse:
     input:
         manifest="results/runs/{run}/raw/manifest.json",
@@ -11,7 +11,7 @@ rule parse:
         "../envs/analysis.yaml"
     threads: lambda wildcards: STUDY.num_traces(wildcards.run, wildcards.part)
     resources:
-        # 260 MB were measured for each process, whatever the size of its trace; one more waits for them.
+        # 260 MB were measured for each process, whatever the size of its trace; a further process waits for the others.
         mem_mb=lambda wildcards, threads, attempt: 300 * (threads + 1) * attempt,
     params:
         rules=STUDY.trace_arguments,

@@ -1,5 +1,6 @@
-# Writes `results/plan.json` and the `point.json` of every run, before the first job and not in a dry run. No rule: a run is
-# called after the digest of its point, so no job depends on these files being new. Launches beyond the budget are refused.
+# Writes `results/plan.json` and the `point.json` of every run before the first job, but not in a dry run. This is no rule:
+# the name of a run contains the digest of its point, so no job depends on the age of these files. It fails if launches
+# exceed the budget.
 onstart:
     STUDY.check_budget(workflow_site.runs_to_launch(workflow))
     STUDY.write_plan()

@@ -1,4 +1,4 @@
-# Projects a job to more GPUs; needs no run, takes seconds, and is made again when what it depends on changes.
+# Projects a job to more GPUs. It needs no run, takes seconds, and runs again when its inputs or code change.
 rule project:
     input:
         "config/projection/{projection}.yaml",

@@ -1,5 +1,5 @@
-# A self-contained front page with findings, figures and a table of runs, and a page for each run in report/; of studies that
-# are named in files of their own, so that the report of all stays as it is.
+# Writes a self-contained front page with findings, figures and a table of runs, and a page for each run in report/. A report
+# of named studies has another file name, so that the report of all studies is not touched.
 rule report:
     input:
         figures=expand("figs/{figure}.svg", figure=STUDY.figures),

@@ -1,4 +1,4 @@
-# Simulates one run in place of a launch. It costs a second, so unlike a launch it is made again when what it depends on changes.
+# Simulates one run in place of a launch. It takes a second, so unlike a launch it runs again when its inputs or code change.
 rule simulate:
     output:
         manifest="results/runs/{run}/raw/manifest.json",

@@ -1,4 +1,4 @@
-# Puts the recordings of all nodes of a run on one clock and marks steps and gaps.
+# Converts the recordings of all nodes of a run to one clock, and marks steps and gaps.
 rule telemetry:
     input:
         manifest="results/runs/{run}/raw/manifest.json",

@@ -1,5 +1,5 @@
-# Joins the ranks of a run: clocks, who waited for whom, the critical path, one timeline beside power and heat. They are
-# parsed by `parse`, or here where traces are few and small.
+# Joins the ranks of a run: clocks, waits between ranks, the critical path, and a timeline with power and temperature. `parse`
+# parses the traces, or this rule itself if they are few and small.
 rule trace:
     input:
         parts=lambda wildcards: expand(

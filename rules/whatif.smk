@@ -1,4 +1,5 @@
-# Simulates a comparison with one factor changed at a time; needs no run, takes a minute, and is made again when what it depends on changes.
+# Simulates a comparison with one factor changed at a time. It needs no run, takes a minute, and runs again when its inputs or
+# code change.
 rule whatif:
     input:
         "config/whatif/{comparison}.yaml",

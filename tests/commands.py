@@ -69,7 +69,7 @@ def _serve(path: Path) -> None:
     commands = (f"triplepoint.cli.{command}" for command in COMMANDS)
     for name in (*_LIBRARIES, *(f"triplepoint.{name}" for name in _SUBPACKAGES), *commands):
         importlib.import_module(name)
-    serve(path, lambda command: None, main)
+    serve(path, lambda command, folder: True, main)
 
 
 if __name__ == "__main__":

@@ -65,12 +65,13 @@ def ask(address: str, family: str, words: Sequence[str]) -> int | None:
     return KILLED
 
 
-def serve(path: Path, prepare: Callable[[str], None], run: Callable[[list[str]], int]) -> None:
+def serve(path: Path, prepare: Callable[[str, Path], bool], run: Callable[[list[str]], int]) -> None:
     """Fork a child for each job that connects, until standard input ends, which Snakemake holds open.
 
     Args:
         path: Path of the socket.
-        prepare: Called with the subcommand of each job before the fork, to import its modules.
+        prepare: Called with subcommand and folder of each job before the fork, to import modules. If it returns false,
+            the client does the job itself.
         run: Runs a command line and returns its exit status.
     """
     # A signal to the whole group ends Snakemake, and its end then ends this server, which removes its folder.
@@ -97,7 +98,7 @@ def serve(path: Path, prepare: Callable[[str], None], run: Callable[[list[str]],
     _reap(0)
 
 
-def _start_job(listener: socket.socket, prepare: Callable[[str], None], run: Callable[[list[str]], int]) -> None:
+def _start_job(listener: socket.socket, prepare: Callable[[str, Path], bool], run: Callable[[list[str]], int]) -> None:
     """Fork the job of one client, unless it disconnects or its request is incomplete."""
     connection, _ = listener.accept()
     with connection:
@@ -109,7 +110,8 @@ def _start_job(listener: socket.socket, prepare: Callable[[str], None], run: Cal
         try:
             (num_bytes,) = _LENGTH.unpack(head)
             words, folder, environment = json.loads(_receive(connection, num_bytes))
-            prepare(words[0])
+            if not prepare(words[0], Path(folder)):
+                return
             gc.freeze()
             connection.sendall(b"+")
         except (OSError, ValueError, struct.error):

@@ -387,7 +387,7 @@ class Binding:
 
     def figure_code_digest(self, figure: str) -> str:
         """Return a digest of the source files of one figure."""
-        module = f"triplepoint.figures.{figures.spec_of(figure).name}"
+        module = figures.spec_of(figure).module
         return self._digest_of(source_files("triplepoint.figures.write") | source_files(module))
 
     def _digest_of_folders(self, kinds: Iterable[str]) -> str:

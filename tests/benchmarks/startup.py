@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from triplepoint.config.plan import read_plan
-from triplepoint.figures.selection import fitting
+from triplepoint.figures.selection import fitting_figures
 
 ROOT = Path(__file__).parents[2]
 GRID = ["--cluster", "cpu-local", "--simulated", "h200x32", "--simulated", "h100x64", "--simulated", "mi250x32"]
@@ -79,7 +79,10 @@ def stages(num_runs: int) -> None:
         _show(f"aggregate of {num_runs} runs", [stage("aggregate")])
         _show("claims", [stage("claims")])
         plan = read_plan(folder / "results" / "plan.json")
-        _show("figure", [stage("figure", f"{study}/{name}") for study in plan.studies for name in fitting(study, plan)])
+        _show(
+            "figure",
+            [stage("figure", f"{study}/{name}") for study in plan.studies for name in fitting_figures(study, plan)],
+        )
         _show("report", [stage("report")])
 
 

@@ -28,7 +28,7 @@ def do(words):
     print(os.getpid(), flush=True)
     time.sleep(60)
 
-serve(Path(sys.argv[1]), lambda command: None, do)
+serve(Path(sys.argv[1]), lambda command, folder: True, do)
 """
 ASK = """
 import sys
@@ -102,6 +102,13 @@ def test_servers_of_snakemake_do_jobs_until_it_ends() -> None:
     status, folder, messages = _served("")
     assert status == "2" and "no such run" in messages
     assert not folder.exists()
+
+
+def test_servers_of_snakemake_refuse_jobs_of_another_folder() -> None:
+    elsewhere = "os.chdir('/'); status = ask(os.environ[SERVER], 'lean', ['telemetry', 'no-such-run'])"
+    status, _, messages = _served(f"{elsewhere}; print(f'elsewhere: {{status}}', file=sys.stderr)")
+    assert status == "2"
+    assert "elsewhere: None" in messages
 
 
 def test_snakemake_that_is_killed_takes_its_servers_with_it() -> None:

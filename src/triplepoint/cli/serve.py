@@ -1,6 +1,7 @@
 """`triplepoint serve SOCKET`: the fork server that Snakemake starts, so that jobs of cheap stages import nothing."""
 
 import argparse
+import contextlib
 import importlib
 from functools import cache
 from pathlib import Path
@@ -52,12 +53,36 @@ def run(arguments: argparse.Namespace) -> None:
     serve(arguments.socket, _prepare, main)
 
 
+def _prepare(command: str, folder: Path) -> bool:
+    """Prepare for a command; return whether jobs in the folder can be forks of this process."""
+    # Caches hold the configuration of the current folder.
+    if folder != Path.cwd():
+        return False
+    _load(command)
+    return True
+
+
 @cache
-def _prepare(command: str) -> None:
-    """Import the modules of a command, and build the pydantic validators, which otherwise happens at first use."""
+def _load(command: str) -> None:
+    """Import the modules of a command, read its configuration, and build the pydantic validators."""
     for module in (f"triplepoint.cli.{command}", *_LATE_IMPORTS[command], *_LATE_IMPORTS_OF_ALL):
         importlib.import_module(module)
     models = [Strict]
     for model in models:
         models += model.__subclasses__()
         model.model_rebuild(raise_errors=False)
+    # A job that reads an invalid file reports the error itself.
+    with contextlib.suppress(UserError, OSError):
+        _read_ahead(command)
+
+
+def _read_ahead(command: str) -> None:
+    """Read the configuration of a command into caches that the forks inherit."""
+    if command == "simulate":
+        from triplepoint.simulate.artefacts.simulate_run import read_ahead
+
+        read_ahead(Path("config"))
+    elif command == "trace":
+        from triplepoint.trace.taxonomy import load_scheme
+
+        load_scheme()

@@ -103,7 +103,7 @@ def step_effect(step: StepDifference, by_name: Mapping[str, QuantityDifference])
     if step.scale == 1:
         return by_name["step_time_s"].effect if "step_time_s" in by_name else None
     rate = by_name.get("tokens_per_s_per_gpu")
-    return rate.effect.turned() if rate else None
+    return rate.effect.inverse() if rate else None
 
 
 def _parts(step: StepDifference, first: Side, other: Side) -> list[tuple[str, float]]:

@@ -19,7 +19,7 @@ from triplepoint.compare.parts import (
 from triplepoint.compare.quantities import QuantityDifference, quantity_differences
 from triplepoint.compare.sides import Context, Side, check_finished, read_side
 from triplepoint.compare.subjects import check_apart, find_subject
-from triplepoint.effects import ABOUT as ABOUT_BASIS
+from triplepoint.effects import ABOUT_BASIS
 from triplepoint.errors import UserError
 from triplepoint.units import counted, signed_seconds
 

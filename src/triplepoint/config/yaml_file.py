@@ -3,10 +3,12 @@
 import csv
 import io
 import math
+import pickle
 import re
 import stat
 import sys
 from collections.abc import Collection, Hashable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ MOST_LEVELS = 100
 """Deepest nesting that is read: libyaml recurses and crashes the process on stack overflow."""
 MOST_BITS = 63
 """Largest size of an integer, as in tables."""
+_MAX_CACHED = 1 << 17
+"""Length of the longest text whose content is cached; all files of the repository are shorter. Unit: character."""
 
 _FILE_KINDS = {
     stat.S_ISDIR: "a folder",
@@ -105,6 +109,16 @@ def _read_regular(path: Path, most_bytes: int) -> str:
 
 
 def _load(text: str) -> Any:
+    """Return the content of YAML text, a new copy for each caller. A text that is read again is parsed only once."""
+    return pickle.loads(_parse_pickled(text)) if len(text) <= _MAX_CACHED else _parse(text)
+
+
+@lru_cache(maxsize=1024)
+def _parse_pickled(text: str) -> bytes:
+    return pickle.dumps(_parse(text))
+
+
+def _parse(text: str) -> Any:
     """Parse YAML text after a check of its nesting."""
     level = 0
     for event in yaml.parse(text, Loader=_Loader):

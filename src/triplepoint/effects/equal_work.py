@@ -1,4 +1,4 @@
-"""What changes where the work stays the same: pairs of points that differ in GPU type, model size or task alone."""
+"""Comparisons at equal work: pairs of points that differ only in GPU type, model size, task or batch."""
 
 from collections.abc import Hashable, Mapping, Sequence
 
@@ -15,8 +15,9 @@ FAMILIES: Mapping[str, str] = {
     "llama3-30b": "Llama 3",
     "llama3-70b": "Llama 3",
 }
-"""Models and the family whose shape they share, scaled down or whole."""
+"""Family of each model: a full model and its scaled-down version have one family."""
 SCALED_DOWN = frozenset({"gpt3-30b", "llama3-30b"})
+"""Models scaled down to 30 billion parameters."""
 
 
 def change_of_pairs(
@@ -24,54 +25,59 @@ def change_of_pairs(
     by: Sequence[str],
     setting: str,
     values: tuple[Hashable, Hashable],
-    asked: Mapping[str, str],
+    quantities: Mapping[str, str],
     words: tuple[str, str],
 ) -> titles.Change:
-    """Return what changing one setting does to some quantities, over all layouts that ran with both values.
+    """Return the effect of changing one setting on several quantities, over all layouts that ran with both values.
 
     Args:
         points: Rows of table `points`.
         by: Columns that must be equal in a pair.
-        setting: The column that changes.
-        values: Its value before and afterwards.
-        asked: Columns and what they are called, the main one first; those that are not there are left out.
-        words: What is compared with, and what is changed to, such as 'MI250' and 'H200'.
+        setting: Column of the setting that changes.
+        values: Value of the setting before and after the change.
+        quantities: Names of the quantities in texts by column, the main quantity first. Columns that `points` lacks
+            are left out.
+        words: Names of the two values in texts, such as 'MI250' and 'H200'.
     """
-    found = {
+    effects_by_name = {
         name: effects.pair_points(points, column, by, setting, *values)
-        for column, name in asked.items()
+        for column, name in quantities.items()
         if column in points
     }
-    return titles.Change(words[1], words[0], found)
+    return titles.Change(words[1], words[0], effects_by_name)
 
 
 def answer_order(points: DataFrame, by: Sequence[str], setting: str, column: str = "tokens_per_s_per_gpu") -> str:
-    """Return on how many of some groups one layout is best with all values, of those that ran with all.
+    """Return a sentence: in how many cases the same layout is best with all values of a setting.
 
-    Where one value's best is tied with the next layout, since the interval holds no difference, that is said.
+    A case counts if two layouts or more ran with all values. The sentence tells in how many cases the best layout is
+    tied with the next.
 
     Args:
         points: Rows of table `points`, with column `layout`.
-        by: Columns that must be equal in a group.
-        setting: The column whose values are compared.
-        column: The quantity of which the highest value is best.
+        by: Columns that must be equal in a case.
+        setting: Column of the setting whose values are compared.
+        column: The quantity; the highest value is best.
+
+    Returns:
+        The sentence; '' if there is no such case.
     """
     done = points[(points["status"] == Status.OK) & points[column].notna()]
     same = tied = num = 0
     for _, members in done.groupby(list(by), sort=False):
-        wide = members.groupby(["layout", setting])[column].mean().unstack(setting).dropna()
-        if wide.shape[1] > 1 and len(wide) > 1:
+        means = members.groupby(["layout", setting])[column].mean().unstack(setting).dropna()
+        if means.shape[1] > 1 and len(means) > 1:
             num += 1
-            same += wide.idxmax().nunique() == 1
-            compared = members[members["layout"].isin(wide.index)]
-            tied += any(_is_tied(found, column) for _, found in compared.groupby(setting, sort=False))
+            same += means.idxmax().nunique() == 1
+            compared = members[members["layout"].isin(means.index)]
+            tied += any(_is_tied(rows, column) for _, rows in compared.groupby(setting, sort=False))
     if not num:
         return ""
-    said = f"the fastest layout is the same in {same} of {counted(num, 'case')}"
-    return f"{said}, but tied with another in {tied}" if tied else said
+    sentence = f"the fastest layout is the same in {same} of {counted(num, 'case')}"
+    return f"{sentence}, but tied with another in {tied}" if tied else sentence
 
 
-def _is_tied(found: DataFrame, column: str) -> bool:
+def _is_tied(points: DataFrame, column: str) -> bool:
     """Return whether the best layout is tied with the next one."""
-    first, second = found.groupby("layout")[column].mean().sort_values(ascending=False).index[:2]
-    return effects.compare(found[found["layout"] == first], found[found["layout"] == second], column).is_tie
+    first, second = points.groupby("layout")[column].mean().sort_values(ascending=False).index[:2]
+    return effects.compare(points[points["layout"] == first], points[points["layout"] == second], column).is_tie

@@ -1,4 +1,4 @@
-"""How much of their capacity links use: NVLink, PCIe and InfiniBand, of table `traffic`."""
+"""Share of their capacity that links use: NVLink, Infinity Fabric, PCIe and InfiniBand, from table `traffic`."""
 
 from collections.abc import Hashable, Mapping
 
@@ -9,75 +9,83 @@ from triplepoint.effects import titles
 from triplepoint.status import Status
 
 NAMES: Mapping[str, str] = {"nvlink": "NVLink", "xgmi": "Infinity Fabric", "pcie": "PCIe", "infiniband": "InfiniBand"}
-"""Links of table `traffic`, in the order they are drawn."""
+"""Names of the links of table `traffic`, in the order of figures."""
 
 
-def column(link: str) -> str:
-    """Return the name of the column of a link's share."""
+def share_column(link: str) -> str:
+    """Return the name of the column with the share of a link."""
     return f"{link}_share"
 
 
 def shares(traffic: DataFrame) -> DataFrame:
-    """Return per run what part of its capacity each link uses, in the busier direction, 0-1.
+    """Return the share of its capacity that each link uses in its busier direction, by run.
 
     Returns:
-        A row per run, with columns `<link>_share`: the mean over GPUs, or over nodes for InfiniBand. `_min` and `_max`
-        of it are the lowest and highest of them. Links that nothing was counted of have no columns.
+        One row per run. Column `<link>_share` is the mean over GPUs, or over nodes for InfiniBand, 0-1;
+        `<link>_share_min` and `<link>_share_max` are the lowest and the highest of them. Links without counters have no
+        columns.
     """
     busier = traffic.assign(share=traffic[["tx_share", "rx_share"]].max(axis=1))
     known = busier[busier["share"].notna()]
     columns: dict[str, Series] = {}
     for link in NAMES:
-        found = known[known["link"] == link].groupby("run")["share"]
-        if len(found):
-            ends = {"": found.mean(), "_min": found.min(), "_max": found.max()}
-            columns |= {f"{column(link)}{end}": values for end, values in ends.items()}
+        by_run = known[known["link"] == link].groupby("run")["share"]
+        if len(by_run):
+            ends = {"": by_run.mean(), "_min": by_run.min(), "_max": by_run.max()}
+            columns |= {f"{share_column(link)}{end}": values for end, values in ends.items()}
     return DataFrame(columns)
 
 
 def highest(points: DataFrame) -> dict[str, float]:
-    """Return the highest share of its capacity that any GPU or node uses of each link, 0-1; without unused links.
+    """Return the highest share of each link on any GPU or node, 0-1; unused links are left out.
 
     Args:
         points: Rows of table `points` with the columns of `shares`.
     """
     done = points[points["status"] == Status.OK]
-    found = {link: float(done[f"{column(link)}_max"].max()) for link in NAMES if f"{column(link)}_max" in done}
-    return {link: value for link, value in found.items() if value > 0}
+    columns = {link: f"{share_column(link)}_max" for link in NAMES}
+    maxima = {link: float(done[column].max()) for link, column in columns.items() if column in done}
+    return {link: value for link, value in maxima.items() if value > 0}
 
 
 def answer(points: DataFrame) -> str:
-    """Return how full the fullest link gets, and where, as a title.
+    """Return a title: the most used link, and its share and point.
 
     Args:
         points: Rows of table `points` with the columns of `shares` and `layout`.
     """
-    found = highest(points)
-    if not found:
+    maxima = highest(points)
+    if not maxima:
         return "No traffic was counted"
-    link = max(found, key=lambda one: found[one])
-    of_it = points.sort_values(f"{column(link)}_max", ascending=False, kind="stable", na_position="last").iloc[0]
-    where = f"{of_it['model']} {of_it['layout']} at micro-batch {of_it['micro_batch_size']}"
-    return f"{NAMES[link]} is the fullest link: {where} uses {100 * found[link]:.0f} % of it"
+    link = max(maxima, key=lambda name: maxima[name])
+    column = f"{share_column(link)}_max"
+    point = points.sort_values(column, ascending=False, kind="stable", na_position="last").iloc[0]
+    where = f"{point['model']} {point['layout']} at micro-batch {point['micro_batch_size']}"
+    return f"{NAMES[link]} is the fullest link: {where} uses {100 * maxima[link]:.0f} % of it"
 
 
 def changes(points: DataFrame) -> titles.Change | None:
-    """Return what a larger micro-batch does to the use of each link; None of one size alone.
+    """Return the effect of a larger micro-batch on the use of each link; None if only one size ran.
+
+    The smallest size is compared with the largest that at least half as many layouts ran with as with any other.
 
     Args:
         points: Rows of table `points` with the columns of `shares`, `group` and `layout`.
     """
     done = points[points["status"] == Status.OK]
     sizes = sorted(done["micro_batch_size"].unique())
-    found = {size: {link: _pairs(done, column(link), sizes[0], size) for link in highest(points)} for size in sizes[1:]}
-    counts = {size: max((len(pairs) for pairs in of_size.values()), default=0) for size, of_size in found.items()}
+    by_size = {
+        size: {link: _pairs(done, share_column(link), sizes[0], size) for link in highest(points)} for size in sizes[1:]
+    }
+    counts = {size: max((len(pairs) for pairs in by_link.values()), default=0) for size, by_link in by_size.items()}
     most = max(counts.values(), default=0)
     if not most:
         return None
     last = max(size for size, count in counts.items() if 2 * count >= most)
-    return titles.Change(f"micro-batch {last}", f"micro-batch {sizes[0]}", found[last])
+    return titles.Change(f"micro-batch {last}", f"micro-batch {sizes[0]}", by_size[last])
 
 
-def _pairs(done: DataFrame, name: str, first: int, last: int) -> dict[tuple[Hashable, ...], effects.Effect]:
-    known = done[done[name] > 0]
-    return effects.pair_points(known, name, ["group", "layout"], "micro_batch_size", first, last)
+def _pairs(done: DataFrame, column: str, first: int, last: int) -> dict[tuple[Hashable, ...], effects.Effect]:
+    """Return the effect of the micro-batch size on a share, for each layout that uses the link at both sizes."""
+    known = done[done[column] > 0]
+    return effects.pair_points(known, column, ["group", "layout"], "micro_batch_size", first, last)

@@ -1,21 +1,21 @@
-"""How well kernels fill the GPU: occupancy and launch geometry of table `kernels`."""
+"""Occupancy and launch geometry of kernels, from table `kernels`."""
 
 from collections.abc import Mapping
 
 from pandas import DataFrame
 
 COLUMNS = ("occupancy", "warps_per_sm", "blocks_per_sm", "threads_per_block")
-"""What is averaged: see the data dictionary."""
+"""Columns of table `kernels` that are averaged."""
 
 
 def by_class(kernels: DataFrame) -> DataFrame:
-    """Return occupancy and launch geometry of each run and class, means weighted by the time of kernels.
+    """Return occupancy and launch geometry by run and class: means weighted by kernel time.
 
     Args:
-        kernels: Rows of table `kernels`; those without launch geometry and communication are left out.
+        kernels: Rows of table `kernels`. Communication and kernels without launch geometry are left out.
 
     Returns:
-        Columns run, class, sum_s and `COLUMNS`; no row where nothing has launch geometry.
+        Columns run, class, sum_s and `COLUMNS`.
     """
     known = kernels[kernels["occupancy"].notna() & (kernels["class"] != "comm") & (kernels["sum_s"] > 0)]
     weighted = known[["run", "class", "sum_s"]].copy()
@@ -27,8 +27,8 @@ def by_class(kernels: DataFrame) -> DataFrame:
     return sums
 
 
-def of_runs(classes: DataFrame) -> DataFrame:
-    """Return the same of each run, over all classes, from what `by_class` returns."""
+def by_run(classes: DataFrame) -> DataFrame:
+    """Return occupancy and launch geometry by run, over all classes of the result of `by_class`."""
     weighted = classes[["run", "sum_s"]].copy()
     for column in COLUMNS:
         weighted[column] = classes[column] * classes["sum_s"]
@@ -37,21 +37,23 @@ def of_runs(classes: DataFrame) -> DataFrame:
 
 
 def answer(classes: DataFrame, names: Mapping[str, str]) -> str:
-    """Return the lowest and highest occupancy of runs, as a title.
+    """Return a title: the lowest and the highest occupancy of a run.
 
     Args:
-        classes: As `by_class` returns them, at least one row.
+        classes: Result of `by_class`, at least one row.
         names: Name of each run.
     """
-    whole = 100 * of_runs(classes)["occupancy"]
-    low, high = str(whole.idxmin()), str(whole.idxmax())
+    percent = 100 * by_run(classes)["occupancy"]
+    low, high = str(percent.idxmin()), str(percent.idxmax())
     if low == high:
-        return f"Kernels keep an occupancy of {whole[low]:.0f} % in {names[low]}"
-    return f"Kernels keep an occupancy of {whole[low]:.0f} % in {names[low]} to {whole[high]:.0f} % in {names[high]}"
+        return f"Kernels keep an occupancy of {percent[low]:.0f} % in {names[low]}"
+    return (
+        f"Kernels keep an occupancy of {percent[low]:.0f} % in {names[low]} to {percent[high]:.0f} % in {names[high]}"
+    )
 
 
-def absent(points: DataFrame, kernels: DataFrame) -> str:
-    """Return why no run has launch geometry, in one sentence."""
+def reason_absent(points: DataFrame, kernels: DataFrame) -> str:
+    """Return a sentence: why no run has launch geometry."""
     reasons = [str(reason) for reason in kernels["geometry_absent"].dropna().unique()]
     if not reasons or (points["origin"] == "simulated").all():
         simulated = (points["origin"] == "simulated").all()

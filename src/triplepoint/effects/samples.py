@@ -1,4 +1,4 @@
-"""Difference of two means of samples, as of the steps of two traces, with a 90 % interval."""
+"""Difference of two sample means with a 90 % t interval, for instance over the steps of two traces."""
 
 import math
 import statistics
@@ -9,15 +9,15 @@ from triplepoint.metrics import t_quantile
 
 
 def paired(first: Sequence[float], other: Sequence[float], basis: Basis) -> Effect:
-    """Return the mean of the differences of pairs, with its t interval; none is known of a single pair.
+    """Return the mean of paired differences with its t interval; a single pair has no interval.
 
     Args:
-        first: Values of one side, shape (num_pairs,).
-        other: Values of the other in the same order, shape (num_pairs,).
+        first: Values of the first side, shape (num_pairs,).
+        other: Values of the other side in the same order, shape (num_pairs,).
         basis: What the pairs are.
 
     Raises:
-        ValueError: If there is no pair, or they are not as many.
+        ValueError: If there is no pair, or if the sides have different lengths.
     """
     changes = [after - before for before, after in zip(first, other, strict=True)]
     if not changes:
@@ -29,11 +29,11 @@ def paired(first: Sequence[float], other: Sequence[float], basis: Basis) -> Effe
 
 
 def unpaired(first: Sequence[float], other: Sequence[float], basis: Basis) -> Effect:
-    """Return the difference of two means, with Welch's t interval; none is known if either side has a single value.
+    """Return the difference of two means with Welch's t interval; without one if a side has a single value.
 
     Args:
-        first: Values of one side, shape (num_first,).
-        other: Values of the other, shape (num_other,).
+        first: Values of the first side, shape (num_first,).
+        other: Values of the other side, shape (num_other,).
         basis: What the values are.
 
     Raises:
@@ -55,6 +55,7 @@ def unpaired(first: Sequence[float], other: Sequence[float], basis: Basis) -> Ef
 
 
 def _within(change: float, error: float, freedom: float, basis: Basis, num: int) -> Effect:
-    # Without any spread the degrees of freedom do not matter.
+    """Return a difference with the t interval of its standard error."""
+    # Without spread the degrees of freedom are undefined, and the interval has no width.
     half = t_quantile(freedom, (1 + COVERAGE) / 2) * error if error else 0.0
     return Effect(change, change - half, change + half, basis, num, is_relative=False)

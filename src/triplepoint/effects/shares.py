@@ -1,7 +1,7 @@
-"""How the kernel seconds of a step divide into parts: classes of computation and kinds of communication.
+"""Kernel seconds of a step by part: classes of computation and kinds of communication.
 
-A part is called by its class, or by its kind where it is communication; `OTHER_COMM` is communication of no known kind.
-Copies of the trace are the part `memory`; idle time is none.
+The name of a part is the class of its kernels, or the kind for communication. `OTHER_COMM` is communication of no known
+kind. Memory copies are the part `memory`. Idle time is no part.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -17,7 +17,7 @@ OTHER = "other"
 OTHER_COMM = "other_comm"
 OVERLAPPED = "overlapped"
 SMALL = 0.02
-"""Classes of computation that take less of the kernel time of every run are drawn as one."""
+"""Share of kernel time; classes of computation below it in every run are summed in `OTHER`."""
 
 PUBLISHED: Mapping[str, str] = {
     "computation_kernels_s": "compute",
@@ -26,62 +26,65 @@ PUBLISHED: Mapping[str, str] = {
     "all_reduce_kernels_s": "all_reduce",
     "send_recv_kernels_s": "send_recv",
 }
-"""Quantities of table `published`, and the part that each is."""
+"""Part of each quantity of table `published`."""
 
 CLASSES = (
     "gemm", "attention", "elementwise", "norm", "moe", "embedding", "loss", "optimizer", "conv", "memory",
 )  # fmt: skip
-"""Classes of computation that are parts, in the order they are stacked; all others are `OTHER`."""
+"""Classes of computation that are parts, in the order of a stack; all others are `OTHER`."""
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
-"""Kinds of communication that are parts, in that order; all others are `OTHER_COMM`."""
-_ORDER = (*CLASSES, OTHER, "compute")
-_KINDS = (*KINDS, OTHER_COMM)
-_ONE_KIND = {"send": "send_recv", "recv": "send_recv"}
+"""Kinds of communication that are parts, in the order of a stack; all others are `OTHER_COMM`."""
+_COMPUTATION_PARTS = (*CLASSES, OTHER, "compute")
+_COMM_PARTS = (*KINDS, OTHER_COMM)
+_MERGED_KINDS = {"send": "send_recv", "recv": "send_recv"}
 
 
 def is_communication(part: str) -> bool:
     """Return whether a part is communication."""
-    return part in _KINDS
+    return part in _COMM_PARTS
 
 
 def in_order(parts: Sequence[str]) -> list[str]:
-    """Return different parts in the order they are stacked: computation, then communication."""
-    return [part for part in (*_ORDER, *_KINDS, OVERLAPPED) if part in set(parts)]
+    """Return the distinct parts in the order of a stack: computation, communication, overlapped communication."""
+    return [part for part in (*_COMPUTATION_PARTS, *_COMM_PARTS, OVERLAPPED) if part in set(parts)]
 
 
-def of_kernels(kernels: DataFrame) -> DataFrame:
-    """Return the seconds of each run and part, columns run, part and sum_s, of rows of table `kernels`."""
+def sum_kernels(kernels: DataFrame) -> DataFrame:
+    """Return kernel seconds from table `kernels`: one row per (run, part), with column `sum_s`."""
     parts = _parts(kernels["class"] == COMM, kernels["class"], kernels["kind"])
     sums = kernels.assign(part=parts).groupby(["run", "part"], sort=False)["sum_s"].sum().reset_index()
     return _without_small(sums, ["run"], ["sum_s"])
 
 
-def of_stages(breakdown: DataFrame, by: Sequence[str] = ("run", "stage")) -> DataFrame:
-    """Return the seconds of each part, mean over the ranks of a run or stage, phases together, of table `breakdown`.
+def mean_over_ranks(breakdown: DataFrame, by: Sequence[str] = ("run", "stage")) -> DataFrame:
+    """Return the seconds of each part, summed over phases: mean over the ranks of a run or of a stage.
 
     Args:
-        breakdown: Rows of the table; idle time is left out.
-        by: What ranks are put together by: run, or run and stage.
+        breakdown: Rows of table `breakdown`; idle time is left out.
+        by: Columns of a group of ranks: run, or run and stage.
 
     Returns:
-        Columns of `by`, part, busy_s (concurrent kinds count twice), exposed_s and overlapped_s.
+        One row per group and part, with columns `busy_s` (concurrent kinds count twice), `exposed_s` and
+        `overlapped_s`.
     """
     columns = ["busy_s", "exposed_s", "overlapped_s"]
     busy = breakdown[breakdown["category"] != "idle"]
     classes = busy["kind"].where(busy["category"] != "memory", "memory")
     parted = busy.assign(part=_parts(busy["category"] == COMM, classes, busy["kind"]))
     sums = parted.groupby([*by, "part"], sort=False)[columns].sum()
-    counted = breakdown.groupby(list(by), sort=False)["rank"].nunique().rename("num_ranks").reset_index()
-    means = sums.reset_index().merge(counted, on=list(by), sort=False)
+    num_ranks = breakdown.groupby(list(by), sort=False)["rank"].nunique().rename("num_ranks").reset_index()
+    means = sums.reset_index().merge(num_ranks, on=list(by), sort=False)
     means[columns] = means[columns].div(means["num_ranks"], axis=0)
     return _without_small(means.drop(columns="num_ranks"), list(by), columns)
 
 
 def spread_of_stages(totals: DataFrame) -> Series:
-    """Return by how much the busiest stage of each layout computes longer than the least busy one, a ratio less 1.
+    """Return how much longer the busiest stage computes than the least busy one: a ratio minus 1 by layout.
+
+    Only the smallest micro-batch size is used.
 
     Args:
-        totals: A row per layout, micro-batch size and stage: layout, micro_batch_size, stage, compute_s and total_s.
+        totals: One row per (layout, micro_batch_size, stage), with columns `compute_s` and `total_s`.
     """
     first = totals[totals["micro_batch_size"] == totals["micro_batch_size"].min()]
     seconds = first.groupby("layout", sort=False)["compute_s"]
@@ -90,10 +93,10 @@ def spread_of_stages(totals: DataFrame) -> Series:
 
 
 def change_of_stages(totals: DataFrame) -> titles.Change | None:
-    """Return what a larger micro-batch does to the kernel seconds of stages; None of one size alone.
+    """Return the effect of a larger micro-batch on the kernel seconds of stages; None if only one size ran.
 
     Args:
-        totals: As `spread_of_stages` takes them.
+        totals: As in `spread_of_stages`.
     """
     first = totals["micro_batch_size"].min()
     sizes = totals.groupby("micro_batch_size")["layout"].nunique()
@@ -103,30 +106,30 @@ def change_of_stages(totals: DataFrame) -> titles.Change | None:
     last = int(larger.index.max())
     wide = totals.pivot_table("total_s", ["layout", "stage"], "micro_batch_size")
     changes: dict[tuple[Hashable, ...], effects.Effect] = {
-        (str(layout),): effects.over_settings([effects.Effect(float(change), nan, nan, "none", 1) for change in found])
-        for layout, found in (wide[last] / wide[first] - 1).dropna().groupby(level="layout", sort=False)
+        (str(layout),): effects.over_settings([effects.Effect(float(change), nan, nan, "none", 1) for change in ratios])
+        for layout, ratios in (wide[last] / wide[first] - 1).dropna().groupby(level="layout", sort=False)
     }
     return titles.Change(f"micro-batch {last}", f"micro-batch {int(first)}", {"kernel time": changes})
 
 
 def exposed_and_overlapped(breakdown: DataFrame) -> DataFrame:
-    """Return seconds of each run and part that are exposed, and as one more part those that run beside others.
+    """Return the exposed seconds of each part, and all overlapped seconds of a run as part `OVERLAPPED`.
 
     Args:
         breakdown: Rows of table `breakdown`.
 
     Returns:
-        Columns run, part and seconds; of a run they add up to its kernel seconds.
+        Columns run, part and seconds. The parts of a run add up to its kernel seconds.
     """
-    means = of_stages(breakdown, ["run"])
+    means = mean_over_ranks(breakdown, ["run"])
     exposed = means[["run", "part"]].assign(seconds=means["exposed_s"])
-    beside = means.groupby("run", sort=False)["overlapped_s"].sum()
-    overlapped = DataFrame({"run": beside.index, "part": OVERLAPPED, "seconds": beside.to_numpy()})
+    overlapped_s = means.groupby("run", sort=False)["overlapped_s"].sum()
+    overlapped = DataFrame({"run": overlapped_s.index, "part": OVERLAPPED, "seconds": overlapped_s.to_numpy()})
     return concat([exposed, overlapped[overlapped["seconds"] > 0]], ignore_index=True)
 
 
 def communication_shares(breakdown: DataFrame) -> DataFrame:
-    """Return per run what part of kernel seconds is communication: mean, lowest and highest over ranks, 0-1."""
+    """Return the share of communication in kernel seconds by run: `mean`, `low` and `high` over ranks, 0-1."""
     busy = breakdown[breakdown["category"] != "idle"]
     total = busy.groupby(["run", "rank"])["busy_s"].sum()
     comm = busy[busy["category"] == COMM].groupby(["run", "rank"])["busy_s"].sum()
@@ -135,60 +138,61 @@ def communication_shares(breakdown: DataFrame) -> DataFrame:
 
 
 def answer_communication(breakdown: DataFrame, places: Mapping[str, str]) -> str:
-    """Return from how much to how much of kernel seconds is communication, by cluster, as a title.
+    """Return a title: the range of the share of communication in kernel seconds, by cluster.
 
     Args:
         breakdown: Rows of table `breakdown`.
-        places: Where each run that is meant was run.
+        places: Cluster of each run that counts.
     """
     means = communication_shares(breakdown[breakdown["run"].isin(set(places))])["mean"]
     if means.empty:
         return "No run was traced"
-    of_places = {place: means[[run for run in means.index if places[run] == place]] for place in places.values()}
-    parts: list[str] = []
-    for place, found in of_places.items():
-        low, high = (f"{100 * end:.0f}" for end in (found.min(), found.max()))
+    by_place = {place: means[[run for run in means.index if places[run] == place]] for place in places.values()}
+    texts: list[str] = []
+    for place, shares in by_place.items():
+        low, high = (f"{100 * end:.0f}" for end in (shares.min(), shares.max()))
         size = f"{low} %" if low == high else f"{low} to {high} %"
-        whole = "" if parts else " of kernel time"
-        parts.append(size + whole + (f" on {place}" if len(of_places) > 1 else ""))
-    return f"Communication takes {' and '.join(parts)}"
+        unit = "" if texts else " of kernel time"
+        texts.append(size + unit + (f" on {place}" if len(by_place) > 1 else ""))
+    return f"Communication takes {' and '.join(texts)}"
 
 
 def published_parts(published: DataFrame | None, source: str) -> DataFrame:
-    """Return published seconds of each run and part, columns run, part and published_s.
+    """Return published kernel seconds: one row per (run, part), with column `published_s`.
 
-    What a published total holds beyond its parts is the part `other`.
+    Part `other` is the rest of a published total.
 
     Args:
-        published: Table `published`, or None.
-        source: Figure they are from: figures differ in what they sum over.
+        published: Table `published`; None gives no rows.
+        source: Figure of the published study to take seconds from. Its figures differ in what they sum over.
     """
     if published is None:
         return DataFrame({"run": [], "part": [], "published_s": []}).astype({"run": object, "part": object})
-    ours = published[(published["source"] == source) & published["node"].isna()]
-    ours = ours.drop_duplicates(["run", "quantity"])
-    known = ours[ours["quantity"].isin(PUBLISHED.keys())]
+    rows = published[(published["source"] == source) & published["node"].isna()]
+    rows = rows.drop_duplicates(["run", "quantity"])
+    known = rows[rows["quantity"].isin(PUBLISHED.keys())]
     named = known.assign(part=known["quantity"].map(PUBLISHED), published_s=known["published"].astype(float))
-    totals = ours[ours["quantity"] == "kernel_sum_s"].set_index("run")["published"].astype(float)
+    totals = rows[rows["quantity"] == "kernel_sum_s"].set_index("run")["published"].astype(float)
     rest = (totals - named.groupby("run")["published_s"].sum()).clip(lower=0).dropna()
     others = DataFrame({"run": rest.index, "part": OTHER, "published_s": rest.to_numpy()})
     return concat([named[["run", "part", "published_s"]], others], ignore_index=True)
 
 
 def _parts(is_comm: Series, classes: Series, kinds: Series) -> Series:
+    """Return the part of each row of a table, from its class or its kind of communication."""
     parts: list[str] = []
     for comm, name, kind in zip(is_comm, classes, kinds, strict=True):
         if comm:
-            one = _ONE_KIND.get(kind, kind)
-            parts.append(one if one in _KINDS else OTHER_COMM)
+            merged = _MERGED_KINDS.get(kind, kind)
+            parts.append(merged if merged in _COMM_PARTS else OTHER_COMM)
         else:
             parts.append(name if name in CLASSES else OTHER)
-    # Text also where there is none: a table without rows is joined to others.
+    # The type of a table without rows has to be text too, since other tables are joined to it.
     return Series(parts, index=classes.index, dtype="str")
 
 
 def _without_small(sums: DataFrame, by: list[str], columns: list[str]) -> DataFrame:
-    """Return sums with the small classes of computation as one, in the order parts are stacked."""
+    """Return sums with the small classes of computation added to `OTHER`, in the order of a stack."""
     share = sums[columns[0]] / sums.groupby(by)[columns[0]].transform("sum")
     most = share.groupby(sums["part"]).max()
     small = [part for part in most.index if not is_communication(str(part)) and most[part] < SMALL]

@@ -1,7 +1,7 @@
-"""The figures: a catalogue of what each asks and of which studies, and a module each that draws it.
+"""Catalogue of figures: question, studies and tables of each; a module of the same name draws it.
 
-The catalogue imports no drawing library: Snakemake reads it at every start. Only the module of the figure that is drawn
-is imported.
+Snakemake reads the catalogue at every start, so it imports no drawing library. The module of a figure is imported only
+when that figure is drawn.
 """
 
 import importlib
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from triplepoint.config.point import Point
 
 CAPTIONS = Path("workflow/report")
-"""Where captions are, below the folder of the workflow."""
+"""Folder of the captions, relative to the folder of the workflow."""
 
 ANSWER = "answer"
-"""Identifier of the title in a figure's SVG, which the report cuts off: it stands above the figure."""
+"""Identifier of the title in a figure's SVG. The report removes that title, since it shows it as text."""
 
 TRAINING = frozenset({"pretrain", "lora"})
 INFERENCE = frozenset({"inference"})
@@ -30,15 +30,15 @@ INFERENCE = frozenset({"inference"})
 
 @dataclass(frozen=True)
 class Need:
-    """Points a figure can draw, and what must vary among them for it to say anything.
+    """Requirements of a figure on its points.
 
     Attributes:
-        tasks: Tasks of its points.
-        on_gpus: Whether it draws points on GPUs alone.
-        pipelined: Whether it draws points of several pipeline stages alone.
-        varied: Settings, `layout` for all degrees together, of which one must take two values on a model and cluster;
-            any points do where none is named.
-        nothing: What it says where there is no such point.
+        tasks: Tasks of the points that the figure draws.
+        on_gpus: Whether the figure draws only points on GPUs.
+        pipelined: Whether the figure draws only points with several pipeline stages.
+        varied: Settings of which at least one must have two values for a model on a cluster; `layout` stands for all
+            degrees together. Without any, one point is enough.
+        nothing: Text for a message if no point can be drawn.
     """
 
     tasks: frozenset[str] = TRAINING
@@ -48,11 +48,11 @@ class Need:
     nothing: str = "no point of training"
 
     def admits(self, task: str, device_type: str) -> bool:
-        """Return whether a point of this task on cpu, cuda or rocm is drawn."""
+        """Return whether the figure draws points of a task on a device type: cpu, cuda or rocm."""
         return task in self.tasks and (device_type != "cpu" or not self.on_gpus)
 
     def drawn(self, points: "Iterable[Point]") -> "list[Point]":
-        """Return those of some points that it draws."""
+        """Return the points that the figure draws."""
         return [
             point
             for point in points
@@ -60,7 +60,7 @@ class Need:
         ]
 
     def fits(self, points: "Iterable[Point]") -> bool:
-        """Return whether a figure of some points says anything."""
+        """Return whether the points meet the requirements."""
         drawn = self.drawn(points)
         if not self.varied:
             return bool(drawn)
@@ -68,7 +68,7 @@ class Need:
         for point in drawn:
             for name in self.varied:
                 values.setdefault((point.model.name, point.cluster.name, name), set()).add(repr(getattr(point, name)))
-        return any(len(found) > 1 for found in values.values())
+        return any(len(distinct) > 1 for distinct in values.values())
 
 
 @dataclass(frozen=True)
@@ -76,18 +76,20 @@ class FigureSpec:
     """One figure of the catalogue.
 
     Attributes:
-        name: Name of its module here, of `figs/<name>.pdf` and of its caption `workflow/report/<name>.rst`.
-        question: What it answers, in one line.
-        studies: Studies it draws, all of them; of one's own study it draws that alone.
-        tables: Names of the result tables it is drawn from.
-        paper: Numbers of the figures of the published study that it stands for; None where there are none.
-        need: Points it can draw.
-        simulated: Comparison or projection that it draws, simulated for it, instead of tables of runs: `whatif/NAME` or
-            `projection/NAME`, a file of `config` and one of results.
-        is_general: Whether it can say something of a study of one's own, which then has it.
-        cluster: The cluster of its studies that it draws, '' for all. Without a point on it, a general figure draws the
-            others, and one that is not is left out. Of a study of one's own all clusters are drawn.
-        is_of_one_run: Whether it draws one run alone, the one that `runs_to_draw` of its module names.
+        name: Name of the figure, of the module in this package that draws it, and of its caption
+            `workflow/report/<name>.rst`.
+        question: Question that the figure answers, in one line.
+        studies: Studies that the figure draws, all of them. `STUDY/NAME` draws another study alone.
+        tables: Names of the result tables that the figure is drawn from.
+        paper: Numbers of the matching figures of the published study; None if there are none.
+        need: Requirements on the points.
+        simulated: Comparison or projection that is simulated for the figure, drawn instead of tables of runs:
+            `whatif/NAME` or `projection/NAME`, the name of a file in `config` and in `results`.
+        is_general: Whether a user's own study gets the figure if its points meet the requirements.
+        cluster: The only cluster that is drawn; '' for all. If no point is on it, a general figure draws all
+            clusters, and any other figure is left out. Figures of a user's own study draw all clusters.
+        is_of_one_run: Whether the figure draws a single run, which `runs_to_draw` of its module chooses.
+        drawn_as: Figure whose module draws this one, of another cluster; '' if it has a module of its own.
     """
 
     name: str
@@ -100,17 +102,23 @@ class FigureSpec:
     is_general: bool = True
     cluster: str = ""
     is_of_one_run: bool = False
+    drawn_as: str = ""
+
+    @property
+    def module(self) -> str:
+        """Full name of the module that draws the figure."""
+        return f"{__name__}.{self.drawn_as or self.name}"
 
     @property
     def is_of_pretraining(self) -> bool:
-        """Whether it asks about training all weights, which findings of other tasks come after."""
+        """Whether the figure is on training of all weights, whose findings the report lists before others."""
         return bool(self.need.tasks & TRAINING) and "task" not in self.need.varied
 
 
 _GPUS = Need(on_gpus=True, nothing="no point of training on GPUs")
 
-_JUDGED = ("parallelism", "microbatch", "optimizations", "mi250", "lora")
-"""Studies that published claims speak of."""
+_CLAIM_STUDIES = ("parallelism", "microbatch", "optimizations", "mi250", "lora")
+"""Studies with runs that published claims are compared with."""
 
 _SPECS = (
     FigureSpec(
@@ -131,6 +139,7 @@ _SPECS = (
         Need(varied=("layout",)),
         is_general=False,
         cluster="h100x64",
+        drawn_as="parallelism_sweep",
     ),
     FigureSpec(
         "microbatch_power",
@@ -173,6 +182,7 @@ _SPECS = (
         Need(on_gpus=True, varied=("recompute", "overlap")),
         is_general=False,
         cluster="h100x64",
+        drawn_as="optimization_sweep",
     ),
     FigureSpec(
         "microbatch_stages",
@@ -188,7 +198,7 @@ _SPECS = (
         ("microbatch",),
         ("points", "traffic"),
         None,
-        Need(on_gpus=True, varied=("micro_batch_size",), nothing="no point of training on GPUs"),
+        replace(_GPUS, varied=("micro_batch_size",)),
     ),
     FigureSpec(
         "occupancy",
@@ -232,6 +242,7 @@ _SPECS = (
         is_general=False,
         cluster="h200x32",
         is_of_one_run=True,
+        drawn_as="timeline",
     ),
     FigureSpec(
         "telemetry_validation",
@@ -269,6 +280,7 @@ _SPECS = (
         _GPUS,
         is_general=False,
         cluster="h100x64",
+        drawn_as="traffic_heatmap",
     ),
     FigureSpec(
         "throttling",
@@ -299,7 +311,7 @@ _SPECS = (
         "What do inlet temperature and liquid cooling change in speed, power and clocks?",
         ("cooling",),
         ("points", "nodes"),
-        need=Need(on_gpus=True, nothing="no point of training on GPUs"),
+        need=_GPUS,
     ),
     FigureSpec(
         "inference_batch",
@@ -342,7 +354,7 @@ _SPECS = (
     FigureSpec(
         "claims",
         "How near are our numbers to the published ones?",
-        _JUDGED,
+        _CLAIM_STUDIES,
         ("points", "claims"),
         need=_GPUS,
         is_general=False,
@@ -350,7 +362,7 @@ _SPECS = (
     FigureSpec(
         "claims_directions",
         "Which published trends, orders and limits hold here?",
-        _JUDGED,
+        _CLAIM_STUDIES,
         ("points", "claims"),
         need=_GPUS,
         is_general=False,
@@ -358,14 +370,14 @@ _SPECS = (
 )
 
 FIGURES: Mapping[str, FigureSpec] = {spec.name: spec for spec in _SPECS}
-"""The catalogue, in the order of the report."""
+"""Figures by name, in the order of the report."""
 
 NAMES = tuple(FIGURES)
-"""Names of all figures."""
+"""Names of all figures of the catalogue."""
 
 
 def spec_of(name: str) -> FigureSpec:
-    """Return the figure called `name`, or `STUDY/NAME` for that of one study alone.
+    """Return the figure `NAME`, or `STUDY/NAME` with that study as its only one.
 
     Raises:
         UserError: If there is no such figure.
@@ -380,23 +392,27 @@ def spec_of(name: str) -> FigureSpec:
 
 
 class FigureModule(Protocol):
-    """What a figure's module offers."""
+    """Interface of the module of a figure."""
 
     def draw(self, tables: "Mapping[str, DataFrame]") -> "tuple[Figure, DataFrame]":
-        """Return the figure and the numbers it plots, from the rows of its tables over its studies, a run once."""
+        """Return the figure and the numbers it plots.
+
+        Args:
+            tables: Tables of the figure by name, with the rows of all its studies; each run occurs once.
+        """
         ...
 
 
 def caption(name: str, folder: Path = CAPTIONS) -> str:
-    """Return the caption of a figure: the first paragraph of its text. Raises `UserError` if there is none."""
+    """Return the caption of a figure. Raises `UserError` if there is none."""
     return text_of(name, folder)[0]
 
 
 def text_of(name: str, folder: Path = CAPTIONS) -> tuple[str, str]:
-    """Return the caption of a figure, and how to read it in full; both reStructuredText.
+    """Return the caption of a figure and its further notes, both reStructuredText.
 
     Raises:
-        UserError: If there is no such text.
+        UserError: If the figure has no file in `folder`.
     """
     path = folder / f"{name.rpartition('/')[2]}.rst"
     try:
@@ -407,19 +423,23 @@ def text_of(name: str, folder: Path = CAPTIONS) -> tuple[str, str]:
 
 
 class ModuleOfOneRun(FigureModule, Protocol):
-    """What the module of a figure that draws one run offers beside."""
+    """Interface of the module of a figure that draws a single run."""
 
     def runs_to_draw(self, points: "DataFrame", traced: set[str]) -> list[str]:
-        """Return the run that is drawn of some points and the runs with a timeline; empty where there is none."""
+        """Return the run to draw; empty if there is none.
+
+        Args:
+            points: Rows of table `points` of the figure.
+            traced: Ids of the runs with a timeline.
+        """
         ...
 
 
 def load(name: str) -> FigureModule:
-    """Return the module of the figure called `name`. Raises `UserError` if there is no such figure."""
-    spec = spec_of(name)
-    return cast(FigureModule, importlib.import_module(f"triplepoint.figures.{spec.name}"))
+    """Return the module of a figure. Raises `UserError` if there is no such figure."""
+    return cast(FigureModule, importlib.import_module(spec_of(name).module))
 
 
 def module_of_one_run(name: str) -> ModuleOfOneRun:
-    """Return the module of a figure that draws one run. Raises `UserError` as `load` does."""
+    """Return the module of a figure that draws a single run. Raises `UserError` if there is no such figure."""
     return cast(ModuleOfOneRun, load(name))

@@ -1,4 +1,4 @@
-"""Every published number beside ours: a row per claim, a point per run, ours over published with both intervals."""
+"""Figure `claims`: ratio of our numbers to the published ones, a row per claim, a point per run."""
 
 import re
 import textwrap
@@ -19,18 +19,19 @@ NOTE = (
     "0 K. Right: how many agree, and where they are published. * the simulator was fitted to this figure."
 )
 RATIOS = (0.3, 3.0)
-"""Ends of the axis of ratios; what lies beyond is drawn at its edge, as an arrow with its number."""
+"""Range of the axis of ratios. Values beyond it are drawn at its edge as arrows."""
 KELVIN = 12.0
-"""Likewise of differences."""
-_NAMES = [
+"""Upper end of the axis of differences; the lower end is its negative. Unit: K."""
+_COLUMNS = [
     "figure", "claim", "says", "point", "quantity", "unit", "published", "ours", "deviation", "low", "high",
     "is_kelvin", "was_fitted", "verdict", "origin",
 ]  # fmt: skip
 _ROW_IN, _HEAD_IN = 0.25, 1.8
+"""Heights of a row and of the head of the page. Unit: inch."""
 _CHARACTERS = 34
-"""Of a line of a row's label, of which there is room for two."""
+"""Characters per line of the label of a row; two lines fit."""
 _CHARACTERS_RIGHT = 20
-"""The same of how many agree and where they are published."""
+"""Characters per line of the text at the right of a row."""
 
 
 @style.styled
@@ -38,79 +39,86 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     """Return the figure and the numbers it plots, one row per published number that has one of ours.
 
     Args:
-        tables: `claims`, and `points`, which stamp and provenance are made from.
+        tables: `claims`, and `points` for the stamp and the provenance.
     """
-    found = deviations(tables["claims"])
-    points = behind(found, tables["points"])
-    parts = [DataFrame(part) for is_kelvin in (False, True) if len(part := found[found["is_kelvin"] == is_kelvin])]
+    values = deviations(tables["claims"])
+    points = points_behind(values, tables["points"])
+    parts = [DataFrame(part) for is_kelvin in (False, True) if len(part := values[values["is_kelvin"] == is_kelvin])]
     rows = [part["claim"].nunique() for part in parts] or [1]
     page = style.new_page(
-        answer_values(found), points, len(rows), 1, style.PAGE,
+        answer_values(values), points, len(rows), 1, style.PAGE,
         min(style.TALLEST, _HEAD_IN + _ROW_IN * sum(rows)), NOTE, height_ratios=rows,
     )  # fmt: skip
     for axes, part in zip(page.all_axes, parts, strict=False):
         _draw_rows(axes, part)
     if not parts:
-        drawing.say(page.axes[0][0], "no finished run of a published point")
-        return page.finish(), found[_NAMES]
-    page.legend(_legend(found))
-    return page.finish(), found[_NAMES]
+        drawing.write_reason(page.axes[0][0], "no finished run of a published point")
+        return page.finish(), values[_COLUMNS]
+    page.legend(_legend(values))
+    return page.finish(), values[_COLUMNS]
 
 
-def behind(found: DataFrame, points: DataFrame) -> DataFrame:
-    """Return the points that rows of claims are from; all where there are none."""
-    runs = {run for names in found["runs"] for run in names}
-    own = points[points["run"].isin(runs)]
-    return points if own.empty else own
+def points_behind(claims: DataFrame, points: DataFrame) -> DataFrame:
+    """Return the points that rows of claims were computed from; all points if there are none."""
+    runs = {run for names in claims["runs"] for run in names}
+    used = points[points["run"].isin(runs)]
+    return points if used.empty else used
 
 
 def name_of(says: str, was_fitted: bool) -> str:
-    """Return what a claim says as rows are labelled, with an asterisk where constants were fitted."""
-    # What follows names the statements that are judged by themselves, in rows of their own.
+    """Return the label of a claim from its sentence, with an asterisk if constants were fitted to it."""
+    # The rest of the sentence is on statements that have rows of their own.
     return re.split(r", and (?:how|which) ", says.removesuffix("."))[0] + "*" * was_fitted
 
 
-def told(agree: int, num: int, source: str) -> str:
-    """Return how many agree of some and where that is published, in lines; nothing of none."""
-    return in_even_lines((f"{agree} of {num}, " if num else "") + source, _CHARACTERS_RIGHT)
+def agreement_text(num_agree: int, num: int, source: str) -> str:
+    """Return the text at the right of a row: how many values agree, unless there are none, and their source."""
+    return in_even_lines((f"{num_agree} of {num}, " if num else "") + source, _CHARACTERS_RIGHT)
 
 
 def in_even_lines(text: str, width: int) -> str:
-    """Return text in as few lines as it takes, none of them much shorter than others."""
+    """Return text in the fewest lines of at most `width` characters, with lines of similar length."""
     num = len(textwrap.wrap(text, width))
-    even = next(one for one in range(-(-len(text) // max(num, 1)), width + 1) if len(textwrap.wrap(text, one)) == num)
+    least = -(-len(text) // max(num, 1))
+    even = next(length for length in range(least, width + 1) if len(textwrap.wrap(text, length)) == num)
     return textwrap.fill(text, even)
 
 
-def _draw_rows(axes: Axes, found: DataFrame) -> None:
-    """Draw a row per claim, in the order of the table, the points of each beside one another."""
-    is_kelvin = bool(found["is_kelvin"].iloc[0])
+def _draw_rows(axes: Axes, values: DataFrame) -> None:
+    """Draw a row per claim, in the order of the table, with the points of a claim below each other."""
+    is_kelvin = bool(values["is_kelvin"].iloc[0])
     low, high = (-KELVIN, KELVIN) if is_kelvin else RATIOS
-    names, agreeing = [], []
-    for at, ((figure, _), rows) in enumerate(found.groupby(["figure", "claim"], sort=False)):
+    names, agreements = [], []
+    for index, ((figure, _), rows) in enumerate(values.groupby(["figure", "claim"], sort=False)):
         name = name_of(str(rows["says"].iloc[0]), bool(rows["was_fitted"].any()))
         names.append(in_even_lines(name, _CHARACTERS))
-        agreeing.append(told(int((rows["verdict"] == "agrees").sum()), len(rows), str(figure)))
-        spread = np.linspace(-0.32, 0.32, len(rows)) if len(rows) > 1 else [0.0]
-        for offset, (_, row) in zip(spread, rows.iterrows(), strict=True):
+        agreements.append(agreement_text(int((rows["verdict"] == "agrees").sum()), len(rows), str(figure)))
+        offsets = np.linspace(-0.32, 0.32, len(rows)) if len(rows) > 1 else [0.0]
+        for offset, (_, row) in zip(offsets, rows.iterrows(), strict=True):
             mark = marks.VERDICTS[str(row["verdict"])]
-            place, value = at + offset, float(np.clip(row["deviation"], low, high))
+            y, value = index + offset, float(np.clip(row["deviation"], low, high))
             ends = np.clip([row["low"], row["high"]], low, high)
-            axes.plot(ends, [place, place], color=mark.colour, linewidth=0.6, alpha=0.6)
-            beyond = "<" if row["deviation"] < low else ">" if row["deviation"] > high else mark.marker
-            axes.plot([value], [place], beyond, color=mark.colour, markersize=3, clip_on=False)
-    _finish_axes(axes, "" if is_kelvin else range_of_ratios(found), (low, high))
+            axes.plot(ends, [y, y], color=mark.colour, linewidth=0.6, alpha=0.6)
+            marker = "<" if row["deviation"] < low else ">" if row["deviation"] > high else mark.marker
+            axes.plot([value], [y], marker, color=mark.colour, markersize=3, clip_on=False)
+    _finish_axes(axes, "" if is_kelvin else range_of_ratios(values), (low, high))
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.45, -0.55)
     right = axes.secondary_yaxis("right")
-    right.set_yticks(range(len(names)), agreeing)
+    right.set_yticks(range(len(names)), agreements)
     right.spines["right"].set_visible(False)
     for ticks in (axes, right):
         ticks.tick_params(axis="y", length=0)
 
 
 def _finish_axes(axes: Axes, ratios: str, ends: tuple[float, float]) -> None:
-    """Finish the axis of ratios, with what its label says of them, or that of kelvin."""
+    """Finish the x axis.
+
+    Args:
+        axes: The panel.
+        ratios: Text on the range of ratios for the label of the axis; '' for an axis of differences in kelvin.
+        ends: Range of the axis.
+    """
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", visible=True)
     axes.axvline(1 if ratios else 0, color=marks.BLACK, linewidth=0.7)
@@ -124,10 +132,11 @@ def _finish_axes(axes: Axes, ratios: str, ends: tuple[float, float]) -> None:
     axes.set_xlim(*ends)
 
 
-def _legend(found: DataFrame) -> list[Artist]:
-    shown: list[Artist] = [
-        drawing.as_line(marks.VERDICTS[name], markersize=3)
-        for name in marks.VERDICTS
-        if (found["verdict"] == name).any()
+def _legend(values: DataFrame) -> list[Artist]:
+    """Return the legend entries of the verdicts that occur, and of arrows."""
+    handles: list[Artist] = [
+        drawing.as_line(mark, markersize=3)
+        for name, mark in marks.VERDICTS.items()
+        if (values["verdict"] == name).any()
     ]
-    return [*shown, Line2D([], [], color=marks.GREY, marker=">", linestyle="none", label="beyond the axis")]
+    return [*handles, Line2D([], [], color=marks.GREY, marker=">", linestyle="none", label="beyond the axis")]

@@ -1,16 +1,14 @@
-"""Published directions, orders and what fits in memory, beside ours: verdicts of every claim, counted."""
+"""Figure `claims_directions`: counts of verdicts on published trends, orders and fits in memory, a bar per claim."""
 
 import itertools
 from collections.abc import Mapping, Sequence
 
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from pandas import DataFrame
 
 from triplepoint.figures import drawing, marks, style
-from triplepoint.figures.claims import behind, in_even_lines, name_of, told
+from triplepoint.figures.claims import agreement_text, in_even_lines, name_of, points_behind
 from triplepoint.verdicts.sum_up import VERDICTS, answer_directions, counts
 
 KINDS = ("trend", "sign", "order", "fits", "unknown")
@@ -19,11 +17,11 @@ NOTE = (
     "a change within the uncertainty of either. * the simulator was fitted to this figure."
 )
 _LINE_IN, _GAP_IN, _HEAD_IN = 0.115, 0.04, 1.45
-"""Height of a line of a label, and of what is between rows."""
+"""Heights of a line of a label, of the gap between rows, and of the head of the page. Unit: inch."""
 _CHARACTERS = range(44, 100, 4)
-"""Of a line of a label: as few as the height of the page allows."""
+"""Characters per line of a label; the first that fits the height of the page is used."""
 _KIND_WORDS = {"trend": "trend of", "order": "order by"}
-"""What a label says before a claim whose numbers, too, are judged."""
+"""Words before the label of a claim of which the numbers are judged as well."""
 
 
 @style.styled
@@ -31,41 +29,48 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     """Return the figure and the numbers it plots, one row per claim and kind of statement.
 
     Args:
-        tables: `claims`, and `points`, which stamp and provenance are made from.
+        tables: `claims`, and `points` for the stamp and the provenance.
     """
     claims = tables["claims"]
-    found = counts(claims, KINDS)
-    points = behind(claims[claims["kind"].isin(KINDS)], tables["points"])
-    names = [_name(str(row["says"]), bool(row["was_fitted"]), str(row["kind"])) for _, row in found.iterrows()]
+    verdicts = counts(claims, KINDS)
+    points = points_behind(claims[claims["kind"].isin(KINDS)], tables["points"])
+    rows = [row for _, row in verdicts.iterrows()]
+    names = [_name(str(row["says"]), bool(row["was_fitted"]), str(row["kind"])) for row in rows]
     right = [
-        told(int(row["agrees"]), int(row["agrees"] + row["differs"]), str(row["figure"])) for _, row in found.iterrows()
+        agreement_text(int(row["agrees"]), int(row["agrees"] + row["differs"]), str(row["figure"])) for row in rows
     ]
     for width in _CHARACTERS:
         left = [in_even_lines(name, width) for name in names]
-        heights = [
-            _LINE_IN * (1 + max(one.count("\n"), other.count("\n"))) + _GAP_IN
-            for one, other in zip(left, right, strict=True)
-        ]
+        num_lines = [1 + max(text.count("\n") for text in texts) for texts in zip(left, right, strict=True)]
+        heights = [_LINE_IN * num + _GAP_IN for num in num_lines]
         if _HEAD_IN + sum(heights) <= style.TALLEST:
             break
     height = min(style.TALLEST, _HEAD_IN + max(sum(heights), 4 * _LINE_IN))
-    page = style.new_page(answer_directions(found), points, 1, 1, style.PAGE, height, NOTE)
-    if found.empty:
-        drawing.say(page.axes[0][0], "no claims in this configuration")
-        return page.finish(), found
+    page = style.new_page(answer_directions(verdicts), points, 1, 1, style.PAGE, height, NOTE)
+    if verdicts.empty:
+        drawing.write_reason(page.axes[0][0], "no claims in this configuration")
+        return page.finish(), verdicts
     ends = list(itertools.accumulate(heights))
-    middles = [end - one / 2 for end, one in zip(ends, heights, strict=True)]
-    _draw_bars(page.axes[0][0], found, middles, ends[-1])
+    middles = [end - height / 2 for end, height in zip(ends, heights, strict=True)]
+    _draw_bars(page.axes[0][0], verdicts, middles, ends[-1])
     _label(page.axes[0][0], middles, left, right)
-    page.legend(_legend(found))
-    return page.finish(), found
+    page.legend([drawing.as_patch(marks.VERDICTS[name]) for name in VERDICTS if verdicts[name].any()])
+    return page.finish(), verdicts
 
 
-def _draw_bars(axes: Axes, found: DataFrame, middles: Sequence[float], end: float) -> None:
-    whole = found[list(VERDICTS)].sum(axis=1)
-    start = whole * 0.0
+def _draw_bars(axes: Axes, verdicts: DataFrame, middles: Sequence[float], end: float) -> None:
+    """Draw the shares of verdicts as one stacked bar per claim.
+
+    Args:
+        axes: The panel.
+        verdicts: Counts of verdicts, one row per claim and kind.
+        middles: Position of each bar on the y axis.
+        end: Lower end of the y axis.
+    """
+    total = verdicts[list(VERDICTS)].sum(axis=1)
+    start = total * 0.0
     for verdict in VERDICTS:
-        mark, share = marks.VERDICTS[verdict], found[verdict] / whole
+        mark, share = marks.VERDICTS[verdict], verdicts[verdict] / total
         axes.barh(
             middles, share, _LINE_IN, left=start, color=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0,
         )  # fmt: skip
@@ -78,6 +83,7 @@ def _draw_bars(axes: Axes, found: DataFrame, middles: Sequence[float], end: floa
 
 
 def _label(axes: Axes, middles: Sequence[float], left: Sequence[str], right: Sequence[str]) -> None:
+    """Write texts at the left and at the right of each bar."""
     axes.set_yticks(middles, left)
     beside = axes.secondary_yaxis("right")
     beside.set_yticks(middles, right)
@@ -86,16 +92,5 @@ def _label(axes: Axes, middles: Sequence[float], left: Sequence[str], right: Seq
 
 
 def _name(says: str, was_fitted: bool, kind: str) -> str:
-    """Return what a claim says as rows are labelled."""
+    """Return the label of a claim and kind from its sentence."""
     return name_of(f"{_KIND_WORDS[kind]}: {says[0].lower()}{says[1:]}" if kind in _KIND_WORDS else says, was_fitted)
-
-
-def _legend(found: DataFrame) -> list[Artist]:
-    return [
-        Patch(
-            facecolor=marks.VERDICTS[name].colour, hatch=marks.VERDICTS[name].hatch, edgecolor="white", linewidth=0,
-            label=name,
-        )
-        for name in VERDICTS
-        if found[name].any()
-    ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Clock of every GPU in every run: a map per cluster."""
+"""Figure `clock_heatmap`: clock of every GPU in every run, a map per cluster."""
 
 import operator
 from collections.abc import Mapping
@@ -18,23 +18,23 @@ NOTE = "A cell is a GPU's {what}; the ring is the slowest.{waits} Brackets: {abo
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     """Return the figure and the numbers it plots, one row per run and GPU.
 
-    The clock while kernels run is drawn where every GPU with a clock has it, else the mean clock, idle time included:
-    one page has one quantity.
+    The figure draws the clock while kernels run if it is known for every GPU with a clock, else the mean clock, idle
+    time included.
 
     Args:
         tables: `points` and `gpus`.
     """
-    points, known, why = gpu_map.with_values(tables, MEAN, "clocks")
-    if why:
-        return gpu_map.empty_page(tables["points"], why).finish(), DataFrame(columns=_PLOTTED)
+    points, known, reason = gpu_map.with_values(tables, MEAN, "clocks")
+    if reason:
+        return gpu_map.empty_page(tables["points"], reason).finish(), DataFrame(columns=_PLOTTED)
     column = BUSY if known[BUSY].notna().all() else MEAN
     what = "mean clock while kernels run" if column == BUSY else "mean clock over steps, idle time included"
     waits = "" if column == BUSY else " GPUs that wait clock high."
-    note = NOTE.format(what=what, waits=waits, about=between_gpus.ABOUT)
+    note = NOTE.format(what=what, waits=waits, about=between_gpus.INTERVAL)
     spreads = between_gpus.spread_by_place(known, column)
     answers = [
-        f"{place.removesuffix(', simulated')}: the fastest GPU of a run clocks {apart.text} above its slowest"
-        for place, apart in spreads.items()
+        f"{place.removesuffix(', simulated')}: the fastest GPU of a run clocks {spread.text} above its slowest"
+        for place, spread in spreads.items()
     ]
     slowest, colours = operator.methodcaller("idxmin"), ("viridis", f"{what} (MHz)")
     page, cells = gpu_map.draw_maps(

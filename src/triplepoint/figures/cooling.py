@@ -1,4 +1,4 @@
-"""What cooling changes: speed, power, clock and temperature of the same layouts on nodes cooled in different ways."""
+"""Figure `cooling`: temperature, clock, power and speed of the same layouts on clusters with different cooling."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from pandas import DataFrame
 from triplepoint.effects import titles
 from triplepoint.effects.equal_work import change_of_pairs
 from triplepoint.figures import drawing, labels, marks, style
-from triplepoint.figures.parallelism_sweep import Quantity
+from triplepoint.figures.quantities import Quantity
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 from triplepoint.units import counted
@@ -22,14 +22,14 @@ QUANTITIES = (
     Quantity("gpu_power_w", "GPU power\n(W)", limit=("gpu_power_limit_w", "power limit {:.0f} W")),
     Quantity("speed_over_warmest", "speed over\nwarmest (%)", scale=100),
 )
-_ASKED = {
+_NAMES = {
     "gpu_temp_max_c": "hottest GPU",
     "tokens_per_s_per_gpu": "speed",
     "sm_clock_mhz": "clock",
     "gpu_power_w": "power",
     "gpu_energy_per_token_j": "energy per token",
 }
-_NAMES = ["cluster", "label", "layout", "model", "tp", "is_sharded", "run", "origin", "status", "inlet_temp_c"]
+_COLUMNS = ["cluster", "label", "layout", "model", "tp", "is_sharded", "run", "origin", "status", "inlet_temp_c"]
 NOTE = (
     "Lines with caps: 90 % interval of the model. Right: change from left to right, with its 90 % t interval over "
     "layouts."
@@ -38,7 +38,7 @@ NOTE = (
 
 @style.styled
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
-    """Return the figure and the numbers it plots, one row per run; clusters stand from the warmest to the coolest.
+    """Return the figure and the numbers it plots, one row per run. Clusters are ordered from warmest to coolest.
 
     Args:
         tables: `points` and `nodes`.
@@ -46,25 +46,27 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     prepared = labels.prepare(tables["points"])
     inlets = tables["nodes"].groupby("run")["inlet_temp_c"].mean()
     prepared["inlet_temp_c"] = prepared["run"].map(inlets).astype(float)
-    prepared["is_sharded"] = prepared["data_parallel_sharding"] == "optim_grads_params"
     by_model = prepared.groupby("model", sort=False)["layout"]
     prepared["label"] = prepared["model"] + " " + by_model.transform(labels.without_shared)
     done = prepared[(prepared["status"] == Status.OK) & prepared["gpu_temp_max_c"].notna()]
     if done["cluster"].nunique() < 2:
         page = style.new_page("No two clusters finished with temperatures", prepared)
-        drawing.say(page.axes[0][0], "nothing to compare")
-        return page.finish(), DataFrame(columns=_NAMES)
+        drawing.write_reason(page.axes[0][0], "nothing to compare")
+        return page.finish(), DataFrame(columns=_COLUMNS)
     warmest_first = done.groupby("cluster")["gpu_temp_max_c"].mean().sort_values(ascending=False, kind="stable")
     clusters = [str(name) for name in warmest_first.index]
     done = _with_speed(done, clusters[0])
     change = answer(done, clusters[0], clusters[-1])
     page = style.new_page(change.answer, done, len(QUANTITIES), 1, style.COLUMN, 6.0, NOTE, sharex="col")
-    called = {**_ASKED, "speed_over_warmest": "speed"}
-    page.beside([change.short(called[one.column]) for one in QUANTITIES], f"mean of\n{counted(change.num, 'layout')}")
+    names = {**_NAMES, "speed_over_warmest": "speed"}
+    page.beside(
+        [change.short(names[quantity.column]) for quantity in QUANTITIES], f"mean of\n{counted(change.num, 'layout')}"
+    )
     handles: list[Artist] = []
     for row, quantity in enumerate(QUANTITIES):
         handles += _draw_quantity(page.axes[row][0], done, clusters, quantity)
-    page.axes[-1][0].set_xticks(range(len(clusters)), [_name(clusters, name) + _inlet(done, name) for name in clusters])
+    ticks = [_short_name(clusters, name) + _inlet_text(done, name) for name in clusters]
+    page.axes[-1][0].set_xticks(range(len(clusters)), ticks)
     page.axes[-1][0].set_xlabel("cluster, temperature at its inlet")
     page.figure.align_ylabels(page.figure.axes)
     page.legend(handles)
@@ -72,43 +74,43 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 
 def answer(done: DataFrame, first: str, other: str) -> titles.Change:
-    """Return what the cooling of one cluster changes against that of another."""
-    return change_of_pairs(done, ["label"], "cluster", (first, other), _ASKED, (first, other))
+    """Return the effect of going from cluster `first` to cluster `other`."""
+    return change_of_pairs(done, ["label"], "cluster", (first, other), _NAMES, (first, other))
 
 
 def _with_speed(done: DataFrame, warmest: str) -> DataFrame:
-    """Return runs with `speed_over_warmest`, the ratio less 1 of speeds of the same layout."""
-    there = done[done["cluster"] == warmest].drop_duplicates("label").set_index("label")["tokens_per_s_per_gpu"]
-    return done.assign(speed_over_warmest=done["tokens_per_s_per_gpu"] / done["label"].map(there) - 1)
+    """Return runs with `speed_over_warmest`: speed over that of the same layout on the warmest cluster, minus 1."""
+    warmest_speed = done[done["cluster"] == warmest].drop_duplicates("label").set_index("label")["tokens_per_s_per_gpu"]
+    return done.assign(speed_over_warmest=done["tokens_per_s_per_gpu"] / done["label"].map(warmest_speed) - 1)
 
 
-def _name(clusters: list[str], name: str) -> str:
-    """Return a cluster's name without what all of them begin with."""
+def _short_name(clusters: list[str], name: str) -> str:
+    """Return the name of a cluster without the shortest name, if it begins with that."""
     shortest = min(clusters, key=len)
-    rest = name.removeprefix(shortest).lstrip("-")
-    return rest or f"{shortest}"
+    return name.removeprefix(shortest).lstrip("-") or shortest
 
 
-def _inlet(done: DataFrame, cluster: str) -> str:
-    """Return a line with the temperature of the air or liquid at the inlet; nothing where it is not known."""
+def _inlet_text(done: DataFrame, cluster: str) -> str:
+    """Return a line with the temperature of air or liquid at the inlet; '' if it is unknown."""
     mean = done.loc[done["cluster"] == cluster, "inlet_temp_c"].mean()
     return "" if np.isnan(mean) else f"\n{mean:g} °C"
 
 
 def _draw_quantity(axes: Axes, done: DataFrame, clusters: list[str], quantity: Quantity) -> list[Artist]:
+    """Draw a line per layout over clusters, and return the legend entries."""
     handles: list[Artist] = []
     names = list(dict.fromkeys(done["label"]))
     for number, name in enumerate(names):
-        own = done[done["label"] == name].drop_duplicates("cluster").set_index("cluster").reindex(clusters)
-        mark = marks.of_layout(int(own["tp"].dropna().iloc[0]), bool(own["is_sharded"].dropna().iloc[0]))
+        of_label = done[done["label"] == name].drop_duplicates("cluster").set_index("cluster").reindex(clusters)
+        mark = marks.of_layout(int(of_label["tp"].dropna().iloc[0]), bool(of_label["is_sharded"].dropna().iloc[0]))
         at = np.arange(len(clusters)) + 0.1 * (number - (len(names) - 1) / 2)
-        values = own[quantity.column].to_numpy(float) * quantity.scale
+        values = of_label[quantity.column].to_numpy(float) * quantity.scale
         line = axes.plot(at, values, marker=mark.marker, color=mark.colour, linestyle="-" if number % 2 == 0 else "--")
         line[0].set_label(name)
         handles += line
-        for place, (_, row) in zip(at, own.iterrows(), strict=True):
+        for x, (_, row) in zip(at, of_label.iterrows(), strict=True):
             low, high = (float(row.get(column_of(quantity.column, end), np.nan)) for end in ("lo", "hi"))
-            drawing.draw_interval(axes, float(place), low * quantity.scale, high * quantity.scale, mark.colour)
+            drawing.draw_interval(axes, float(x), low * quantity.scale, high * quantity.scale, mark.colour)
     axes.set_xlim(-0.4, len(clusters) - 0.6)
     axes.set_ylabel(quantity.title)
     axes.locator_params(axis="y", nbins=4)
@@ -119,8 +121,9 @@ def _draw_quantity(axes: Axes, done: DataFrame, clusters: list[str], quantity: Q
 
 
 def _numbers(done: DataFrame) -> DataFrame:
-    columns = [*_NAMES, *(name for name in _ASKED if name in done)]
-    for one in QUANTITIES:
-        found = [one.column, *(column_of(one.column, end) for end in ("lo", "hi")), one.limit[0]]
-        columns += [name for name in found if name in done and name not in columns]
-    return done[columns]
+    """Return the plotted numbers."""
+    columns = [*_COLUMNS, *(name for name in _NAMES if name in done)]
+    for quantity in QUANTITIES:
+        ends = [column_of(quantity.column, end) for end in ("lo", "hi")]
+        columns += [name for name in (quantity.column, *ends, quantity.limit[0]) if name in done]
+    return done[list(dict.fromkeys(columns))]

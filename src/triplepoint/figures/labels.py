@@ -1,6 +1,5 @@
-"""Labels of points in figures: groups that may be compared, layouts and settings, in numeric order."""
+"""Labels of points in figures: groups of comparable points, layouts and settings."""
 
-import itertools
 from typing import Any, get_args, get_origin
 
 from pandas import DataFrame, Series, concat, isna
@@ -14,32 +13,36 @@ from triplepoint.status import Status
 
 SIZES = ["micro_batch_size", "global_batch_size", "sequence_length"]
 LAYOUT = [name for name in Layout.model_fields if SETTINGS[name].has_column]
+"""Columns of the layout."""
 DEGREES = {name: Layout.model_fields[name].default or 0 for name in LAYOUT if SETTINGS[name].unit == "1"}
-"""Degrees of parallelism, with the value that labels leave out."""
+"""Degrees of parallelism, each with the value that labels leave out."""
 _OF_GROUPS = {"task", "engine"}
-_CHOSEN = [*Measured.model_fields, *ModelChoices.model_fields]
-SETTING = [name for name in _CHOSEN if SETTINGS[name].has_column and name not in _OF_GROUPS] + ["variant"]
-"""Settings of a point other than its layout."""
+_POINT_FIELDS = [*Measured.model_fields, *ModelChoices.model_fields]
+SETTING = [name for name in _POINT_FIELDS if SETTINGS[name].has_column and name not in _OF_GROUPS] + ["variant"]
+"""Columns of the settings other than the layout."""
 
 STUDY = "parallelism"
-"""Its points are compared where it is in the selection: other studies try the same layouts at plainer settings."""
+"""Study whose points comparisons of layouts prefer; other studies run the same layouts at plainer settings."""
 
 UNKNOWN_LAYOUT = "layout\u00a0not\u00a0known"
-"""Of a recorded job that nobody described; one word, since what follows the first blank of a label is its sharding."""
+"""Layout label of a recorded job without a description. It is one word, since a space precedes the sharding."""
 
-_APART = ("data_parallel_sharding", "sequence_parallel", "schedule")
-"""Settings of the layout that have a place of their own in its label, or none where all points share them."""
+_SPECIAL = ("data_parallel_sharding", "sequence_parallel", "schedule")
+"""Settings of the layout that `layout_labels` and `_degrees` treat specially; other switches use their short label."""
 _MEMORY = ("needed_memory_lo_bytes", "needed_memory_hi_bytes", "memory_capacity_bytes")
 MAY_NOT_FIT = "may not fit: its interval holds what there is"
+"""Legend entry of points for which `may_not_fit` is true."""
 _VALUES = {name: get_args(field.annotation) for name, field in Measured.model_fields.items()}
 _LISTS = {name for name, field in Measured.model_fields.items() if get_origin(field.annotation) is tuple}
 _VARIANT = Setting("Differences in what is no column.", label="{}")
 
 
 def prepare(points: DataFrame) -> DataFrame:
-    """Return points with text columns `place`, `group` and `layout`, in the order they are drawn.
+    """Return points in the order of figures, with columns for labels.
 
-    Groups keep the order of the table; inside a group layouts stand in numeric order, sharded ones last.
+    Groups keep the order of the table. Inside a group layouts are in numeric order, sharded ones last. New columns:
+    `place` (cluster and engine), `group` (model, adapters and place), `layout` (label), `is_sharded` (parameters are
+    sharded over data-parallel ranks) and `unknown` (settings that nobody knows).
     """
     named = points.copy()
     named["unknown"] = Series([_unknown(row) for _, row in points.iterrows()], points.index, dtype=object)
@@ -51,6 +54,7 @@ def prepare(points: DataFrame) -> DataFrame:
     keys = [(order[row["group"]], *_sort_key(row)) for _, row in named.iterrows()]
     sequence = sorted(range(len(named)), key=keys.__getitem__)
     named = named.iloc[sequence].reset_index(drop=True)
+    named["is_sharded"] = named["data_parallel_sharding"] == "optim_grads_params"
     named["layout"] = ""
     for _, members in named.groupby("group", sort=False):
         named.loc[members.index, "layout"] = layout_labels(members)
@@ -58,27 +62,35 @@ def prepare(points: DataFrame) -> DataFrame:
 
 
 def _unknown(row: Series) -> frozenset[str]:
-    """Return the settings of a point that nobody knows: null where a planned point has a value."""
-    needed = [name for name in (*LAYOUT, *SETTING) if DEFAULTS.get(name) not in (None, ()) or name in SIZES]
+    """Return the unknown settings of a point: those that are null although every planned point has a value."""
+    required = [name for name in (*LAYOUT, *SETTING) if DEFAULTS.get(name) not in (None, ()) or name in SIZES]
     lists = [name for name in _LISTS if name in row]
-    return frozenset(name for name in (*needed, *lists) if row[name] is None or (name in needed and isna(row[name])))
+    return frozenset(
+        name for name in (*required, *lists) if row[name] is None or (name in required and isna(row[name]))
+    )
 
 
 def _without_nulls(values: Series, default: Any, has_names: bool) -> Series:
-    """Return the values of a setting as they are grouped by: nulls as the default, as 0 or as no text; lists as tuples.
+    """Return the values of a setting without nulls, so that points can be grouped by them.
 
-    Labels leave out what is unknown, so a default that stands for it is never shown.
+    Labels leave out unknown settings, so the replacement of a null is never shown.
+
+    Args:
+        values: Column of the setting.
+        default: Value that replaces nulls. If it has another type: 0 for numbers, '' for texts.
+        has_names: Whether values are lists of names; they become tuples.
     """
     if has_names:
         return Series([() if names is None else tuple(names) for names in values], values.index, dtype=object)
     if not is_numeric_dtype(values):
         return values.astype(object).where(values.notna(), default if isinstance(default, (str, bool, int)) else "")
     filled = values.fillna(default if isinstance(default, int) else 0)
-    # Nulls make numbers of a column floats, whole ones too.
+    # Pandas stores whole numbers as floats in a column with nulls.
     return filled.astype(int) if values.isna().any() and (filled % 1 == 0).all() else filled
 
 
 def _adapters(row: Series) -> str:
+    """Return the rank and the targets of LoRA adapters, with a leading space; '' without adapters."""
     if isna(row["lora_rank"]):
         return ""
     targets = TARGETS if row["lora_targets"] is None else tuple(row["lora_targets"])
@@ -87,12 +99,12 @@ def _adapters(row: Series) -> str:
 
 
 def place_name(row: Series) -> str:
-    """Return where points were run: the cluster, and the engine where it is not the plain one."""
+    """Return the cluster, and the engine unless it is the native one: 'h200x32, simulated'."""
     return f"{row['cluster']}" if row["engine"] == "native" else f"{row['cluster']}, {row['engine']}"
 
 
 def setting_text(row: Series, without: tuple[str, ...] = ()) -> str:
-    """Return a point's setting without its layout in words, but for the columns in `without`."""
+    """Return the settings of a point other than its layout in words, without the columns in `without`."""
     texts, values = [], dict(row)
     for name in SETTING:
         if name not in without and name not in row.get("unknown", ()):
@@ -102,10 +114,10 @@ def setting_text(row: Series, without: tuple[str, ...] = ()) -> str:
 
 
 def common_setting(members: DataFrame, free: tuple[str, ...] = ()) -> DataFrame:
-    """Return the points of one group that differ in nothing but layout, repeat and what is `free`.
+    """Return the points of one group at one common setting: they differ only in layout, repeat and the columns `free`.
 
-    Of all settings the one tried with most layouts (and most values of `free`) is taken; among equals the plainest:
-    no recomputation, no overlap, the smallest batch. Outcomes play no part, so failures do not hide.
+    The setting with most combinations of layout and `free` is chosen. Among equals it is the plainest: no
+    recomputation, no overlap, the smallest batch. Failed points count too, so failures stay visible.
     """
     fixed = [column for column in SETTING if column not in free]
     choices: dict[Any, DataFrame] = {}
@@ -123,19 +135,23 @@ def common_setting(members: DataFrame, free: tuple[str, ...] = ()) -> DataFrame:
 
 
 def choose(members: DataFrame) -> DataFrame:
-    """Return the comparable points of one group, those of `STUDY` where it has any, with column `setting`."""
-    own = members[[STUDY in studies for studies in members["studies"]]]
-    chosen = common_setting(members if own.empty else own)
-    others = own[~own["layout"].isin(chosen["layout"])]
-    elsewhere = [common_setting(found) for _, found in others.groupby("layout", sort=False)]
-    named = [found.assign(layout=layout_at(found.iloc[0], chosen.iloc[0])) for found in elsewhere]
+    """Return the comparable points of one group, with column `setting`, the text of their common setting.
+
+    Only points of `STUDY` are used if the group has any. A layout of that study that did not run at the common setting
+    is shown at its own setting, and its label tells the difference.
+    """
+    of_study = members[[STUDY in studies for studies in members["studies"]]]
+    chosen = common_setting(members if of_study.empty else of_study)
+    others = of_study[~of_study["layout"].isin(chosen["layout"])]
+    elsewhere = [common_setting(points) for _, points in others.groupby("layout", sort=False)]
+    named = [points.assign(layout=layout_at(points.iloc[0], chosen.iloc[0])) for points in elsewhere]
     joined = concat([chosen.assign(layout=layout_labels(chosen)), *named]).sort_index()
     setting = setting_text(chosen.iloc[0])
     return joined.assign(layout=without_shared(joined["layout"]), setting=setting)
 
 
 def run_labels(members: DataFrame) -> dict[Any, str]:
-    """Return a short label per point of one group: its layout, and of its setting what differs inside the group."""
+    """Return a short label for each point of one group: its layout, and the settings that differ within the group."""
     texts = {index: _short(row) for index, row in members.iterrows()}
     varying = [name for name in SETTING if len({text[name] for text in texts.values()}) > 1]
     return {
@@ -145,13 +161,13 @@ def run_labels(members: DataFrame) -> dict[Any, str]:
 
 
 def layout_at(row: Series, base: Series) -> str:
-    """Return a point's layout, and of its setting what differs from that of another point."""
-    texts, of_base = _short(row), _short(base)
-    return " ".join(filter(None, [row["layout"], *(text for name, text in texts.items() if text != of_base[name])]))
+    """Return the layout label of a point, and its settings that differ from those of point `base`."""
+    texts, base_texts = _short(row), _short(base)
+    return " ".join(filter(None, [row["layout"], *(text for name, text in texts.items() if text != base_texts[name])]))
 
 
 def _plainness(name: str, value: Any) -> tuple:
-    """Return what values of a setting are sorted by: the usual one first, then as its type lists them."""
+    """Return the sort key of a value of a setting: the usual value first, then in the order of its type."""
     if isinstance(value, tuple):
         return len(value), value
     values = _VALUES.get(name, ())
@@ -169,6 +185,7 @@ def _short(row: Series) -> dict[str, str]:
 
 
 def _sort_key(row: Series) -> tuple:
+    """Return the sort key of a point within its group: sharding, degrees, then settings and repeat."""
     sharding = get_args(Sharding).index(row["data_parallel_sharding"])
     degrees = tuple(int(row[degree]) for degree in DEGREES)
     setting = [_plainness(name, row[name]) for name in ("micro_batch_size", "recompute", "overlap", "sequence_length")]
@@ -177,7 +194,10 @@ def _sort_key(row: Series) -> tuple:
 
 
 def layout_labels(members: DataFrame) -> Series:
-    """Return layout labels of the points of one group; those that differ in schedule or sequence parallelism say so."""
+    """Return the layout labels of the points of one group.
+
+    Sequence parallelism and schedule are added where points with the same degrees differ in them.
+    """
     plain: dict[Any, str] = {index: _degrees(row) for index, row in members.iterrows()}
     details: dict[str, set[tuple]] = {}
     for index, row in members.iterrows():
@@ -185,14 +205,14 @@ def layout_labels(members: DataFrame) -> Series:
     labels: dict[Any, str] = {}
     for index, row in members.iterrows():
         has_sp, schedules = (set(values) for values in zip(*details[plain[index]], strict=True))
-        extra = [" SP"] if len(has_sp) > 1 and row["sequence_parallel"] else []
+        extra = ["SP"] if len(has_sp) > 1 and row["sequence_parallel"] else []
         schedule = write("schedule", SETTINGS["schedule"].words, dict(row)) if len(schedules) > 1 else ""
-        extra += [f" {schedule}"] if schedule else []
-        labels[index] = "".join([plain[index], *extra])
+        labels[index] = " ".join(filter(None, [plain[index], *extra, schedule]))
     return Series(labels, members.index, dtype=object)
 
 
 def _degrees(row: Series) -> str:
+    """Return the label of a layout without sequence parallelism and schedule, such as 'TP4·PP8' or 'TP2·FSDP16'."""
     if "tp" in row.get("unknown", ()):
         return UNKNOWN_LAYOUT
     sharding = write("data_parallel_sharding", SETTINGS["data_parallel_sharding"].words, dict(row))
@@ -205,14 +225,14 @@ def _degrees(row: Series) -> str:
 
 
 def _switches(row: Series) -> list[str]:
-    """Return the texts of what a layout has besides degrees and sharding."""
+    """Return the short labels of the switches of a layout: all of its settings but degrees and `_SPECIAL`."""
     values = dict(row)
-    names = [name for name in LAYOUT if name not in DEGREES and name not in _APART]
+    names = [name for name in LAYOUT if name not in DEGREES and name not in _SPECIAL]
     return [text for name in names if (text := write(name, SETTINGS[name].label, values).upper())]
 
 
 def without_shared(names: Series) -> Series:
-    """Return layout labels without the sharding that all of them but fully sharded ones name."""
+    """Return layout labels without their sharding, if all labels except those with FSDP name the same one."""
     others = [name for name in names if "FSDP" not in name]
     words = {name.partition(" ")[2] for name in others}
     if len(words) != 1 or not (shared := words.pop()):
@@ -221,21 +241,19 @@ def without_shared(names: Series) -> Series:
 
 
 def may_not_fit(row: Series) -> bool:
-    """Return whether a simulated point that counts as finished may need more memory than there is, for all we know."""
-    low, high, there = (float(row[name]) for name in _MEMORY)
-    return bool(row["origin"] == "simulated" and row["status"] == Status.OK and low <= there < high)
+    """Return whether a finished simulated point may need more memory than the GPU has.
+
+    True if the capacity lies in the interval of the predicted need.
+    """
+    low, high, capacity = (float(row[name]) for name in _MEMORY)
+    return bool(row["origin"] == "simulated" and row["status"] == Status.OK and low <= capacity < high)
 
 
-def rank_word(found: DataFrame) -> str:
-    """Return what a rank of these points is: a GPU, or on cpu a process standing in for one."""
-    return "process" if (found["device_type"] == "cpu").all() else "GPU"
+def rank_word(points: DataFrame) -> str:
+    """Return the noun for a rank: 'GPU', or 'process' if all points ran on CPUs."""
+    return "process" if (points["device_type"] == "cpu").all() else "GPU"
 
 
-def slots(members: DataFrame, label: str) -> list[tuple[str, DataFrame]]:
-    """Return label and points of each row of a chart, in order; repeats share a row."""
-    return [(str(name), DataFrame(found)) for name, found in members.groupby(label, sort=False)]
-
-
-def batches(values: Series) -> list[int]:
-    """Return the different values in numeric order."""
-    return [key for key, _ in itertools.groupby(sorted(int(value) for value in values))]
+def distinct_sizes(values: Series) -> list[int]:
+    """Return the distinct sizes in ascending order."""
+    return sorted({int(value) for value in values})

@@ -1,11 +1,11 @@
-"""Colours, hatches and markers: a concept looks the same in every figure and in the report; needs no matplotlib."""
+"""Colours, hatches and markers of concepts, the same in every figure and in the report. It needs no matplotlib."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
-"""Eight colours that stay apart under the common colour deficiencies.
+"""Eight colours that people with the common colour deficiencies can distinguish.
 
 Source:
     Okabe and Ito 2008, Color Universal Design, https://jfly.uni-koeln.de/color/
@@ -15,7 +15,7 @@ GREY, MIDDLE, PALE, FAINT = "#6b6b6b", "#999999", "#c8c8c8", "#ececec"
 
 
 class Mark(NamedTuple):
-    """How a concept looks: colour, hatch of areas, marker of points, and the name that legends give it."""
+    """Look of a concept: its name in legends, colour, hatch of areas and marker of points."""
 
     name: str
     colour: str
@@ -32,7 +32,7 @@ TENSOR_PARALLEL: Mapping[int, Mark] = {
 }
 """Layouts by degree of tensor parallelism."""
 SHARDED_HATCH, SHARDED_MARKER = "//////", "X"
-"""Fully sharded layouts (FSDP), in the colour of their degree of tensor parallelism."""
+"""Hatch and marker of fully sharded layouts (FSDP); the colour is that of their degree of tensor parallelism."""
 
 KERNEL_CLASSES: Mapping[str, Mark] = {
     "gemm": Mark("GEMM", BLUE),
@@ -47,7 +47,7 @@ KERNEL_CLASSES: Mapping[str, Mark] = {
     "memory": Mark("copies", GREY),
     "other": Mark("other computation", PALE),
 }
-"""Computation by class of kernel, in the order it is stacked."""
+"""Computation by class of kernel, in the order of a stack."""
 
 COMMUNICATION: Mapping[str, Mark] = {
     "all_reduce": Mark("all-reduce", VERMILION, "//////"),
@@ -59,7 +59,7 @@ COMMUNICATION: Mapping[str, Mark] = {
     "recv": Mark("send, receive", TAN, "//////"),
     "other": Mark("other communication", GREY, "//////"),
 }
-"""Communication by kind; hatched, so that it is told from computation without colour."""
+"""Communication by kind; its hatch distinguishes it from computation without colour."""
 
 PHASES: Mapping[str, Mark] = {
     "forward": Mark("forward", SKY),
@@ -77,10 +77,10 @@ STEP_PARTS: Mapping[str, Mark] = {
     "exposed_memory": Mark("exposed copies", YELLOW),
     "idle": Mark("idle", FAINT),
 }
-"""Parts of a profiled step, in the order they are stacked."""
+"""Parts of a profiled step, in the order of a stack."""
 
 OVERLAPPED = Mark("overlapped communication", MIDDLE, r"\\\\\\")
-"""Time of communication that runs while something else does, on top of a stack of exposed times."""
+"""Communication that runs at the same time as other kernels, on top of a stack of exposed times."""
 
 OPTIMIZATIONS: Mapping[str, Mark] = {
     "base": Mark("neither", GREY, "", "o"),
@@ -88,7 +88,7 @@ OPTIMIZATIONS: Mapping[str, Mark] = {
     "recompute": Mark("recomputation", BLUE, "", "^"),
     "both": Mark("both", VERMILION, "", "D"),
 }
-"""Optimisations that are switched on."""
+"""Points by the optimisations that are on."""
 
 CAUSES: Mapping[str, Mark] = {
     "power_cap": Mark("power limit", VERMILION),
@@ -111,17 +111,17 @@ MODEL_SIZES: Mapping[str, Mark] = {
     "whole": Mark("whole model", BLUE),
     "30b": Mark("scaled down to 30B", ORANGE, "//////", "s"),
 }
-"""A model and the same scaled down."""
+"""Full models and their scaled-down versions."""
 
 TASKS: Mapping[str, Mark] = {"pretrain": Mark("all weights", BLUE), "lora": Mark("LoRA", ORANGE, "//////", "s")}
-"""What is trained."""
+"""Tasks of training."""
 
 ORIGINS: Mapping[str, Mark] = {
     "measured": Mark("measured", BLACK, "", "o"),
     "simulated": Mark("simulated", VERMILION, "//////", "o"),
     "published": Mark("published", BLACK, "", "D"),
 }
-"""Where numbers are from; published ones are hollow diamonds."""
+"""Origins of numbers; published ones are hollow diamonds."""
 
 VERDICTS: Mapping[str, Mark] = {
     "agrees": Mark("agrees", BLUE, "", "o"),
@@ -132,7 +132,7 @@ VERDICTS: Mapping[str, Mark] = {
 """Verdicts on published claims."""
 
 LIMIT = Mark("limit", BLACK)
-"""Lines of limits: power, temperature at which clocks are throttled, memory."""
+"""Limits: power, the temperature from which clocks are throttled, and memory."""
 
 QUANTITIES: Mapping[str, str] = {
     "time": BLUE,
@@ -143,10 +143,10 @@ QUANTITIES: Mapping[str, str] = {
     "memory": NAVY,
     "utilisation": BLUE,
 }
-"""Colours of quantities where a panel has one quantity and no other concept."""
+"""Colours of quantities, for panels that show one quantity and no other concept."""
 
 DEVICES = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
-"""Lines of single devices, which are told apart and no more."""
+"""Colours of the lines of single devices, which stand for no concept."""
 
 FAMILIES: Mapping[str, tuple[Mark, ...]] = {
     "tensor parallelism": tuple(TENSOR_PARALLEL.values()),
@@ -161,23 +161,23 @@ FAMILIES: Mapping[str, tuple[Mark, ...]] = {
     "sizes of a model": tuple(MODEL_SIZES.values()),
     "tasks": tuple(TASKS.values()),
 }
-"""What can stand side by side, in that order."""
+"""Marks that occur next to each other, in that order; a test checks that neighbours can be distinguished."""
 
 DARK: Mapping[str, str] = {BLACK: "#f2f2f2", BROWN: "#b5824f", BLUE: "#2b8fcc", NAVY: "#8f9ce6", FAINT: "#3a3a3a"}
-"""Colours on dark ground of those that would be hard to see there; all others stay."""
+"""Replacements on a dark background of colours that are hard to see there."""
 
 
 def on_grounds(colour: str) -> tuple[str, str]:
-    """Return a colour as it is on light ground, and on dark."""
+    """Return a colour for a light background and its counterpart for a dark one."""
     return colour, DARK.get(colour, colour)
 
 
 def of_layout(tp: int, is_sharded: bool) -> Mark:
-    """Return how a layout looks.
+    """Return the mark of a layout.
 
     Args:
         tp: Degree of tensor parallelism.
-        is_sharded: Whether parameters are sharded over data parallel ranks (FSDP).
+        is_sharded: Whether parameters are sharded over data-parallel ranks (FSDP).
     """
     mark = TENSOR_PARALLEL.get(tp, Mark(f"TP{tp}", GREY, "", "P"))
     return mark._replace(hatch=SHARDED_HATCH, marker=SHARDED_MARKER) if is_sharded else mark

@@ -1,4 +1,4 @@
-"""MI250 against H200 and H100 at equal work: the same models, layouts and batch, per GPU."""
+"""Figure `mi250_vs_nvidia`: MI250 against H200 and H100 per GPU, with the same models, layouts and batch."""
 
 from collections.abc import Mapping
 
@@ -8,8 +8,8 @@ from pandas import DataFrame
 from triplepoint.effects.equal_work import change_of_pairs
 from triplepoint.effects.titles import Statement
 from triplepoint.figures import marks, style
-from triplepoint.figures.grouped import CALLED, comparable, draw_groups
-from triplepoint.figures.parallelism_sweep import Quantity
+from triplepoint.figures.grouped import NAMES, comparable, draw_groups
+from triplepoint.figures.quantities import Quantity
 
 QUANTITIES = (
     Quantity("tokens_per_s_per_gpu", "token/s\nper {rank}"),
@@ -18,13 +18,13 @@ QUANTITIES = (
     Quantity("gpu_energy_per_token_j", "energy\n(J/token)"),
     Quantity("sm_clock_busy_mhz", "clock while\nbusy (GHz)", scale=1e-3, from_zero=False),
 )
-_ASKED = {one.column: CALLED[one.column] for one in QUANTITIES}
+_NAMES = {quantity.column: NAMES[quantity.column] for quantity in QUANTITIES}
 _BASE = "mi250"
 
 
 @style.styled
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
-    """Return the figure and the numbers it plots, one row per point; a GPU of MI250 is one of its two dies."""
+    """Return the figure and the numbers it plots, one row per point. A GPU of MI250 is one of its two dies."""
     points = comparable(tables["points"])
     points = points.assign(series=points["gpu"].fillna(points["device_type"]), panel=points["model"])
     both = points.groupby(["model", "layout"])["series"].transform("nunique") > 1
@@ -34,17 +34,17 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         names = {gpu: marks.GPU_TYPES[gpu].name for gpu in others}
         changes = {
             name: change_of_pairs(
-                points, ["model", "layout"], "series", (_BASE, gpu), _ASKED, ("one die of MI250", name)
+                points, ["model", "layout"], "series", (_BASE, gpu), _NAMES, ("one die of MI250", name)
             )
             for gpu, name in names.items()
         }
-        answers = [_about(change.answer) for change in changes.values()]
+        answers = [_with_subject(change.answer) for change in changes.values()]
     else:
         changes, answers = {}, ["No MI250 and other GPU type to compare"]
     page, numbers = draw_groups(answers, changes, points, QUANTITIES, marks.GPU_TYPES)
     return page.finish(), numbers
 
 
-def _about(answer: Statement | str) -> Statement | str:
-    """Return an answer as one of the same question for all GPU types."""
+def _with_subject(answer: Statement | str) -> Statement | str:
+    """Return an answer with a common question, so that the report treats all GPU types as one."""
     return answer._replace(about="MI250") if isinstance(answer, Statement) else answer

@@ -1,4 +1,4 @@
-"""What part of NVLink, PCIe and InfiniBand is used over micro-batch: panels per model, a line per layout."""
+"""Figure `microbatch_network`: use of NVLink, PCIe and InfiniBand over micro-batch size, a line per layout."""
 
 from collections.abc import Mapping
 
@@ -15,23 +15,23 @@ from triplepoint.figures.microbatch_power import (
     without_far,
     write_statuses,
 )  # fmt: skip
-from triplepoint.figures.parallelism_sweep import Quantity, share_y
+from triplepoint.figures.quantities import Quantity, share_y
 
 NOTE = (
     "Use of the busier direction: mean of all GPUs, for InfiniBand of all nodes. Bands: least to most used GPU or "
     "node. Right: the highest of these, and the mean change over layouts with its 90 % t interval."
 )
 _FULL = "full"
-"""Column of the share at which a link is full, in per cent."""
+"""Column with the limit of a link: 100 %."""
 _NEAR = 0.4
-"""Where some GPU or node uses so much of a link, the line at which it is full is drawn."""
+"""Use of a link by some GPU or node, 0-1, from which its limit is drawn."""
 
 
 @style.styled
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     """Return the figure and the numbers it plots, one row per point.
 
-    In each column only layout and micro-batch size differ, as in `microbatch_power`.
+    In each column of panels only layout and micro-batch size differ, as in `microbatch_power`.
 
     Args:
         tables: `points` and `traffic`.
@@ -42,17 +42,18 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     ]
     chosen = swept(concat(groups, ignore_index=True))
     chosen["layout"] = chosen.groupby("group", sort=False)["layout"].transform(labels.without_shared)
-    chosen["is_sharded"] = chosen["data_parallel_sharding"] == "optim_grads_params"
-    used = links.shares(tables["traffic"])
-    points = chosen.merge(used, left_on="run", right_index=True, how="left", sort=False).assign(**{_FULL: 100.0})
-    found = [link for link in links.NAMES if links.column(link) in points and points[links.column(link)].notna().any()]
-    quantities = [_quantity(link, points) for link in found]
+    shares = links.shares(tables["traffic"])
+    points = chosen.merge(shares, left_on="run", right_index=True, how="left", sort=False).assign(**{_FULL: 100.0})
+    columns = {link: links.share_column(link) for link in links.NAMES}
+    counted = [link for link, column in columns.items() if column in points and points[column].notna().any()]
+    quantities = [_quantity(link, points) for link in counted]
     numbers = _numbers(points, quantities)
     return _draw(points, numbers, quantities), numbers
 
 
 def _draw(points: DataFrame, numbers: DataFrame, quantities: list[Quantity]) -> Figure:
-    groups = [DataFrame(found) for _, found in numbers.groupby("group", sort=False)]
+    """Return the figure: a row of panels per link, a column per group."""
+    groups = [DataFrame(members) for _, members in numbers.groupby("group", sort=False)]
     rows = max(len(quantities), 1)
     compared = without_far(points)
     page = style.new_page(
@@ -80,14 +81,15 @@ def _draw(points: DataFrame, numbers: DataFrame, quantities: list[Quantity]) -> 
         write_statuses(axes, group, quantities[0])
     if not quantities:
         for axes in page.all_axes:
-            drawing.say(axes, "no traffic was counted")
+            drawing.write_reason(axes, "no traffic was counted")
     page.figure.align_ylabels(page.figure.axes)
     page.legend(legend_of_layouts(numbers))
     return page.finish()
 
 
 def _quantity(link: str, points: DataFrame) -> Quantity:
-    name = links.column(link)
+    """Return the row of panels of a link, with its limit if some GPU or node comes near to it."""
+    name = links.share_column(link)
     is_near = points[f"{name}_max"].max() > _NEAR
     return Quantity(
         name,
@@ -99,15 +101,17 @@ def _quantity(link: str, points: DataFrame) -> Quantity:
 
 
 def _numbers(points: DataFrame, quantities: list[Quantity]) -> DataFrame:
-    """Return what is plotted; ends of bands under the names that lines look for."""
+    """Return the plotted numbers; lowest and highest use are named like intervals, as `draw_panel` expects."""
     names = [
         "group", "layout", "tp", "pp", "is_sharded", "micro_batch_size", "run", "repeat", "origin", "status", "reason",
         _FULL,
     ]  # fmt: skip
     numbers = points[names].copy()
-    for one in quantities:
-        numbers[one.column] = points[one.column]
-        for end, ours in (("lo", "min"), ("hi", "max")):
-            numbers[f"{one.column}_{end}"] = points[f"{one.column}_{ours}"]
-            numbers[f"{one.column}_{'p10' if end == 'lo' else 'p90'}"] = points[f"{one.column}_{ours}"]
+    for quantity in quantities:
+        share = quantity.column
+        numbers[share] = points[share]
+        for end in ("lo", "p10"):
+            numbers[f"{share}_{end}"] = points[f"{share}_min"]
+        for end in ("hi", "p90"):
+            numbers[f"{share}_{end}"] = points[f"{share}_max"]
     return numbers

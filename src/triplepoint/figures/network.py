@@ -1,4 +1,4 @@
-"""What the network between nodes does to the time and energy of a step: a column per model, a line per layout."""
+"""Figure `network`: time and energy of a step by network between nodes, a column per model, a line per layout."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame, concat
 
-from triplepoint.effects.networks import answer, fastest, in_order, name_networks, range_of
+from triplepoint.effects.networks import answer, fastest, name_networks, networks_by_bandwidth, speedup_range
 from triplepoint.effects.titles import Change, Statement
 from triplepoint.figures import drawing, labels, marks, style
+from triplepoint.figures.quantities import interval_of
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 from triplepoint.units import counted
@@ -22,7 +23,7 @@ NOTE = (
     "A line is a layout, with the 90 % interval of the model. Below a model: its fastest layout, and its lead on the "
     "next that is not tied. Right: mean change from left to right, 90 % t interval over layouts."
 )
-_NAMES = (
+_COLUMNS = (
     "model", "layout", "network", "gbit_per_s", "cluster", "tp", "is_sharded", "run", "repeat", "origin", "status",
     "reason",
 )  # fmt: skip
@@ -37,18 +38,17 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     )
     chosen = chosen.join(name_networks(chosen["cluster"]))
     chosen["layout"] = chosen.groupby("model", sort=False)["layout"].transform(labels.without_shared)
-    chosen["is_sharded"] = chosen["data_parallel_sharding"] == "optim_grads_params"
     columns = [column_of(name, end) for name in QUANTITIES for end in ("", "p10", "p90", "lo", "hi")]
-    numbers = chosen[[*_NAMES, *(name for name in columns if name in chosen)]]
+    numbers = chosen[[*_COLUMNS, *(name for name in columns if name in chosen)]]
     drawn = [name for name in QUANTITIES if name == "step_time_s" or numbers[name].notna().any()]
-    networks = in_order(numbers)
+    networks = networks_by_bandwidth(numbers)
     models = list(dict.fromkeys(numbers["model"]))
     change = answer(chosen)
-    said = change if isinstance(change, str) else change.answer
-    if isinstance(change, Change) and isinstance(said, Statement):
-        said = said._replace(sentence=said.sentence + range_of(change))
+    title = change if isinstance(change, str) else change.answer
+    if isinstance(change, Change) and isinstance(title, Statement):
+        title = title._replace(sentence=title.sentence + speedup_range(change))
     page = style.new_page(
-        said, chosen, len(drawn), len(models), style.PAGE if len(models) > 1 else style.COLUMN, 3.0 + 1.5 * len(drawn),
+        title, chosen, len(drawn), len(models), style.PAGE if len(models) > 1 else style.COLUMN, 3.0 + 1.5 * len(drawn),
         NOTE, sharex="col",
     )  # fmt: skip
     notes = fastest(chosen)
@@ -59,8 +59,8 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     handles: list[Artist] = []
     for col, model in enumerate(models):
         for row, name in enumerate(drawn):
-            own = numbers[numbers["model"] == model]
-            handles += _draw_panel(page.axes[row][col], own, name, networks)
+            of_model = numbers[numbers["model"] == model]
+            handles += _draw_panel(page.axes[row][col], of_model, name, networks)
         page.axes[-1][col].set_xlabel("Gb/s of a node")
     for row, name in enumerate(drawn):
         page.axes[row][0].set_ylabel(QUANTITIES[name])
@@ -69,14 +69,14 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     return page.finish(), numbers
 
 
-def _draw_panel(axes: Axes, own: DataFrame, quantity: str, networks: list[str]) -> list[Artist]:
-    """Draw a line per layout over the networks, and return what the legend shows of them."""
+def _draw_panel(axes: Axes, points: DataFrame, quantity: str, networks: list[str]) -> list[Artist]:
+    """Draw a line per layout over the networks, and return the legend entries."""
     handles: list[Artist] = []
-    names = list(dict.fromkeys(own["layout"]))
+    names = list(dict.fromkeys(points["layout"]))
     for number, layout in enumerate(names):
-        rows = own[(own["layout"] == layout) & (own["status"] == Status.OK) & own[quantity].notna()]
+        rows = points[(points["layout"] == layout) & (points["status"] == Status.OK) & points[quantity].notna()]
         rows = rows.iloc[np.argsort([networks.index(name) for name in rows["network"]], kind="stable")]
-        first = own[own["layout"] == layout].iloc[0]
+        first = points[points["layout"] == layout].iloc[0]
         is_sharded = bool(first["is_sharded"])
         mark = marks.of_layout(int(first["tp"]), is_sharded)
         shift = (number - (len(names) - 1) / 2) * 0.12
@@ -84,8 +84,7 @@ def _draw_panel(axes: Axes, own: DataFrame, quantity: str, networks: list[str]) 
         line: Literal[":", "-"] = ":" if is_sharded else "-"
         axes.plot(at, rows[quantity].to_numpy(float), color=mark.colour, marker=mark.marker, linestyle=line)
         for place, (_, row) in zip(at, rows.iterrows(), strict=True):
-            ends = ("lo", "hi") if row["origin"] == "simulated" else ("p10", "p90")
-            low, high = (float(row.get(column_of(quantity, end), np.nan)) for end in ends)
+            low, high = interval_of(row, quantity)
             drawing.draw_interval(axes, place, low, high, mark.colour)
         handles.append(Line2D([], [], color=mark.colour, marker=mark.marker, linestyle=line, label=layout))
     drawing.log_axis(axes)

@@ -1,4 +1,4 @@
-"""The node drawn as it stands in its air, front and rear, and how much hotter rear GPUs are: a column per cluster."""
+"""Figure `node_airflow`: temperature of GPUs by their place in the air of the node, front to rear, by cluster."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ from triplepoint.figures import drawing, gpu_map, marks, style
 
 _COLOURS = "inferno"
 _DARK = 0.55
-"""Text on colours below this share of the scale is white."""
+"""Position on the colour scale, 0-1, below which text is white."""
 _PLOTTED = [
     "place", "what", "label", "run", "number", "airflow_row", "airflow_lane", "gpu_temp_c", "gpu_power_w",
     "difference_k", "difference_lo_k", "difference_hi_k", "published_difference_k",
@@ -37,18 +37,18 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     Args:
         tables: `points`, `gpus` and `published`.
     """
-    points, known, why = gpu_map.with_values(tables, "gpu_temp_c", "temperature")
-    if why:
-        return gpu_map.empty_page(tables["points"], why).finish(), DataFrame(columns=_PLOTTED)
-    places = [(str(place), DataFrame(found)) for place, found in known.groupby("place", sort=False)]
-    slots = {place: _slots(place, found) for place, found in places}
-    runs = {place: _runs(place, found) for place, found in places}
-    values = [float(value) for found in slots.values() for value in found["gpu_temp_c"]]
+    points, known, reason = gpu_map.with_values(tables, "gpu_temp_c", "temperature")
+    if reason:
+        return gpu_map.empty_page(tables["points"], reason).finish(), DataFrame(columns=_PLOTTED)
+    places = [(str(place), DataFrame(gpus)) for place, gpus in known.groupby("place", sort=False)]
+    slots = {place: _slots(place, gpus) for place, gpus in places}
+    runs = {place: _runs(place, gpus) for place, gpus in places}
+    values = [float(value) for gpus in slots.values() for value in gpus["gpu_temp_c"]]
     scale = Normalize(min(values) - 1, max(values) + 1)
     page = style.new_page(
-        _answers([(gpu_map.title_of(place, points), found) for place, found in places]),
+        _answers([(gpu_map.title_of(place, points), gpus) for place, gpus in places]),
         points, 2, len(places),
-        style.PAGE if len(places) > 1 else style.COLUMN, 4.7, NOTE.format(about=between_gpus.ABOUT), sharey="row",
+        style.PAGE if len(places) > 1 else style.COLUMN, 4.7, NOTE.format(about=between_gpus.INTERVAL), sharey="row",
         height_ratios=[1.3, 1],
     )  # fmt: skip
     for col, (place, _) in enumerate(places):
@@ -58,30 +58,31 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         page.axes[1][col].set_xlabel("mean GPU power (W)")
     page.axes[1][0].set_ylabel("rear less front (K)")
     page.legend(_legend(list(runs.values())))
-    rows = [row for found in (*slots.values(), *runs.values()) for row in found.to_dict("records")]
+    rows = [row for gpus in (*slots.values(), *runs.values()) for row in gpus.to_dict("records")]
     return page.finish(), DataFrame(rows).reindex(columns=_PLOTTED)
 
 
 def _answers(places: Sequence[tuple[str, DataFrame]]) -> list[str | Statement]:
+    """Return a line of the title per cluster: the difference between rear and front GPUs."""
     lines: list[str | Statement] = []
-    for place, found in places:
-        apart = between_gpus.rear_over_front(found)
-        if apart is None:
+    for place, gpus in places:
+        difference = between_gpus.rear_over_front(gpus)
+        if difference is None:
             lines.append(f"{place}: which GPUs stand in the air of others is not known")
             continue
-        said = f"rear GPUs are {apart.text} hotter than front ones"
-        if apart.is_tie:
-            said = f"rear GPUs are as warm as front ones, difference {apart.text}"
-        lines.append(Statement(at_place(place if len(places) > 1 else "", said), "airflow", apart, "node"))
+        sentence = f"rear GPUs are {difference.text} hotter than front ones"
+        if difference.is_tie:
+            sentence = f"rear GPUs are as warm as front ones, difference {difference.text}"
+        lines.append(Statement(at_place(place if len(places) > 1 else "", sentence), "airflow", difference, "node"))
     return lines
 
 
-def _slots(place: str, found: DataFrame) -> DataFrame:
-    """Return the mean temperature of each slot, with its row and lane; one row of all where rows are not known."""
+def _slots(place: str, gpus: DataFrame) -> DataFrame:
+    """Return mean temperature and power of each slot, with its row and lane; all in row 0 if rows are unknown."""
     rows = []
-    for number, own in found.groupby("number"):
-        first = own.iloc[0]
-        is_placed = own["airflow_row"].notna().all()
+    for number, of_slot in gpus.groupby("number"):
+        first = of_slot.iloc[0]
+        is_placed = of_slot["airflow_row"].notna().all()
         rows.append(
             {
                 "place": place,
@@ -89,31 +90,31 @@ def _slots(place: str, found: DataFrame) -> DataFrame:
                 "number": number,
                 "airflow_row": int(first["airflow_row"]) if is_placed else 0,
                 "airflow_lane": int(first["airflow_lane"]) if is_placed else number,
-                "gpu_temp_c": float(own["gpu_temp_c"].astype(float).mean()),
-                "gpu_power_w": float(own["gpu_power_w"].astype(float).mean()),
+                "gpu_temp_c": float(of_slot["gpu_temp_c"].astype(float).mean()),
+                "gpu_power_w": float(of_slot["gpu_power_w"].astype(float).mean()),
             }
         )
     return DataFrame(rows)
 
 
-def _runs(place: str, found: DataFrame) -> DataFrame:
-    """Return the paired difference of each run with its interval over nodes, ours and the published one."""
+def _runs(place: str, gpus: DataFrame) -> DataFrame:
+    """Return the difference between rear and front GPUs by run: ours with its interval over nodes, and published."""
     rows = []
-    for run, own in found.groupby("run", sort=False):
-        apart = between_gpus.rear_over_front(own)
-        if apart is None:
+    for run, of_run in gpus.groupby("run", sort=False):
+        difference = between_gpus.rear_over_front(of_run)
+        if difference is None:
             continue
-        published = between_gpus.rear_over_front(own.assign(published_c=own["published"]), "published_c")
+        published = between_gpus.rear_over_front(of_run.assign(published_c=of_run["published"]), "published_c")
         rows.append(
             {
                 "place": place,
                 "what": "run",
-                "label": own["label"].iloc[0],
+                "label": of_run["label"].iloc[0],
                 "run": run,
-                "gpu_power_w": float(own["gpu_power_w"].astype(float).mean()),
-                "difference_k": apart.value,
-                "difference_lo_k": apart.low,
-                "difference_hi_k": apart.high,
+                "gpu_power_w": float(of_run["gpu_power_w"].astype(float).mean()),
+                "difference_k": difference.value,
+                "difference_lo_k": difference.low,
+                "difference_hi_k": difference.high,
                 "published_difference_k": np.nan if published is None else published.value,
             }
         )
@@ -121,16 +122,16 @@ def _runs(place: str, found: DataFrame) -> DataFrame:
 
 
 def _draw_node(axes: Axes, slots: DataFrame, scale: Normalize) -> None:
-    """Draw GPUs as boxes, front below and rear above, with arrows along the air."""
+    """Draw GPUs as boxes, front row at the bottom, with arrows in the direction of the air."""
     num_rows, num_lanes = (int(slots[name].max()) + 1 for name in ("airflow_row", "airflow_lane"))
     colours = matplotlib.colormaps[_COLOURS]
-    how: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": style.TEXT_PT}
+    text_style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": style.TEXT_PT}
     for _, slot in slots.iterrows():
         x, y = float(slot["airflow_lane"]), 1.5 * float(slot["airflow_row"])
         level = float(scale(slot["gpu_temp_c"]))
         axes.add_patch(Rectangle((x - 0.45, y - 0.45), 0.9, 0.9, facecolor=colours(level), edgecolor=marks.GREY))
         colour = "white" if level < _DARK else marks.BLACK
-        axes.text(x, y, f"GPU {int(slot['number'])}\n{slot['gpu_temp_c']:.1f}", color=colour, **how)
+        axes.text(x, y, f"GPU {int(slot['number'])}\n{slot['gpu_temp_c']:.1f}", color=colour, **text_style)
         for start, end in ((y - 1.0, y - 0.47),) if num_rows > 1 or not y else ():
             axes.add_patch(
                 FancyArrowPatch(
@@ -142,7 +143,7 @@ def _draw_node(axes: Axes, slots: DataFrame, scale: Normalize) -> None:
     names = ["front", "rear"] if num_rows == 2 else [f"row {row}" for row in range(num_rows)]
     axes.set_yticks([1.5 * row for row in range(num_rows)], names if num_rows > 1 else [""])
     axes.tick_params(length=0, labelleft=True)
-    axes.text((num_lanes - 1) / 2, -1.13, "air in; slots in °C", **how)
+    axes.text((num_lanes - 1) / 2, -1.13, "air in; slots in °C", **text_style)
     axes.set_xticks([])
     axes.grid(visible=False)
     for side in axes.spines.values():
@@ -150,6 +151,7 @@ def _draw_node(axes: Axes, slots: DataFrame, scale: Normalize) -> None:
 
 
 def _draw_differences(axes: Axes, runs: DataFrame) -> None:
+    """Draw the difference between rear and front GPUs of each run over its mean power."""
     if runs.empty:
         axes.text(
             0.5, 0.5, "rows not known", transform=axes.transAxes, ha="center", va="center", fontsize=style.TEXT_PT
@@ -170,10 +172,11 @@ def _draw_differences(axes: Axes, runs: DataFrame) -> None:
 
 
 def _legend(runs: Sequence[DataFrame]) -> list[Artist]:
-    found: list[Artist] = []
-    if any(len(one) for one in runs):
-        found.append(Line2D([], [], color=marks.VERMILION, marker="o", linestyle="none", label="run"))
-    if any(len(one) and one["published_difference_k"].notna().any() for one in runs):
+    """Return the legend entries of runs and published differences."""
+    handles: list[Artist] = []
+    if any(len(of_place) for of_place in runs):
+        handles.append(Line2D([], [], color=marks.VERMILION, marker="o", linestyle="none", label="run"))
+    if any(len(of_place) and of_place["published_difference_k"].notna().any() for of_place in runs):
         look: dict[str, Any] = {"color": marks.BLACK, "marker": "D", "markerfacecolor": "none", "linestyle": "none"}
-        found.append(Line2D([], [], label="published, at our power", **look))
-    return found
+        handles.append(Line2D([], [], label="published, at our power", **look))
+    return handles

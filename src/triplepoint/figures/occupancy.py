@@ -1,4 +1,4 @@
-"""Occupancy and launch geometry of kernels by layout, from real traces: a column of panels per model and cluster."""
+"""Figure `occupancy`: occupancy and launch geometry of kernels by layout, a column of panels per model and cluster."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,9 +17,9 @@ ROWS = (
     ("blocks_per_sm", "blocks of a launch\nper SM", 1.0),
     ("threads_per_block", "threads\nper block", 1.0),
 )
-"""Column, title of the axis, and what values are multiplied by."""
+"""Rows of panels: column, label of the axis, and factor from the column to the axis."""
 SHOWN = ("gemm", "attention", "elementwise", "norm")
-"""Classes that are drawn beside the mean of all computation."""
+"""Classes of kernels that are drawn next to the mean of all computation."""
 NOTE = (
     "Means weighted by the time of kernels, without communication; black: all kernels. Occupancy is the profiler's "
     "estimate."
@@ -31,39 +31,40 @@ NOTE_ABSENT = "Occupancy needs the trace of a GPU: make some of these points on 
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     """Return the figure and the numbers it plots, one row per run and class of kernels.
 
-    In each panel only the layout differs. Runs without launch geometry are left out; where none has it, the figure says
-    why.
+    In each panel only the layout differs. Runs without launch geometry are left out. If no run has it, the figure
+    tells why.
 
     Args:
         tables: `points` and `kernels`.
     """
     prepared = labels.prepare(tables["points"])
-    found = [labels.choose(members).drop_duplicates("layout") for _, members in prepared.groupby("group", sort=False)]
-    points = concat(found, ignore_index=True)
+    groups = [labels.choose(members).drop_duplicates("layout") for _, members in prepared.groupby("group", sort=False)]
+    points = concat(groups, ignore_index=True)
     kernels = tables["kernels"]
-    own = kernels[kernels["run"].isin(points["run"])]
-    classes = occupancy.by_class(own)
+    kernels_of_points = kernels[kernels["run"].isin(points["run"])]
+    classes = occupancy.by_class(kernels_of_points)
     shown = ["group", "layout", "run", "status", "origin"]
     numbers = points[shown].merge(classes, on="run", how="inner", sort=False)
     if numbers.empty:
-        page = style.new_page(occupancy.absent(points, own), points, height=1.0, note=NOTE_ABSENT)
+        page = style.new_page(occupancy.reason_absent(points, kernels_of_points), points, height=1.0, note=NOTE_ABSENT)
         page.axes[0][0].set_axis_off()
         return page.finish(), numbers
     return _draw(points[points["run"].isin(numbers["run"])], numbers), numbers
 
 
 def _draw(points: DataFrame, numbers: DataFrame) -> Figure:
-    groups = [DataFrame(found) for _, found in numbers.groupby("group", sort=False)]
+    """Return the figure of the points that have launch geometry."""
+    groups = [DataFrame(members) for _, members in numbers.groupby("group", sort=False)]
     names = {run: f"{model} {layout}" for run, model, layout in points[["run", "model", "layout"]].to_numpy()}
     page = style.new_page(
         occupancy.answer(numbers, names), points, len(ROWS), len(groups),
         style.PAGE if len(groups) > 1 else style.COLUMN, 1.9 + 1.15 * len(ROWS), NOTE, sharex="col", sharey="row",
-        width_ratios=[max(found["layout"].nunique(), 3) for found in groups],
+        width_ratios=[max(members["layout"].nunique(), 3) for members in groups],
     )  # fmt: skip
-    page.head([str(found["group"].iloc[0]).partition(" on ")[::2] for found in groups])
-    for col, found in enumerate(groups):
+    page.head([str(members["group"].iloc[0]).partition(" on ")[::2] for members in groups])
+    for col, members in enumerate(groups):
         for row, (column, _, scale) in enumerate(ROWS):
-            _draw_panel(page.axes[row][col], found, column, scale)
+            _draw_panel(page.axes[row][col], members, column, scale)
     for row, (_, title, _) in enumerate(ROWS):
         page.axes[row][0].set_ylabel(title)
         page.axes[row][0].set_ylim(bottom=0)
@@ -72,12 +73,12 @@ def _draw(points: DataFrame, numbers: DataFrame) -> Figure:
     return page.finish()
 
 
-def _draw_panel(axes: Axes, found: DataFrame, column: str, scale: float) -> None:
-    """Draw one quantity of each layout: all kernels in black, classes beside it in their colours."""
-    names: Sequence[str] = list(dict.fromkeys(found["layout"]))
-    whole = occupancy.of_runs(found)[column]
+def _draw_panel(axes: Axes, numbers: DataFrame, column: str, scale: float) -> None:
+    """Draw one quantity of each layout: all kernels in black, classes next to it in their colours."""
+    names: Sequence[str] = list(dict.fromkeys(numbers["layout"]))
+    whole = occupancy.by_run(numbers)[column]
     for at, name in enumerate(names):
-        of_layout = found[found["layout"] == name]
+        of_layout = numbers[numbers["layout"] == name]
         axes.plot([at - 0.2], [whole[of_layout["run"].iloc[0]] * scale], "D", color=marks.BLACK)
         for _, row in of_layout[of_layout["class"].isin(SHOWN)].iterrows():
             offset = 0.15 * SHOWN.index(row["class"]) - 0.05
@@ -87,6 +88,7 @@ def _draw_panel(axes: Axes, found: DataFrame, column: str, scale: float) -> None
 
 
 def _legend(classes: set[str]) -> list[Artist]:
-    found: list[Artist] = [Line2D([], [], color=marks.BLACK, marker="D", linestyle="none", label="all kernels")]
+    """Return the legend entries of all kernels and of the classes that occur."""
+    handles: list[Artist] = [Line2D([], [], color=marks.BLACK, marker="D", linestyle="none", label="all kernels")]
     drawn = [name for name in SHOWN if name in classes]
-    return found + [drawing.as_line(marks.KERNEL_CLASSES[name], linestyle="none") for name in drawn]
+    return handles + [drawing.as_line(marks.KERNEL_CLASSES[name], linestyle="none") for name in drawn]

@@ -1,4 +1,4 @@
-"""What recomputation and overlap change in time, power, heat, energy and memory: a mark per layout and optimisation."""
+"""Figure `optimization_sweep`: effect of recomputation and overlap on time, power, temperature, energy and memory."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,16 +14,22 @@ from pandas import DataFrame, Series, concat
 from triplepoint import effects
 from triplepoint.effects import titles
 from triplepoint.figures import drawing, labels, marks, style
-from triplepoint.figures.parallelism_sweep import fitting, share_y, title_of
+from triplepoint.figures.parallelism_sweep import fitting_groups, title_of
+from triplepoint.figures.quantities import share_y
 from triplepoint.figures.recompute_kernels import FREE
 from triplepoint.status import Status
 
 
 @dataclass(frozen=True)
 class Change:
-    """One row of panels: a column of `points`, the title of its axis, and what titles call it ('' for not there).
+    """One row of panels with the changes of a quantity.
 
-    Shares change by percentage points, all else by a ratio, but for temperatures, which change by kelvin.
+    Attributes:
+        column: Column of table `points`.
+        title: Label of the y axis.
+        name: Name of the quantity in texts; '' if texts leave it out.
+        is_share: Whether the quantity is a share, whose change is in percentage points. Temperatures change by kelvin,
+            all other quantities by a ratio.
     """
 
     column: str
@@ -45,7 +51,7 @@ NOTE = (
     "A mark: change of one setting in one layout, the other as it is; lines with caps: 90 % interval of it. Right: "
     "mean over layouts, its interval where wide enough to show, and their range. Memory is predicted where it ran out."
 )
-_NAMES = (
+_COLUMNS = (
     "group", "layout", "switched", "run", "status", "origin", "peak_memory_bytes", "needed_memory_bytes",
     "needed_memory_lo_bytes", "needed_memory_hi_bytes", "memory_capacity_bytes",
 )  # fmt: skip
@@ -55,40 +61,41 @@ _CHANGES = {
     "recompute": {"recompute": "base"},
     "both": {"overlap": "recompute", "recompute": "overlap"},
 }
-"""By what is switched on, the one setting that is changed to get there and what was on before."""
+"""By the optimisations that are on: each setting that can be switched on last, and the optimisations on before it."""
 
 
 @style.styled
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
-    """Return the figure and its numbers, one row per layout and optimisation.
+    """Return the figure and the numbers it plots, one row per layout and change of one setting.
 
-    In each column only layout, recomputation and overlap differ.
+    In each column of panels only layout, recomputation and overlap differ.
 
     Args:
         tables: `points` and `gpus`.
     """
-    groups, left_out = fitting(
-        [_chosen(found) for _, found in labels.prepare(tables["points"]).groupby("group", sort=False)]
+    groups, left_out = fitting_groups(
+        [_chosen(members) for _, members in labels.prepare(tables["points"]).groupby("group", sort=False)]
     )
     chosen = concat(groups, ignore_index=True)
-    changes = [one for one in CHANGES if chosen[one.column].notna().any()] or list(CHANGES[:1])
+    changes = [change for change in CHANGES if chosen[change.column].notna().any()] or list(CHANGES[:1])
     numbers = _numbers(chosen, tables["gpus"], changes)
     height_in = min(1.9 + 1.02 * (len(changes) + 1), style.TALLEST)
-    done = _changes(numbers, changes)
+    effects_of = _title_changes(numbers, changes)
+    answers = [change.answer for change in effects_of.values()]
     page = style.new_page(
-        [one.answer for one in done.values()] or "No layout ran with and without recomputation or overlap", chosen,
+        answers or "No layout ran with and without recomputation or overlap", chosen,
         len(changes) + 1, len(groups), style.PAGE if len(groups) > 1 else style.COLUMN, height_in, left_out + NOTE,
-        sharex="col", width_ratios=[max(found["layout"].nunique(), 2) for found in groups],
+        sharex="col", width_ratios=[max(group["layout"].nunique(), 2) for group in groups],
     )  # fmt: skip
     page.head([title_of(str(group), chosen).partition("\n")[::2] for group in numbers["group"].unique()])
-    names = [one.name for one in changes] + ["memory"]
-    page.beside([_beside(done, name) for name in names], "mean of\nlayouts")
-    for col, (_, found) in enumerate(numbers.groupby("group", sort=False)):
-        for row, one in enumerate(changes):
-            _draw_changes(page.axes[row][col], DataFrame(found), one.column, is_top=not row)
-        _draw_memory(page.axes[-1][col], DataFrame(found))
-    for row, one in enumerate(changes):
-        page.axes[row][0].set_ylabel(one.title)
+    names = [change.name for change in changes] + ["memory"]
+    page.beside([_change_texts(effects_of, name) for name in names], "mean of\nlayouts")
+    for col, (_, members) in enumerate(numbers.groupby("group", sort=False)):
+        for row, change in enumerate(changes):
+            _draw_changes(page.axes[row][col], DataFrame(members), change.column, is_top=not row)
+        _draw_memory(page.axes[-1][col], DataFrame(members))
+    for row, change in enumerate(changes):
+        page.axes[row][0].set_ylabel(change.title)
         share_y(page.axes[row])
     share_y(page.axes[-1])
     page.axes[-1][0].set_ylabel(MEMORY.format(rank=labels.rank_word(chosen)))
@@ -98,7 +105,10 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 
 def _chosen(members: DataFrame) -> DataFrame:
-    """Return points of a group that differ in layout, recomputation and overlap, with column `switched`."""
+    """Return points of a group that differ only in layout, recomputation and overlap.
+
+    New column `switched`: the optimisations that are on, a key of `marks.OPTIMIZATIONS`.
+    """
     chosen = labels.common_setting(members, free=(*FREE, "overlap"))
     kinds = {(False, False): "base", (False, True): "overlap", (True, False): "recompute", (True, True): "both"}
     switched = [
@@ -109,17 +119,17 @@ def _chosen(members: DataFrame) -> DataFrame:
 
 
 def _numbers(points: DataFrame, gpus: DataFrame, changes: Sequence[Change]) -> DataFrame:
-    """Return what is plotted, a row per group, layout, what is switched on and changed."""
+    """Return the plotted numbers: one row per group, layout, optimisations that are on, and changed setting."""
     rows = []
-    # Of two hundred columns a few: to take rows of all, pair by pair, would take most of the figure's time.
-    compared = [name for one in changes for name in effects.compared_columns(one.column) if name in points]
-    points = points[list(dict.fromkeys([*_NAMES, *compared]))]
-    groups = {key: DataFrame(found) for key, found in points.groupby(["group", "layout"], sort=False)}
-    of_gpus = _by_rank(gpus[gpus["run"].isin(points["run"])])
-    of_groups = {key: of_gpus[of_gpus["run"].isin(found["run"])] for key, found in groups.items()}
-    for (group, layout, switched), found in points.groupby(["group", "layout", "switched"], sort=False):
-        alike, ranks = groups[group, layout], of_groups[group, layout]
-        row = found.iloc[0]
+    # Table `points` has two hundred columns. Selecting rows of all of them per pair would take most of the time.
+    compared = [name for change in changes for name in effects.compared_columns(change.column) if name in points]
+    points = points[list(dict.fromkeys([*_COLUMNS, *compared]))]
+    by_layout = {key: DataFrame(members) for key, members in points.groupby(["group", "layout"], sort=False)}
+    by_rank = _by_rank(gpus[gpus["run"].isin(points["run"])])
+    ranks_by_layout = {key: by_rank[by_rank["run"].isin(members["run"])] for key, members in by_layout.items()}
+    for (group, layout, switched), repeats in points.groupby(["group", "layout", "switched"], sort=False):
+        of_layout, ranks = by_layout[group, layout], ranks_by_layout[group, layout]
+        row = repeats.iloc[0]
         for changed, before in (_CHANGES[str(switched)] or {"": ""}).items():
             numbers = {
                 "group": group,
@@ -130,34 +140,38 @@ def _numbers(points: DataFrame, gpus: DataFrame, changes: Sequence[Change]) -> D
                 "status": row["status"],
                 "origin": row["origin"],
             }
-            for one in changes:
-                effect = _effect(alike[alike["switched"] == before], found, one, ranks)
-                scale = 100 if one.is_share or (effect is not None and effect.is_relative) else 1
+            for change in changes:
+                effect = _effect(of_layout[of_layout["switched"] == before], repeats, change, ranks)
+                scale = 100 if change.is_share or (effect is not None and effect.is_relative) else 1
                 for name, end in (("change", "value"), ("change_lo", "low"), ("change_hi", "high")):
-                    # Equal shares may differ in their last bit.
-                    change = np.nan if effect is None else round(scale * getattr(effect, end), 9)
-                    numbers[f"{one.column}_{name}"] = change
+                    # Rounded, since equal shares may differ in their last bit.
+                    value = np.nan if effect is None else round(scale * getattr(effect, end), 9)
+                    numbers[f"{change.column}_{name}"] = value
             rows.append(numbers | _memory(row))
     return DataFrame(rows)
 
 
 def _by_rank(gpus: DataFrame) -> DataFrame:
-    """Return quantities of GPUs that differ from one to another; ranks of a job have one step time."""
-    energy_j = gpus["gpu_power_w"] * gpus["step_time_s"]  # of equal tokens in a pair
+    """Return power, temperature and energy by run and rank. Step time is the same for all ranks of a run."""
+    # Energy of a step instead of energy per token: both points of a pair process the same number of tokens.
+    energy_j = gpus["gpu_power_w"] * gpus["step_time_s"]
     return gpus[["run", "rank", "gpu_power_w", "gpu_temp_c"]].assign(gpu_energy_per_token_j=energy_j)
 
 
-def _effect(base: DataFrame, found: DataFrame, change: Change, ranks: DataFrame) -> effects.Effect | None:
-    """Return the change of a quantity; None where either gave no number."""
+def _effect(base: DataFrame, changed: DataFrame, change: Change, ranks: DataFrame) -> effects.Effect | None:
+    """Return the change of a quantity from `base` to `changed`; None if one of them has no value."""
     least = -np.inf if change.is_share else 0.0
-    both = [rows[(rows["status"] == Status.OK) & (rows[change.column] > least)] for rows in (base, found)]
+    both = [rows[(rows["status"] == Status.OK) & (rows[change.column] > least)] for rows in (base, changed)]
     if any(rows.empty for rows in both):
         return None
     return effects.compare(both[0], both[1], change.column, False if change.is_share else None, ranks)
 
 
 def _memory(row: Series) -> dict[str, Any]:
-    """Return the memory of the fullest GPU, measured or simulated, and where it did not fit what would be needed."""
+    """Return the memory of the fullest GPU, its capacity, and whether it may not fit.
+
+    The memory of a point that ran out of it is the predicted need.
+    """
     value = row["peak_memory_bytes"] if row["status"] == Status.OK else row["needed_memory_bytes"]
     return {
         "may_not_fit": labels.may_not_fit(row),
@@ -166,26 +180,28 @@ def _memory(row: Series) -> dict[str, Any]:
     }
 
 
-def _changes(numbers: DataFrame, changes: Sequence[Change]) -> dict[str, titles.Change]:
-    """Return what each optimisation does, by its name; nothing of one that no layout ran with and without."""
-    found = {}
+def _title_changes(numbers: DataFrame, changes: Sequence[Change]) -> dict[str, titles.Change]:
+    """Return the effect of each optimisation that some layout ran with and without."""
+    by_setting = {}
     for changed in ("recompute", "overlap"):
-        own = numbers[numbers["changed"] == changed]
-        pairs: dict[str, titles.Found] = {one.name: _effects_of(own, one.column) for one in changes if one.name}
+        rows = numbers[numbers["changed"] == changed]
+        pairs: dict[str, titles.EffectsByLayout] = {
+            change.name: _effects_of(rows, change.column) for change in changes if change.name
+        }
         if any(pairs.values()):
             pairs |= {"memory": _memory_effects(numbers, changed)}
-            found[changed] = titles.Change(marks.OPTIMIZATIONS[changed].name, "", pairs, is_paired=True)
-    return found
+            by_setting[changed] = titles.Change(marks.OPTIMIZATIONS[changed].name, "", pairs, is_paired=True)
+    return by_setting
 
 
-def _beside(changes: Mapping[str, titles.Change], name: str) -> str:
-    """Return the changes of one quantity as they stand beside its panels, each with the sign of its marks."""
+def _change_texts(changes: Mapping[str, titles.Change], name: str) -> str:
+    """Return the text at the right of the panels of a quantity: the change by each optimisation, after its marker."""
     texts = {_SIGNS[changed]: change.short(name) for changed, change in changes.items()}
     return "\n".join(f"{sign} {text}" for sign, text in texts.items() if text)
 
 
 def _effects_of(numbers: DataFrame, column: str) -> dict[tuple[Hashable, ...], effects.Effect]:
-    """Return the effect on a quantity in each layout: of its pairs, with the other setting and without, the mean."""
+    """Return the effect on a quantity by layout: mean over the pairs with and without the other optimisation."""
     is_relative = not column.endswith("_c")
     ends = [f"{column}_{end}" for end in ("change", "change_lo", "change_hi")]
     known = numbers[numbers[ends[0]].notna()]
@@ -193,15 +209,15 @@ def _effects_of(numbers: DataFrame, column: str) -> dict[tuple[Hashable, ...], e
         key: effects.over_pairs(
             [
                 effects.Effect(value, low, high, "ranks", 1, is_relative)
-                for value, low, high in (found[ends] / (100 if is_relative else 1)).to_numpy(float)
+                for value, low, high in (pairs[ends] / (100 if is_relative else 1)).to_numpy(float)
             ]
         )
-        for key, found in known.groupby(["group", "layout"], sort=False)
+        for key, pairs in known.groupby(["group", "layout"], sort=False)
     }
 
 
-def _memory_effects(numbers: DataFrame, changed: str) -> titles.Found:
-    """Return the effect on memory in each layout, the mean of its pairs; no error is known of two such numbers."""
+def _memory_effects(numbers: DataFrame, changed: str) -> titles.EffectsByLayout:
+    """Return the effect on memory by layout, mean over its pairs, without an interval."""
     done = numbers[numbers["status"] == Status.OK].drop_duplicates(["group", "layout", "switched"])
     names = done[["group", "layout", "switched"]].itertuples(index=False, name=None)
     gib = {key: value for key, value in zip(names, done["memory_gib"].astype(float), strict=True) if value > 0}
@@ -209,30 +225,30 @@ def _memory_effects(numbers: DataFrame, changed: str) -> titles.Found:
     for (group, layout, switched), value in gib.items():
         before = gib.get((group, layout, _CHANGES[switched].get(changed)))
         if before is not None:
-            one = effects.Effect(value / before - 1, np.nan, np.nan, "none", 1)
-            pairs.setdefault((group, layout), []).append(one)
-    return {key: effects.over_pairs(found) for key, found in pairs.items()}
+            effect = effects.Effect(value / before - 1, np.nan, np.nan, "none", 1)
+            pairs.setdefault((group, layout), []).append(effect)
+    return {key: effects.over_pairs(of_layout) for key, of_layout in pairs.items()}
 
 
-def _draw_changes(axes: Axes, found: DataFrame, column: str, is_top: bool) -> None:
+def _draw_changes(axes: Axes, numbers: DataFrame, column: str, is_top: bool) -> None:
     """Draw the changes of one quantity, a mark per layout and pair."""
-    names = list(dict.fromkeys(found["layout"]))
+    names = list(dict.fromkeys(numbers["layout"]))
     axes.axhline(0, color=marks.MIDDLE, linewidth=0.7)
     if is_top:
-        _write_statuses(axes, found.drop_duplicates(["layout", "switched"]), names)
-    for _, row in found[found["changed"] != ""].iterrows():
-        at = names.index(row["layout"]) + _PAIRS[row["switched"], row["changed"]]
+        _write_statuses(axes, numbers.drop_duplicates(["layout", "switched"]), names)
+    for _, row in numbers[numbers["changed"] != ""].iterrows():
+        x = names.index(row["layout"]) + _PAIRS[row["switched"], row["changed"]]
         mark = _mark_of(row["switched"], row["changed"])
         value, low, high = (row[f"{column}_{end}"] for end in ("change", "change_lo", "change_hi"))
         if np.isfinite(value):
-            axes.plot([at], [value], mark.marker, color=mark.colour)
-            drawing.draw_interval(axes, at, low, high, mark.colour)
+            axes.plot([x], [value], mark.marker, color=mark.colour)
+            drawing.draw_interval(axes, x, low, high, mark.colour)
     axes.margins(y=0.15)
     _name_layouts(axes, names)
 
 
 def _mark_of(switched: str, changed: str) -> marks.Mark:
-    """Return how a change looks: a diamond where the other setting is on."""
+    """Return the mark of a change; its marker is a diamond if the other optimisation is on."""
     mark = marks.OPTIMIZATIONS[changed]
     if switched != "both":
         return mark
@@ -241,15 +257,15 @@ def _mark_of(switched: str, changed: str) -> marks.Mark:
     return mark._replace(name=name, marker=marks.OPTIMIZATIONS["both"].marker)
 
 
-def _write_statuses(axes: Axes, found: DataFrame, names: Sequence[str]) -> None:
-    """Write what became of points that gave no numbers, once for all of a layout that have one fate."""
-    failed = found[found["status"] != Status.OK]
+def _write_statuses(axes: Axes, numbers: DataFrame, names: Sequence[str]) -> None:
+    """Write the status of points without numbers, once for all points of a layout with the same status."""
+    failed = numbers[numbers["status"] != Status.OK]
     for (layout, status), rows in failed.groupby(["layout", "status"], sort=False):
         places = [_OFFSETS[switched] for switched in rows["switched"]]
         colour = marks.OPTIMIZATIONS[rows["switched"].iloc[0]].colour if len(rows) == 1 else marks.BLACK
-        at = names.index(str(layout)) + sum(places) / len(places)
+        x = names.index(str(layout)) + sum(places) / len(places)
         axes.text(
-            at, 0.03, style.word(str(status)), ha="center", va="bottom", transform=axes.get_xaxis_transform(),
+            x, 0.03, style.status_text(str(status)), ha="center", va="bottom", transform=axes.get_xaxis_transform(),
             rotation=90, fontsize=style.TEXT_PT, color=colour,
         )  # fmt: skip
 
@@ -262,33 +278,35 @@ _PAIRS = {
     ("both", "overlap"): 0.1,
     ("both", "recompute"): 0.3,
 }
-"""Places of changes, such that what became of a point stands where its changes would."""
+"""Offsets of changes on the x axis. `_OFFSETS` puts the status of a point where its changes would be."""
 
 
 def _name_layouts(axes: Axes, names: Sequence[str]) -> None:
+    """Write the labels of layouts below a panel."""
     drawing.name_bars(axes, names)
     axes.locator_params(axis="y", nbins=4)
 
 
-def _draw_memory(axes: Axes, found: DataFrame) -> None:
-    """Draw the memory of each point, and what there is; what did not fit is hollow."""
-    names = list(dict.fromkeys(found["layout"]))
-    found = found.drop_duplicates(["layout", "switched"])
-    could_run = found["status"] != Status.INVALID
-    for _, row in found[could_run].iterrows():
-        at = names.index(row["layout"]) + _OFFSETS[row["switched"]]
+def _draw_memory(axes: Axes, numbers: DataFrame) -> None:
+    """Draw the memory of each point and the capacity; marks of points that ran out of memory are hollow."""
+    names = list(dict.fromkeys(numbers["layout"]))
+    numbers = numbers.drop_duplicates(["layout", "switched"])
+    could_run = numbers["status"] != Status.INVALID
+    for _, row in numbers[could_run].iterrows():
+        x = names.index(row["layout"]) + _OFFSETS[row["switched"]]
         mark = marks.OPTIMIZATIONS[row["switched"]]
         fill = "left" if row["may_not_fit"] else "full" if row["status"] == Status.OK else "none"
         if np.isfinite(row["memory_gib"]):
-            axes.plot([at], [row["memory_gib"]], mark.marker, color=mark.colour, fillstyle=fill, markerfacecoloralt="w")
-    _write_statuses(axes, found[~could_run], names)
+            axes.plot([x], [row["memory_gib"]], mark.marker, color=mark.colour, fillstyle=fill, markerfacecoloralt="w")
+    _write_statuses(axes, numbers[~could_run], names)
     _name_layouts(axes, names)
-    axes.set_ylim(0, 1.12 * max(found.loc[could_run, "memory_gib"].max(), 1e-9))
-    capacity = found["memory_capacity_gib"].max()
+    axes.set_ylim(0, 1.12 * max(numbers.loc[could_run, "memory_gib"].max(), 1e-9))
+    capacity = numbers["memory_capacity_gib"].max()
     drawing.draw_limit(axes, float(capacity), "")
 
 
 def _legend(numbers: DataFrame) -> list[Artist]:
+    """Return the legend entries of the changes and the kinds of memory that occur."""
     drawn = set(zip(numbers["switched"], numbers["changed"], strict=True))
     pairs = [pair for pair in _PAIRS if pair in drawn]
     shown = [_mark_of(*pair) for pair in pairs]
@@ -297,11 +315,11 @@ def _legend(numbers: DataFrame) -> list[Artist]:
         for name in ("base", "both")
         if name in set(numbers["switched"])
     ]
-    found: list[Artist] = [drawing.as_line(mark, linestyle="none") for mark in shown]
-    how: dict[str, Any] = {"color": marks.GREY, "marker": "o", "linestyle": "none", "markerfacecoloralt": "w"}
+    handles: list[Artist] = [drawing.as_line(mark, linestyle="none") for mark in shown]
+    look: dict[str, Any] = {"color": marks.GREY, "marker": "o", "linestyle": "none", "markerfacecoloralt": "w"}
     if (~numbers["status"].isin([Status.OK, Status.INVALID])).any():
-        found.append(Line2D([], [], label="out of memory: what it needs", fillstyle="none", **how))
+        handles.append(Line2D([], [], label="out of memory: what it needs", fillstyle="none", **look))
     if numbers["may_not_fit"].any():
-        found.append(Line2D([], [], label=labels.MAY_NOT_FIT, fillstyle="left", **how))
+        handles.append(Line2D([], [], label=labels.MAY_NOT_FIT, fillstyle="left", **look))
     capacities = [f"{gib:.0f}" for gib in sorted(numbers["memory_capacity_gib"].dropna().unique())]
-    return [*found, drawing.limit_line(f"memory {' or '.join(capacities)} GiB")] if capacities else found
+    return [*handles, drawing.limit_line(f"memory {' or '.join(capacities)} GiB")] if capacities else handles

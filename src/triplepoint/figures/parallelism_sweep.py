@@ -1,52 +1,28 @@
-"""Which layout is fastest, and what it costs in power, heat, clocks and energy: a column of panels per model."""
+"""Figure `parallelism_sweep`: speed, power, temperature, clock and energy of layouts, a column of panels per model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from pandas import DataFrame, Series, concat
 
 from triplepoint.effects import Effect, far_slower, on_as_many_gpus
 from triplepoint.effects.titles import Ranking, at_place, rank
 from triplepoint.figures import drawing, labels, marks, style
+from triplepoint.figures.quantities import Quantity, columns_of, interval_of, known, published_of, share_y
 from triplepoint.status import Status
-from triplepoint.tables.schema import column_of
 from triplepoint.units import counted
 
 MOST_GROUPS = 6
-"""Models and clusters on one page."""
+"""Largest number of groups, one per model and cluster, on one page."""
 
 NOTE = (
     "Bars: mean of all GPUs, or median step; lines with caps: {intervals}. Below a model: its fastest layout, and how "
     "much faster it is than the next that is not tied."
 )
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """One row of panels: a column of `points`, and how it is drawn.
-
-    Attributes:
-        column: The quantity; its ends and its highest value are columns too.
-        title: Label of its axis.
-        highest: Column of the highest value of any GPU, drawn as a tick; none where there is no such thing.
-        limit: Column of its limit, drawn as a line, and the words for it.
-        scale: What values are multiplied by.
-        from_zero: Whether its axis begins at zero: then it is drawn as bars, else as points.
-    """
-
-    column: str
-    title: str
-    highest: str = ""
-    limit: tuple[str, str] = ("", "")
-    scale: float = 1.0
-    from_zero: bool = True
 
 
 QUANTITIES = (
@@ -59,7 +35,7 @@ QUANTITIES = (
     Quantity("job_gpu_samples_per_s_mj", "efficiency\n(sample/(s MJ))"),
 )
 
-_NAMES = (
+_COLUMNS = (
     "group", "setting", "layout", "tp", "is_sharded", "run", "repeat", "origin", "status", "reason", "gpu", "num_gpus",
     "num_measured_steps",
 )  # fmt: skip
@@ -69,26 +45,25 @@ _NAMES = (
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     """Return the figure and the numbers it plots, one row per point.
 
-    In each column only the layout differs: see `labels.common_setting` for which micro-batch size and recomputation.
+    In each column of panels only the layout differs; `labels.choose` selects micro-batch size and recomputation.
 
     Args:
         tables: `points` and `published`.
     """
     prepared = labels.prepare(tables["points"])
-    groups = [_on_other_gpus(labels.choose(members)) for _, members in prepared.groupby("group", sort=False)]
-    groups, left_out = fitting(groups)
+    groups = [_with_num_gpus(labels.choose(members)) for _, members in prepared.groupby("group", sort=False)]
+    groups, left_out = fitting_groups(groups)
     chosen = concat(groups, ignore_index=True)
-    chosen["is_sharded"] = chosen["data_parallel_sharding"] == "optim_grads_params"
-    quantities = [one for one in QUANTITIES if one.column in _always(chosen)]
+    quantities = known(QUANTITIES, chosen)
     numbers = _numbers(chosen, tables.get("published"), quantities)
     page = _page(chosen, groups, quantities, left_out)
     handles: list[Artist] = _limits(numbers, quantities)
-    for col, (_, found) in enumerate(numbers.groupby("group", sort=False)):
+    for col, (_, members) in enumerate(numbers.groupby("group", sort=False)):
         for row, quantity in enumerate(quantities):
-            handles += draw_bars(page.axes[row][col], DataFrame(found), quantity, is_top=not row)
+            handles += draw_bars(page.axes[row][col], DataFrame(members), quantity, is_top=not row)
     for row, quantity in enumerate(quantities):
         page.axes[row][0].set_ylabel(quantity.title.format(rank=labels.rank_word(chosen)))
-        # Quantities that are alike in all models can be read off one axis.
+        # Quantities of similar size in all models share one range.
         if quantity.limit[0] or not quantity.from_zero:
             share_y(page.axes[row])
     page.figure.align_ylabels(page.figure.axes)
@@ -96,50 +71,51 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     return page.finish(), numbers
 
 
-def fitting(groups: Sequence[DataFrame]) -> tuple[list[DataFrame], str]:
-    """Return the groups that have room on a page, those of `labels.STUDY` first, and a note on the rest."""
-    is_own = [any(labels.STUDY in studies for studies in found["studies"]) for found in groups]
-    first = sorted(range(len(groups)), key=lambda place: not is_own[place])[:MOST_GROUPS]
-    rest = [found for place, found in enumerate(groups) if place not in first]
-    names = ", ".join(str(found["group"].iloc[0]).removesuffix(", simulated") for found in rest)
-    return [groups[place] for place in sorted(first)], f"No room for: {names}. " if rest else ""
+def fitting_groups(groups: Sequence[DataFrame]) -> tuple[list[DataFrame], str]:
+    """Return the groups that fit on a page, those of `labels.STUDY` first, and a note on the others."""
+    is_preferred = [any(labels.STUDY in studies for studies in group["studies"]) for group in groups]
+    kept = sorted(range(len(groups)), key=lambda index: not is_preferred[index])[:MOST_GROUPS]
+    others = [group for index, group in enumerate(groups) if index not in kept]
+    names = ", ".join(str(group["group"].iloc[0]).removesuffix(", simulated") for group in others)
+    return [groups[index] for index in sorted(kept)], f"No room for: {names}. " if others else ""
 
 
-def _on_other_gpus(points: DataFrame) -> DataFrame:
-    """Return points of one group with labels that say the number of GPUs where it is not that of most."""
-    is_alike = points.index.isin(on_as_many_gpus(points).index)
-    one, many = ("process", "processes") if labels.rank_word(points) == "process" else ("GPU", "GPUs")
+def _with_num_gpus(points: DataFrame) -> DataFrame:
+    """Return the points of one group with the number of GPUs in labels, where it is not the most frequent one."""
+    is_usual = points.index.isin(on_as_many_gpus(points).index)
+    singular, plural = ("process", "processes") if labels.rank_word(points) == "process" else ("GPU", "GPUs")
     return points.assign(
         layout=[
-            layout if alike else f"{layout} {counted(num, one, many)}"
-            for layout, num, alike in zip(points["layout"], points["num_gpus"], is_alike, strict=True)
+            layout if usual else f"{layout} {counted(num, singular, plural)}"
+            for layout, num, usual in zip(points["layout"], points["num_gpus"], is_usual, strict=True)
         ]
     )
 
 
 def without_far(points: DataFrame) -> DataFrame:
-    """Return points of one training without the layouts that are far slower than the others."""
+    """Return the points of one training without the layouts that are far slower than all others."""
     return points[~points["layout"].isin(list(far_slower(points)))]
 
 
 def title_of(group: str, points: DataFrame) -> str:
-    """Return the name of a group's column: its model, and below it where there are several its cluster."""
+    """Return the title of the column of a group: its model, and its cluster if there are several."""
     model, _, place = group.partition(" on ")
     return f"{model}\n{place.removesuffix(', simulated')}" if points["place"].nunique() > 1 else model
 
 
-def _always(points: DataFrame) -> list[str]:
-    """Return the columns worth a row of panels: those some point has a value of, and throughput."""
-    return [one.column for one in QUANTITIES[:1]] + [
-        one.column for one in QUANTITIES[1:] if points[one.column].notna().any()
-    ]
-
-
 def _page(points: DataFrame, groups: Sequence[DataFrame], quantities: Sequence[Quantity], left_out: str) -> style.Page:
+    """Return the page with title and heads of columns.
+
+    Args:
+        points: All points that are drawn.
+        groups: The same points by model and cluster.
+        quantities: Rows of panels.
+        left_out: Note on groups that are not drawn.
+    """
     rankings = {
-        title_of(str(found["group"].iloc[0]), points): rank(without_far(on_as_many_gpus(found))) for found in groups
+        title_of(str(group["group"].iloc[0]), points): rank(without_far(on_as_many_gpus(group))) for group in groups
     }
-    layouts = [max(found["layout"].nunique(), 2) for found in groups]
+    layouts = [max(group["layout"].nunique(), 2) for group in groups]
     is_wide = len(groups) > 1 or max(layouts) > 8
     page = style.new_page(
         answer(rankings), points, len(quantities), len(groups), style.PAGE if is_wide else style.COLUMN,
@@ -154,58 +130,46 @@ def answer(rankings: Mapping[str, Ranking]) -> str:
     """Return the clearest lead of a layout over the next that is not tied, as a title.
 
     Args:
-        rankings: By model, and cluster where there are several.
+        rankings: Rankings by the titles of columns.
     """
-    known = {name: ranking for name, ranking in rankings.items() if ranking.lead is not None}
-    clear = {name: _certain(ranking.lead) for name, ranking in known.items() if ranking.lead and ranking.is_clear}
-    if not clear and len(known) > 1:
-        return f"In none of {len(known)} cases is a layout faster than all others for certain"
-    name = max(clear, key=lambda one: clear[one]) if clear else next(iter(known or rankings))
+    ranked = {name: ranking for name, ranking in rankings.items() if ranking.lead is not None}
+    clear = {name: _least_lead(ranking.lead) for name, ranking in ranked.items() if ranking.lead and ranking.is_clear}
+    if not clear and len(ranked) > 1:
+        return f"In none of {len(ranked)} cases is a layout faster than all others for certain"
+    name = max(clear, key=lambda title: clear[title]) if clear else next(iter(ranked or rankings))
     return at_place(name.replace("\n", " on "), rankings[name].sentence)
 
 
-def _certain(lead: Effect) -> float:
-    """Return what of a lead is certain; nothing where its interval is not known."""
+def _least_lead(lead: Effect) -> float:
+    """Return the lower end of the interval of a lead; 0 if it is unknown."""
     return 0.0 if np.isnan(lead.low) else lead.low
 
 
 def _numbers(points: DataFrame, published: DataFrame | None, quantities: Sequence[Quantity]) -> DataFrame:
-    """Return what is plotted: names, quantities with their ends, highest values and limits, published values."""
-    columns = list(_NAMES)
-    for one in quantities:
-        names = [one.column, *(column_of(one.column, end) for end in ("p10", "p90", "lo", "hi"))]
-        columns += [name for name in (*names, one.highest, one.limit[0]) if name in points]
-    numbers = points[columns].copy()
-    for one in quantities:
-        for column in filter(None, (one.column, one.highest)):
+    """Return the plotted numbers: names, quantities with intervals, highest values and limits, published values."""
+    numbers = points[[*_COLUMNS, *columns_of(quantities, points)]].copy()
+    for quantity in quantities:
+        for column in filter(None, (quantity.column, quantity.highest)):
             values = published_of(published, points["run"], column)
             if values.notna().any():
                 numbers[f"published_{column}"] = values
     return numbers
 
 
-def published_of(published: DataFrame | None, runs: Series, column: str) -> Series:
-    """Return the published number of a quantity for each of some runs, null where there is none."""
-    if published is None:
-        return Series(np.nan, runs.index)
-    of_runs = published[(published["quantity"] == column) & published["node"].isna()].drop_duplicates("run")
-    return runs.map(of_runs.set_index("run")["published"]).astype(float)
-
-
-def draw_bars(axes: Axes, found: DataFrame, quantity: Quantity, is_top: bool) -> list[Artist]:
-    """Draw one quantity of the layouts of one model, and return what of it needs a legend.
+def draw_bars(axes: Axes, members: DataFrame, quantity: Quantity, is_top: bool) -> list[Artist]:
+    """Draw one quantity of the layouts of one model, and return the legend entries of published values.
 
     Args:
         axes: The panel.
-        found: Numbers of the model's points; repeats of a layout stand beside each other.
-        quantity: What to draw.
-        is_top: Whether to say what became of layouts without numbers.
+        members: Numbers of the points of the model; repeats of a layout are drawn next to each other.
+        quantity: The quantity.
+        is_top: Whether to write the status of layouts without numbers.
     """
-    names = list(dict.fromkeys(found["layout"]))
-    limit = drawing.limit_of(found[quantity.column] * quantity.scale) * 1.15
+    names = list(dict.fromkeys(members["layout"]))
+    limit = drawing.highest_shown(members[quantity.column] * quantity.scale) * 1.15
     handles: list[Artist] = []
     for at, name in enumerate(names):
-        rows = found[found["layout"] == name]
+        rows = members[members["layout"] == name]
         done = rows[(rows["status"] == Status.OK) & rows[quantity.column].notna()]
         if done.empty and is_top:
             drawing.write_status(axes, at, rows)
@@ -216,31 +180,34 @@ def draw_bars(axes: Axes, found: DataFrame, quantity: Quantity, is_top: bool) ->
     drawing.name_bars(axes, names)
     axes.locator_params(axis="y", nbins=4)
     if quantity.from_zero:
-        axes.set_ylim(0, min(axes.get_ylim()[1], limit * 1.05) if _is_broken(found, quantity, limit) else None)
+        axes.set_ylim(0, min(axes.get_ylim()[1], limit * 1.05) if _is_broken(members, quantity, limit) else None)
     else:
-        # Markers at the ends stay whole.
-        axes.margins(y=0.1)
-    if quantity.limit[0] in found and found[quantity.limit[0]].notna().any():
-        drawing.draw_limit(axes, float(found[quantity.limit[0]].max()), "")
+        axes.margins(y=0.1)  # leaves room for whole markers at the ends
+    if quantity.limit[0] in members and members[quantity.limit[0]].notna().any():
+        drawing.draw_limit(axes, float(members[quantity.limit[0]].max()), "")
     return handles
 
 
 def _limits(numbers: DataFrame, quantities: Sequence[Quantity]) -> list[Artist]:
-    """Return what the legend shows of limits: in the panels there is no room for words."""
-    known = [one for one in quantities if one.limit[0] in numbers and numbers[one.limit[0]].notna().any()]
-    said = ", ".join(one.limit[1].format(float(numbers[one.limit[0]].max())) for one in known)
-    return [drawing.limit_line(said)] if known else []
+    """Return the legend entry of limits, which the panels have no room to name."""
+    texts = [
+        text.format(float(numbers[column].max()))
+        for column, text in (quantity.limit for quantity in quantities)
+        if column in numbers and numbers[column].notna().any()
+    ]
+    return [drawing.limit_line(", ".join(texts))] if texts else []
 
 
-def _is_broken(found: DataFrame, quantity: Quantity, limit: float) -> bool:
-    return bool((found[quantity.column] * quantity.scale > limit).any())
+def _is_broken(members: DataFrame, quantity: Quantity, limit: float) -> bool:
+    """Return whether a value is above the limit up to which values are drawn to scale."""
+    return bool((members[quantity.column] * quantity.scale > limit).any())
 
 
 def _draw_value(axes: Axes, at: float, width: float, row: Series, quantity: Quantity, limit: float) -> list[Artist]:
+    """Draw one value with its interval, its highest GPU and published values; return the legend entries of the last."""
     mark = marks.of_layout(int(row["tp"]), bool(row["is_sharded"]))
     value = float(row[quantity.column]) * quantity.scale
-    ends = ("lo", "hi") if row["origin"] == "simulated" else ("p10", "p90")
-    low, high = (float(row.get(column_of(quantity.column, end), np.nan)) * quantity.scale for end in ends)
+    low, high = interval_of(row, quantity.column, quantity.scale)
     if quantity.from_zero:
         axes.bar(at, value, width, color=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0)
         if not drawing.break_off(axes, at, value, limit, f"{value:.3g}") and value < 0.05 * limit:
@@ -259,19 +226,13 @@ def _draw_value(axes: Axes, at: float, width: float, row: Series, quantity: Quan
     return handles
 
 
-def share_y(row: Sequence[Axes]) -> None:
-    """Give panels one range of values."""
-    lows, highs = zip(*(axes.get_ylim() for axes in row), strict=True)
-    for axes in row:
-        axes.set_ylim(min(lows), max(highs))
-
-
 def _legend(points: DataFrame) -> list[Artist]:
-    how: dict[str, Any] = {"edgecolor": "white", "linewidth": 0}
+    """Return the legend entries of degrees of tensor parallelism, sharding and the highest GPU."""
     degrees = sorted({int(tp) for tp in points["tp"]})
-    found: list[Artist] = [Patch(facecolor=marks.of_layout(tp, False).colour, label=f"TP{tp}", **how) for tp in degrees]
+    looks = [marks.of_layout(tp, is_sharded=False) for tp in degrees]
     if points["is_sharded"].any():
-        found.append(Patch(facecolor=marks.GREY, hatch=marks.SHARDED_HATCH, label="FSDP", **how))
+        looks.append(marks.Mark("FSDP", marks.GREY, marks.SHARDED_HATCH))
+    handles: list[Artist] = [drawing.as_patch(mark) for mark in looks]
     if points["gpu_temp_max_c"].notna().any():
-        found.append(Line2D([], [], color=marks.GREY, marker="^", linestyle="none", label="highest of any GPU"))
-    return found
+        handles.append(Line2D([], [], color=marks.GREY, marker="^", linestyle="none", label="highest of any GPU"))
+    return handles

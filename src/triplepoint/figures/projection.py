@@ -1,4 +1,4 @@
-"""Throughput, power and goodput of a training job on more GPUs, by network."""
+"""Figure `projection`: throughput, energy and failures of a training job on more GPUs, by network."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,16 +32,18 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     page = style.new_page(
         answer(rows), rows.assign(engine="simulated", torch_version=None, host=None), 1, 3, style.PAGE, 2.9, NOTE
     )
-    page.head([("Speed", _kept(rows)), ("Energy", ""), ("Failures", _failures(rows))])
+    page.head([("Speed", _kept_text(rows)), ("Energy", ""), ("Failures", _failures_text(rows))])
     (throughput, power, failures) = page.axes[0]
     networks = list(dict.fromkeys(rows["network"]))
     for colour, network in zip(marks.DEVICES, networks, strict=False):
-        own = rows[rows["network"] == network]
-        per_gpu = 1 / own["num_gpus"]
-        _band(throughput, own, "tokens_per_s", per_gpu, colour)
-        throughput.plot(own["num_gpus"], own["kept_tokens_per_s"] * per_gpu, "--", color=colour, linewidth=0.9)
+        of_network = rows[rows["network"] == network]
+        per_gpu = 1 / of_network["num_gpus"]
+        _band(throughput, of_network, "tokens_per_s", per_gpu, colour)
+        throughput.plot(
+            of_network["num_gpus"], of_network["kept_tokens_per_s"] * per_gpu, "--", color=colour, linewidth=0.9
+        )
         if has_power:
-            _band(power, own, "node_energy_per_token_j", 1.0, colour)
+            _band(power, of_network, "node_energy_per_token_j", 1.0, colour)
     once = rows[rows["network"] == networks[0]]
     _band(failures, once, "mttf_s", 1 / S_PER_HOUR, marks.BLACK)
     for axes, label in (
@@ -64,44 +66,47 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 
 def answer(rows: DataFrame) -> list[Statement]:
-    """Return the title: at the largest size the other networks against the first."""
+    """Return the title: step time of each other network over that of the first, at the largest number of GPUs."""
     sized = _largest(rows)
     first = sized.iloc[0]
     lines = []
     for _, row in sized.iloc[1:].iterrows():
         value, low, high = (row[f"step_time_over_first{end}"] - 1 for end in ("", "_lo", "_hi"))
         change = Effect(value, low, high, "model", 1)
-        said = f"{change.text} longer" if change.value > 0 else f"{change.opposite.text} shorter"
+        difference = f"{change.text} longer" if change.value > 0 else f"{change.negated.text} shorter"
         tie = ", a tie" * change.is_tie
         networks = f"{row['network']} instead of {first['network']}"
-        sentence = f"with {networks} steps of {first['num_gpus']:,} GPUs are {said}{tie}"
-        lines.append(Statement(sentence, "network", change, "", (_kept(rows).replace("\n", " "), _failures(rows))))
+        sentence = f"with {networks} steps of {first['num_gpus']:,} GPUs are {difference}{tie}"
+        others = (_kept_text(rows).replace("\n", " "), _failures_text(rows))
+        lines.append(Statement(sentence, "network", change, "", others))
     return lines
 
 
 def _largest(rows: DataFrame) -> DataFrame:
+    """Return the rows with the largest number of GPUs, one per network."""
     return DataFrame(rows[rows["num_gpus"] == rows["num_gpus"].max()])
 
 
-def _kept(rows: DataFrame) -> str:
-    """Return what is kept of the speed per GPU at the largest size, on the first network."""
+def _kept_text(rows: DataFrame) -> str:
+    """Return a note: share of the speed per GPU that is kept at the largest size on the first network."""
     first = _largest(rows).iloc[0]
     return f"{first['network']} keeps {_percent(first, 'efficiency')}\nof the speed per GPU of {first['start_gpus']:,}"
 
 
-def _failures(rows: DataFrame) -> str:
-    """Return what failures leave at the largest size, on the first network."""
+def _failures_text(rows: DataFrame) -> str:
+    """Return a note: share of tokens that failures leave at the largest size on the first network."""
     return f"they leave {_percent(_largest(rows).iloc[0], 'goodput')} of the tokens"
 
 
 def _percent(row: "Series[Any]", name: str) -> str:
+    """Return a share and its interval in per cent."""
     value, low, high = (100 * row[f"{name}{end}"] for end in ("", "_lo", "_hi"))
     return f"{value:.0f} % [{low:.0f}, {high:.0f}]"
 
 
-def _band(axes: Axes, rows: DataFrame, name: str, unit: "Series[Any] | float", colour: str) -> None:
-    """Draw a quantity over GPUs, in a unit, with the band of its interval."""
-    axes.plot(rows["num_gpus"], rows[name] * unit, "o-", color=colour, markersize=3, linewidth=1.1)
+def _band(axes: Axes, rows: DataFrame, name: str, scale: "Series[Any] | float", colour: str) -> None:
+    """Draw a quantity times `scale` over the number of GPUs, with the band of its interval."""
+    axes.plot(rows["num_gpus"], rows[name] * scale, "o-", color=colour, markersize=3, linewidth=1.1)
     axes.fill_between(
-        rows["num_gpus"], rows[f"{name}_lo"] * unit, rows[f"{name}_hi"] * unit, color=colour, alpha=0.15, linewidth=0
+        rows["num_gpus"], rows[f"{name}_lo"] * scale, rows[f"{name}_hi"] * scale, color=colour, alpha=0.15, linewidth=0
     )

@@ -1,16 +1,15 @@
-"""Why scale-up is faster or slower than scale-out: what each factor costs either, and makes of the difference."""
+"""Figure `scale_up_vs_out`: parts of the difference between two clusters, and the cost of each factor on either."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-from pandas import DataFrame, Series
+from pandas import DataFrame, Series, isna
 
 from triplepoint.effects import Effect
 from triplepoint.effects.titles import Statement
-from triplepoint.figures import marks, style
+from triplepoint.figures import drawing, marks, style
 
 QUANTITY = "step_time_s"
 
@@ -21,13 +20,13 @@ NOTE = (
 )
 _HATCHED = ("interaction",)
 _REST = "GPUs (type, number)"
-"""What the difference is called that no factor explains."""
+"""Name of the part of the difference that no factor explains."""
 _SHARES = ("share", "share_lo", "share_hi")
 
 
 @style.styled
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
-    """Return the figure of a comparison and the numbers it plots, one row per part of either side and model.
+    """Return the figure of a comparison and the numbers it plots, one row per model, side and part.
 
     Args:
         tables: `whatif`, with one comparison.
@@ -35,7 +34,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     rows = tables["whatif"]
     numbers = rows[rows["quantity"] == QUANTITY].reset_index(drop=True)
     models = list(dict.fromkeys(numbers["model"]))
-    differences = {model: _of(numbers, model, "difference") for model in models}
+    differences = {model: _rows_of(numbers, model, "difference") for model in models}
     first, second = _clusters(numbers)
     page = style.new_page(
         answer(differences, first, second), _points(numbers), 2, len(models), style.PAGE, 4.9,
@@ -43,12 +42,12 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     )  # fmt: skip
     page.head([(model, _note(_whole(differences[model]))) for model in models])
     for col, model in enumerate(models):
-        top, bottom = page.axes[0][col], page.axes[1][col]
-        _draw_difference(top, differences[model], _of(rows[rows["quantity"] == ENERGY], model, "difference"))
-        _draw_costs(bottom, [_of(numbers, model, side) for side in ("from", "to")])
-        top.set_xlabel(f"change from {first} (%)")
-        bottom.set_xlabel("loss (% of own step)")
-    page.legend([_patch(cluster, name) for cluster, name in ((first, first), (second, second))])
+        upper, lower = page.axes[0][col], page.axes[1][col]
+        _draw_difference(upper, differences[model], _rows_of(rows[rows["quantity"] == ENERGY], model, "difference"))
+        _draw_costs(lower, [_rows_of(numbers, model, side) for side in ("from", "to")])
+        upper.set_xlabel(f"change from {first} (%)")
+        lower.set_xlabel("loss (% of own step)")
+    page.legend([drawing.as_patch(_mark(name)._replace(name=f"makes {name} slower")) for name in (first, second)])
     return page.finish(), numbers[_COLUMNS]
 
 
@@ -59,102 +58,100 @@ _COLUMNS = [
 
 
 def answer(differences: Mapping[str, DataFrame], first: str, second: str) -> Statement:
-    """Return for which models a step is longer, and by how much most, with the part that makes most of it.
+    """Return the title: the model with the largest certain difference in step time, and its largest part.
 
     Args:
-        differences: Rows of the difference by model.
-        first: Cluster that is compared with.
-        second: Cluster that is compared.
+        differences: Rows of side `difference` by model.
+        first: Cluster to compare with.
+        second: Cluster to compare.
     """
     effects = {model: _effect(_whole(rows)) for model, rows in differences.items()}
     certain = {model: abs(effect.value) for model, effect in effects.items() if not effect.is_tie} or effects
-    model = max(certain, key=lambda one: abs(effects[one].value))
+    model = max(certain, key=lambda name: abs(effects[name].value))
     effect = effects[model]
-    said = f"{effect.text} longer than" if effect.value > 0 else f"{effect.opposite.text} shorter than"
-    sentence = f"a step of {model} on {second} is {said} on {first}{_maker(differences[model], effect)}"
+    relation = f"{effect.text} longer than" if effect.value > 0 else f"{effect.negated.text} shorter than"
+    sentence = f"a step of {model} on {second} is {relation} on {first}{_largest_part(differences[model], effect)}"
     if effect.is_tie:
         sentence = f"a step of {model} on {second} is as long as on {first}, difference {effect.text}"
-    others = tuple(f"{name} {_signed(one)}" for name, one in effects.items() if name != model)
+    others = tuple(f"{name} {_signed(other)}" for name, other in effects.items() if name != model)
     return Statement(sentence, "scale-up against scale-out", effect, "", others)
 
 
-def _maker(rows: DataFrame, whole: Effect) -> str:
-    """Return which part makes most of a difference, as the end of a sentence."""
+def _largest_part(rows: DataFrame, whole: Effect) -> str:
+    """Return the largest part of a difference with its sign, as the end of a sentence; '' for a tie."""
     parts = rows[(rows["part"] != "whole") & (rows["share"] * whole.value > 0)]
     if whole.is_tie or parts.empty:
         return ""
-    most = parts.loc[[parts["share"].abs().idxmax()]]
-    return f"; largest part: {_names(most)[0]}"
+    largest = parts.loc[[parts["share"].abs().idxmax()]]
+    return f"; largest part: {_names(largest)[0]}"
 
 
 def _whole(rows: DataFrame) -> "Series[Any]":
-    found: Series[Any] = rows[rows["part"] == "whole"].iloc[0]
-    return found
+    """Return the row of the whole difference."""
+    whole: Series[Any] = rows[rows["part"] == "whole"].iloc[0]
+    return whole
 
 
 def _effect(whole: "Series[Any]") -> Effect:
+    """Return a difference as an effect."""
     value, low, high = (float(whole[name]) for name in _SHARES)
     return Effect(value, low, high, "model", 1)
 
 
 def _note(whole: "Series[Any]") -> str:
-    """Return what stands below a model: the difference, and what was published of it, where that is known."""
+    """Return the note below the name of a model: the difference, and the published direction if there is one."""
     sign = whole["published_sign"]
-    published = "" if sign != sign else f"\npublished: {'longer' if sign > 0 else 'shorter'}"
+    published = "" if isna(sign) else f"\npublished: {'longer' if sign > 0 else 'shorter'}"
     return _signed(_effect(whole)) + published
 
 
 def _signed(effect: Effect) -> str:
-    """Return a difference as its parts are written, which add up: never as a factor."""
+    """Return a signed difference in per cent, never as a factor, since parts add up."""
     return f"{'+' * (effect.value > 0)}{effect.text}"
 
 
 def _names(rows: DataFrame) -> list[str]:
-    """Return what parts are called."""
+    """Return the names of parts."""
     return [_REST if part == "rest" else str(label) for part, label in zip(rows["part"], rows["label"], strict=True)]
 
 
-def _of(numbers: DataFrame, model: str, side: str) -> DataFrame:
+def _rows_of(numbers: DataFrame, model: str, side: str) -> DataFrame:
     return numbers[(numbers["model"] == model) & (numbers["side"] == side)]
 
 
 def _clusters(numbers: DataFrame) -> tuple[str, str]:
+    """Return the clusters on side `from` and on side `to`."""
     first, second = (str(numbers.loc[numbers["side"] == side, "cluster"].iloc[0]) for side in ("from", "to"))
     return first, second
 
 
 def _points(numbers: DataFrame) -> DataFrame:
-    """Return what stamp and provenance are made from."""
+    """Return the rows for the stamp and the provenance of the page."""
     cases = numbers[numbers["side"] != "difference"]
     return cases.assign(engine="simulated", torch_version=None, host=None)
 
 
 def _mark(cluster: str) -> marks.Mark:
-    """Return how a cluster looks: as its GPU type."""
+    """Return the mark of a cluster, that of its GPU type."""
     return next((mark for gpu, mark in marks.GPU_TYPES.items() if cluster.startswith(gpu)), marks.GPU_TYPES["cpu"])
 
 
-def _patch(cluster: str, name: str) -> Patch:
-    mark = _mark(cluster)
-    return Patch(facecolor=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0, label=f"makes {name} slower")
-
-
 def _draw_costs(axes: Axes, sides: Sequence[DataFrame]) -> None:
-    """Draw what each factor costs either cluster, side by side."""
+    """Draw the cost of each factor on both clusters, side by side."""
     factors = sides[0][sides[0]["part"] == "factor"]
     for number, side in enumerate(sides):
         rows = side[side["part"] == "factor"]
         for at, (_, row) in enumerate(rows.iterrows()):
-            # What changing a factor saves is what it costs.
-            place = at + (number - 0.5) * 0.38
-            _bar(axes, place, 0.36, 0.0, {name: -row[name] for name in _SHARES}, str(row["cluster"]))
+            # The cost of a factor is the time that its change saves.
+            y = at + (number - 0.5) * 0.38
+            _bar(axes, y, 0.36, 0.0, {name: -row[name] for name in _SHARES}, str(row["cluster"]))
     _label(axes, list(factors["label"]))
 
 
 def _draw_difference(axes: Axes, rows: DataFrame, energy: DataFrame) -> None:
-    """Draw the parts of the difference one after another, in the colour of the cluster that each makes slower.
+    """Draw the parts of the difference end to end, each in the colour of the cluster that it makes slower.
 
-    Below their sum stands the difference in energy of a step, where it is known.
+    Below the whole difference is the difference in energy of a step, if it is known.
     """
     first, second = str(rows["cluster"].iloc[0]).split(" to ")
     reached = 0.0
@@ -163,7 +160,7 @@ def _draw_difference(axes: Axes, rows: DataFrame, energy: DataFrame) -> None:
         cluster = second if row["share"] > 0 else first
         hatch = "//////" if row["part"] in _HATCHED else ""
         start = reached if is_part else 0.0
-        _bar(axes, at, 0.62, start, {name: row[name] for name in _SHARES}, cluster, hatch, "" if is_part else "edge")
+        _bar(axes, at, 0.62, start, {name: row[name] for name in _SHARES}, cluster, hatch, has_edge=not is_part)
         _write_number(axes, at, row)
         if is_part:
             reached += row["share"]
@@ -181,6 +178,7 @@ def _draw_difference(axes: Axes, rows: DataFrame, energy: DataFrame) -> None:
 
 
 def _write_number(axes: Axes, at: float, row: "Series[Any]") -> None:
+    """Write a difference in per cent at the right of its row, with an asterisk if its interval contains zero."""
     place, star = axes.get_yaxis_transform(), "*" * bool(row["share_lo"] <= 0 <= row["share_hi"])
     text = f"{100 * row['share']:+.0f}{star}"
     axes.text(0.99, at, text, transform=place, ha="right", va="center", fontsize=style.TEXT_PT)
@@ -188,10 +186,21 @@ def _write_number(axes: Axes, at: float, row: "Series[Any]") -> None:
 
 def _bar(
     axes: Axes, at: float, height: float, start: float, row: Mapping[str, float], cluster: str, hatch: str = "",
-    edge: str = "",
+    has_edge: bool = False,
 ) -> None:  # fmt: skip
-    """Draw one part from where it starts, and the interval of its end; all are shares."""
-    mark, outline = _mark(cluster), marks.BLACK if edge else "white"
+    """Draw one part as a bar from share `start`, with the interval of its end.
+
+    Args:
+        axes: The panel.
+        at: Position on the y axis.
+        height: Height of the bar.
+        start: Share at which the bar begins.
+        row: Share of the part and the ends of its interval.
+        cluster: Cluster that gives the bar its colour.
+        hatch: Hatch of the bar.
+        has_edge: Whether the bar has a black edge.
+    """
+    mark, outline = _mark(cluster), marks.BLACK if has_edge else "white"
     axes.barh(
         at, 100 * row["share"], height, left=100 * start, color=mark.colour, hatch=hatch, edgecolor=outline,
         linewidth=0.8,
@@ -201,6 +210,7 @@ def _bar(
 
 
 def _label(axes: Axes, labels: Sequence[str]) -> None:
+    """Label the rows of a panel, and prepare its axes."""
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.axvline(0, color=marks.BLACK, linewidth=0.5)

@@ -1,4 +1,4 @@
-"""Whether models scaled down to 30 billion parameters stand for the whole ones: both in the same layouts and batch."""
+"""Figure `scaling_down`: models scaled down to 30 billion parameters against the full ones, in the same layouts."""
 
 from collections.abc import Mapping
 
@@ -9,8 +9,8 @@ from pandas import DataFrame, Series
 from triplepoint.effects.equal_work import FAMILIES, SCALED_DOWN, answer_order, change_of_pairs
 from triplepoint.effects.titles import Change, at_place
 from triplepoint.figures import marks, style
-from triplepoint.figures.grouped import CALLED, comparable, draw_groups
-from triplepoint.figures.parallelism_sweep import Quantity
+from triplepoint.figures.grouped import NAMES, comparable, draw_groups
+from triplepoint.figures.quantities import Quantity
 
 QUANTITIES = (
     Quantity("mfu", "MFU (%)", scale=100),
@@ -19,15 +19,13 @@ QUANTITIES = (
     Quantity("sm_clock_busy_mhz", "clock while\nbusy (GHz)", scale=1e-3, from_zero=False),
 )
 _ALIKE = 0.1
-"""Sizes stand for each other where the interval of the ratio of their MFU, less 1, ends nearer to 0; set by hand."""
+"""Largest relative difference of MFU, with its interval, at which a scaled-down model represents the full one. Our
+choice."""
 
 
 @style.styled
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
-    """Return the figure and the numbers it plots: layouts that both sizes of a model have on a cluster.
-
-    Where there are no two sizes, all points are drawn.
-    """
+    """Return the figure and the numbers it plots: layouts that both sizes of a model ran on a cluster, else all."""
     points = comparable(tables["points"])
     points = points.assign(
         family=points["model"].map(lambda name: FAMILIES.get(name, name)),
@@ -39,19 +37,19 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     points = points[both] if both.any() else points
     by_size = points.assign(size=points["series"])
     order = answer_order(by_size, ["family", "cluster"], "size", "mfu")
-    asked = {one.column: CALLED[one.column] for one in QUANTITIES}
-    change = change_of_pairs(by_size, keys, "size", ("whole", "30b"), asked, ("", "they"))
+    names = {quantity.column: NAMES[quantity.column] for quantity in QUANTITIES}
+    change = change_of_pairs(by_size, keys, "size", ("whole", "30b"), names, ("", "they"))
     page, numbers = draw_groups(_answer(change, order), {"": change}, points, QUANTITIES, marks.MODEL_SIZES)
     return page.finish(), numbers
 
 
 def _answer(change: Change, order: str) -> list[str]:
-    """Return whether both sizes have one MFU, by how much they differ, and whether one layout is fastest for both."""
-    if not change.found["MFU"]:
+    """Return the title: whether both sizes have the same MFU, and whether the same layout is fastest for both."""
+    if not change.effects["MFU"]:
         return ["No layout ran with both sizes of a model"]
     mean = change.mean("MFU")
-    stand = "may not stand" if np.isnan(mean.low) or mean.is_tie else "do not stand"
+    verb = "may not stand" if np.isnan(mean.low) or mean.is_tie else "do not stand"
     if max(abs(mean.low), abs(mean.high)) < _ALIKE:
-        stand = "stand"
-    said = f"Models scaled down to 30B {stand} for whole ones: {change.sentence}"
-    return [said, at_place("", order)] if order else [said]
+        verb = "stand"
+    sentence = f"Models scaled down to 30B {verb} for whole ones: {change.sentence}"
+    return [sentence, at_place("", order)] if order else [sentence]

@@ -1,4 +1,4 @@
-"""The page every figure stands on: sizes, seaborn theme, head, names and numbers beside panels, limits, outliers."""
+"""Page of a figure: sizes, seaborn theme, title, stamp and provenance, heads of columns, and the legend."""
 
 import functools
 import importlib.util
@@ -28,34 +28,34 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 COLUMN = 3.35
-"""One column of a two-column paper. Unit: inch."""
+"""Width of one column of a two-column paper. Unit: inch."""
 PAGE = 7.0
-"""Both columns. Unit: inch."""
+"""Width of both columns. Unit: inch."""
 TALLEST = 8.5
-"""What does not fit so much is another figure. Unit: inch."""
+"""Largest height of a figure. Unit: inch."""
 TEXT_PT = 7.0
-"""All text but titles. Unit: point."""
+"""Size of all text except titles. Unit: point."""
 TITLE_PT = 8.0
-"""Titles. Unit: point."""
+"""Size of titles. Unit: point."""
 _CHARACTERS_PER_IN = {TEXT_PT: 19, TITLE_PT: 14.5}
-"""Of lines that are broken to the page: fewer than fit in DejaVu Sans, the title's in bold."""
+"""Characters per inch by size, at which lines are wrapped: fewer than fit in DejaVu Sans. Titles are bold."""
 _LINE_PT = 1.3 * TEXT_PT
-"""From one line of text to the next. Unit: point."""
+"""Distance between lines of text. Unit: point."""
 
 _INTERVAL = re.compile(r" ?\[[-\d., +]+\]")
-_NUMBER_WITH_UNIT = re.compile(r"(?<=\d) (?=(?:%|°C|K|W|s|MHz|Hz)(?!\w))")
-"""The blank between them, where no line may end."""
+_SPACE_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|°C|K|W|s|MHz|Hz)(?!\w))")
+"""Space between a number and its unit, where a line must not be wrapped."""
 BAR_NAMES = "bar_names"
-"""Attribute of panels whose bars are named: the names in one line each."""
+"""Attribute of panels with named bars: the names, each on one line."""
 
 _INTERVALS = {"measured": "10th to 90th percentile over steps", "simulated": "90 % interval of the model"}
-"""What {intervals} of a note stands for, by where numbers are from."""
+"""Replacement of {intervals} in a note, by origin of the numbers."""
 _MOST_NOTE = 2
-"""Lines of a note."""
+"""Largest number of lines of a note."""
 _MOST_BESIDE = 7
-"""Lines that fit beside a panel."""
+"""Largest number of lines that fit beside a panel."""
 _PHRASES = (r"[,;:] ", r" (?=\()", r" (?=(?:than|as|in|on|of|for|by|with|and|to) )")
-"""Where a title is best broken: after a comma and the like, before a bracket, before these words."""
+"""Places to wrap a title, the best first: after punctuation, before a bracket, before these words."""
 
 NOT_RUN = "not run"
 
@@ -90,7 +90,7 @@ _RC: dict[str, Any] = {
     "legend.labelspacing": 0.3,
     "xtick.major.size": 2, "ytick.major.size": 2, "xtick.major.width": 0.5, "ytick.major.width": 0.5,
     "xtick.major.pad": 1.5, "ytick.major.pad": 1.5,
-    # Embedded as TrueType: publishers refuse Type 3 fonts.
+    # Embeds fonts as TrueType, since publishers refuse Type 3 fonts.
     "pdf.fonttype": 42,
     # A user's matplotlibrc must not change a figure.
     "text.usetex": False,
@@ -102,9 +102,9 @@ _RC: dict[str, Any] = {
 
 @functools.cache
 def _themes() -> ModuleType:
-    """Return seaborn's module of themes without the rest of seaborn, whose imports take as long as matplotlib's.
+    """Return seaborn's module of themes without importing the rest of seaborn, which takes as long as matplotlib.
 
-    An empty package stands in while they are imported; a later `import seaborn` imports all of it as usual.
+    During the import an empty package replaces seaborn. A later `import seaborn` works as usual.
     """
     name = "seaborn"
     spec = importlib.util.find_spec(name)
@@ -121,7 +121,7 @@ def _themes() -> ModuleType:
 
 
 def styled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Return `function` run under this style, with matplotlib's settings as they were afterwards."""
+    """Return a function that runs `function` with this style and restores matplotlib's settings afterwards."""
 
     @functools.wraps(function)
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -134,29 +134,34 @@ def styled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]
 
 
 Answer = str | Statement | Sequence[str | Statement]
-"""What a figure says, a line each."""
+"""Lines of a title. The report lists each `Statement` as a finding."""
 
 
 class AnsweringFigure(Figure):
-    """A figure whose file hands statements over to the report, see `effects.titles.write_statements`."""
+    """A figure with statements for the report, as text of `effects.titles.write_statements`."""
 
     statements = ""
 
 
 @dataclass(frozen=True)
 class Page:
-    """A figure with its axes in rows and columns, beneath a title that says the answer."""
+    """A figure with a title and panels in rows and columns.
+
+    Attributes:
+        figure: The figure.
+        axes: Panels by row and column.
+    """
 
     figure: Figure
     axes: list[list[Axes]]
 
     @property
     def all_axes(self) -> list[Axes]:
-        """The axes, row by row."""
+        """All panels, row by row."""
         return [axes for row in self.axes for axes in row]
 
     def finish(self) -> Figure:
-        """Return the figure with everything in its place for good: laid out once, not for each file anew."""
+        """Lay out the figure once for all its files, and return it."""
         self.figure.draw_without_rendering()
         named = [axes for axes in self.figure.axes if hasattr(axes, BAR_NAMES)]
         if any(_is_crowded(axes) for axes in named):
@@ -165,19 +170,19 @@ class Page:
             self.figure.draw_without_rendering()
         for axes in self.figure.axes:
             _keep_labels(axes)
-        # None, unlike "none", also spares the trial drawing before each file.
+        # Unlike "none", None also avoids a trial drawing before each file.
         self.figure.set_layout_engine(None)
         return self.figure
 
     def head(self, heads: Sequence[tuple[str, str]], row: int = 0) -> None:
-        """Write above the panels of a row what each column is, and below that in plain text what it shows.
+        """Write a bold name and a note above each panel of a row.
 
         Args:
-            heads: Name and note of each column, of the first ones; lines of a note end where they must.
-            row: The row.
+            heads: Name and note of each panel from the left; notes are wrapped to the width of the panel.
+            row: Number of the row.
         """
         notes = [
-            _broken(note, _width_in(axes), TEXT_PT) for axes, (_, note) in zip(self.axes[row], heads, strict=False)
+            _wrapped(note, _width_in(axes), TEXT_PT) for axes, (_, note) in zip(self.axes[row], heads, strict=False)
         ]
         most = max(len(note.splitlines()) for note in notes)
         for axes, (name, _), note in zip(self.axes[row], heads, notes, strict=False):
@@ -190,28 +195,28 @@ class Page:
                 )  # fmt: skip
 
     def beside(self, texts: Sequence[str], heading: str) -> None:
-        """Write at the right of each row of panels what it shows together, as a column of numbers with a heading.
+        """Write a column of texts at the right of the panels, one per row, below a heading.
 
         Args:
-            texts: A text per row; intervals and ranges stand on lines of their own. Without any nothing is written.
-            heading: What the numbers are.
+            texts: Text of each row; intervals and ranges get their own lines. If all are empty, nothing is written.
+            heading: Heading of the column.
         """
-        how: dict[str, Any] = {"fontsize": TEXT_PT, "ha": "left", "linespacing": 1.15}
+        style: dict[str, Any] = {"fontsize": TEXT_PT, "ha": "left", "linespacing": 1.15}
         if not any(texts):
             return
         for row, text in zip(self.axes, texts, strict=False):
             lines = re.sub(r" (?=[\[(])", "\n", text)
-            # What is longer than a panel is high goes on below it.
-            at = (1.0, "top") if lines.count("\n") >= _MOST_BESIDE else (0.5, "center")
-            row[-1].text(1.04, at[0], lines, transform=row[-1].transAxes, va=at[1], **how)
+            # A text that is higher than its panel begins at the top of the panel and continues below it.
+            y, anchor = (1.0, "top") if lines.count("\n") >= _MOST_BESIDE else (0.5, "center")
+            row[-1].text(1.04, y, lines, transform=row[-1].transAxes, va=anchor, **style)
         last = self.axes[0][-1]
-        last.text(1.04, 1.02, heading, transform=last.transAxes, va="bottom", color=marks.GREY, **how)
+        last.text(1.04, 1.02, heading, transform=last.transAxes, va="bottom", color=marks.GREY, **style)
 
     def legend(self, handles: Sequence[Artist]) -> None:
-        """Write the legend of the whole figure below its panels, in as many columns as fit.
+        """Write one legend for all panels below them, in as many columns as fit.
 
         Args:
-            handles: Artists with labels; of several with one label the first is taken.
+            handles: Artists with labels; the first of several with the same label is used.
         """
         unique = list({str(handle.get_label()): handle for handle in reversed(handles)}.values())[::-1]
         lengths = [len(str(handle.get_label())) + 6 for handle in unique]
@@ -220,20 +225,25 @@ class Page:
         self.figure.legend(handles=unique, loc="outside lower center", ncols=fit)
 
 
-def _widths(lengths: Sequence[int], num: int) -> list[int]:
-    """Return the widths of columns of a legend, which matplotlib fills one after another, the first ones longer."""
-    rows, more = divmod(len(lengths), num)
+def _widths(lengths: Sequence[int], num_columns: int) -> list[int]:
+    """Return the widths of the columns of a legend; matplotlib fills columns in turn and makes the first ones longer.
+
+    Args:
+        lengths: Width of each entry. Unit: characters.
+        num_columns: Number of columns.
+    """
+    rows, num_longer = divmod(len(lengths), num_columns)
     ends = [0]
-    for col in range(num):
-        ends.append(ends[-1] + rows + (col < more))
+    for col in range(num_columns):
+        ends.append(ends[-1] + rows + (col < num_longer))
     return [max(lengths[start:end]) for start, end in zip(ends, ends[1:], strict=False)]
 
 
 def _keep_labels(axes: Axes) -> None:
-    """Keep the labels of both axes where they were drawn last: to align them anew takes a third of each drawing."""
+    """Fix the labels of both axes at their present place; aligning them takes a third of the time of each drawing."""
     to_axes = axes.transAxes.inverted()
     for axis in (axes.xaxis, axes.yaxis):
-        # Along the axis the place is a part of it, and across a pixel.
+        # The position along the axis is a fraction of it; the position across it is in pixels.
         x, y = axis.label.get_position()
         across_x, across_y = to_axes.transform((x, y))
         axis.set_label_coords(*((x, across_y) if axis is axes.xaxis else (across_x, y)))
@@ -249,16 +259,16 @@ def new_page(
     note: str = "",
     **grid: Any,
 ) -> Page:
-    """Return a page: title, what intervals are, stamp and provenance on top, axes in rows and columns below.
+    """Return a page with title, note, stamp and provenance at the top and panels below.
 
     Args:
-        answer: What the figure says, computed from what it draws; the report takes changes over as findings.
-        points: Points that are drawn, and no others: the stamp and the line of provenance are made from them.
-        rows: Rows of axes.
-        cols: Columns of axes.
+        answer: Lines of the title, computed from the numbers that the figure draws.
+        points: Rows of table `points` that are drawn, and no others: they give the stamp and the provenance.
+        rows: Number of rows of panels.
+        cols: Number of columns of panels.
         width: `COLUMN` or `PAGE`. Unit: inch.
         height: At most `TALLEST`. Unit: inch.
-        note: What marks and {intervals} are, the most important sentence first: two lines of it are shown.
+        note: Meaning of marks and {intervals}, the most important sentence first; two lines are shown.
         **grid: Further arguments of `Figure.subplots`, such as sharex and width_ratios.
 
     Raises:
@@ -268,17 +278,17 @@ def new_page(
         raise ValueError(f"a page of {height} in is higher than {TALLEST} in: draw it as two figures")
     lines = [answer] if isinstance(answer, (str, Statement)) else answer
     statements = [line for line in lines if isinstance(line, Statement)]
-    said = [at_place("", line.sentence) if isinstance(line, Statement) else line for line in lines]
+    title = [at_place("", line.sentence) if isinstance(line, Statement) else line for line in lines]
     figure = AnsweringFigure(figsize=(width, height), layout="constrained")
     figure.statements = write_statements(statements, points)
     FigureCanvasAgg(figure)
-    _write_head(figure, said, points, note)
+    _write_head(figure, title, points, note)
     return Page(figure, [list(row) for row in figure.subplots(rows, cols, squeeze=False, **grid)])
 
 
 def _write_head(figure: Figure, answer: Sequence[str], points: DataFrame, note: str) -> None:
-    """Write title, note, and stamp with provenance, and leave the rest of the page to the axes."""
-    # The report shows it above the figure.
+    """Write title, note, stamp and provenance at the top, and reserve the rest of the page for the panels."""
+    # The report reads the title from this label and shows it above the figure.
     figure.set_label("\n".join(answer))
     width_in, stamp = figure.get_figwidth(), origin(points).upper()
     title = TextArea(
@@ -286,8 +296,8 @@ def _write_head(figure: Figure, answer: Sequence[str], points: DataFrame, note: 
         textprops={"fontsize": TITLE_PT, "fontweight": "bold", "gid": ANSWER},
     )
     grey = {"fontsize": TEXT_PT, "color": marks.GREY}
-    # Its letters are bold capitals.
-    made_by = _broken(provenance(points), width_in - 1.4 * len(stamp) / _CHARACTERS_PER_IN[TEXT_PT], TEXT_PT)
+    # The stamp is in bold capitals, which are wider than other letters.
+    made_by = _wrapped(provenance(points), width_in - 1.4 * len(stamp) / _CHARACTERS_PER_IN[TEXT_PT], TEXT_PT)
     stamped = [TextArea(stamp, textprops={"fontsize": TEXT_PT, "fontweight": "bold"} | _look_of_stamp(stamp))]
     last = HPacker(children=[*(stamped if stamp else []), TextArea(made_by, textprops=grey)], align="top", pad=0, sep=5)
     middle = [TextArea(_note(note, points, width_in), textprops=grey)] if note else []
@@ -297,7 +307,7 @@ def _write_head(figure: Figure, answer: Sequence[str], points: DataFrame, note: 
         bbox_transform=figure.transFigure,
     )  # fmt: skip
     figure.add_artist(head)
-    # Placed here, and so nothing for the layout engine to find room for.
+    # The head has a fixed place, so the layout engine must not reserve room for it.
     head.set_in_layout(False)
     canvas = figure.canvas
     assert isinstance(canvas, FigureCanvasAgg)
@@ -308,70 +318,71 @@ def _write_head(figure: Figure, answer: Sequence[str], points: DataFrame, note: 
 
 
 def _look_of_stamp(stamp: str) -> dict[str, Any]:
+    """Return the text properties of a stamp: white on red if anything was simulated, else grey."""
     is_simulated = "SIMULATED" in stamp
     face, edge = (marks.VERMILION, marks.VERMILION) if is_simulated else ("white", marks.GREY)
     box = {"boxstyle": "square,pad=0.15", "facecolor": face, "edgecolor": edge, "linewidth": 0.6}
     return {"color": "white" if is_simulated else marks.GREY, "bbox": box}
 
 
-def _broken(text: str, width_in: float, size_pt: float) -> str:
-    """Return text in lines that fit a width, numbers and intervals whole."""
+def _wrapped(text: str, width_in: float, size_pt: float) -> str:
+    """Return text wrapped to a width; numbers with their unit and intervals stay on one line."""
     width = max(int(width_in * _CHARACTERS_PER_IN[size_pt]), 1)
-    return "\n".join(textwrap.fill(line, width, break_long_words=False) for line in _whole(text).splitlines())
+    return "\n".join(textwrap.fill(line, width, break_long_words=False) for line in _unbreakable(text).splitlines())
 
 
 def _note(note: str, points: DataFrame, width_in: float) -> str:
-    """Return as many sentences of a note as fit into two lines, at least the first: the caption has all of it."""
+    """Return as many sentences of a note as fit into two lines, at least the first; the caption repeats all of them."""
     words = " or ".join(words for name, words in _INTERVALS.items() if (points["origin"] == name).any())
     sentences = re.split(r"(?<=\.) ", note.replace("{intervals}", words))
     for num in range(len(sentences), 1, -1):
-        lines = _broken(" ".join(sentences[:num]), width_in, TEXT_PT)
+        lines = _wrapped(" ".join(sentences[:num]), width_in, TEXT_PT)
         if lines.count("\n") < _MOST_NOTE:
             return lines
-    return _broken(sentences[0], width_in, TEXT_PT)
+    return _wrapped(sentences[0], width_in, TEXT_PT)
 
 
 def _title(line: str, width_in: float) -> str:
-    """Return a line of a title, broken between phrases where it has to be and that makes two lines."""
-    whole, width = _whole(line), int(width_in * _CHARACTERS_PER_IN[TITLE_PT])
-    if len(whole) > width:
+    """Return a line of a title; if two lines are needed and enough, it is wrapped between phrases."""
+    text, width = _unbreakable(line), int(width_in * _CHARACTERS_PER_IN[TITLE_PT])
+    if len(text) > width:
         for phrase in _PHRASES:
-            ends = [found.end() for found in re.finditer(phrase, whole)]
-            fitting = [end for end in ends if end <= width + 1 and len(whole) - end <= width]
+            ends = [match.end() for match in re.finditer(phrase, text)]
+            fitting = [end for end in ends if end <= width + 1 and len(text) - end <= width]
             if fitting:
-                return f"{whole[: fitting[-1]].rstrip()}\n{whole[fitting[-1] :]}"
-    return _broken(line, width_in, TITLE_PT)
+                return f"{text[: fitting[-1]].rstrip()}\n{text[fitting[-1] :]}"
+    return _wrapped(line, width_in, TITLE_PT)
 
 
-def _whole(text: str) -> str:
-    """Return text with blanks at which no line may end."""
-    return _INTERVAL.sub(lambda found: found[0].replace(" ", "\u00a0"), _NUMBER_WITH_UNIT.sub("\u00a0", text))
+def _unbreakable(text: str) -> str:
+    """Return text with no-break spaces inside intervals and between a number and its unit."""
+    return _INTERVAL.sub(lambda match: match[0].replace(" ", "\u00a0"), _SPACE_BEFORE_UNIT.sub("\u00a0", text))
 
 
 def _width_in(axes: Axes) -> float:
-    """Return about how wide a panel is, before anything is laid out. Unit: inch."""
+    """Return an estimate of the width of a panel before the layout. Unit: inch."""
     place, page = axes.get_subplotspec(), axes.get_figure(root=True)
     assert place is not None and page is not None
     ratios = np.asarray(place.get_gridspec().get_width_ratios(), float)
-    part = ratios[place.colspan.start : place.colspan.stop].sum() / ratios.sum()
-    # Labels of the axes, and at the right of the page the column of numbers.
-    return float((page.get_figwidth() - 0.6) * part - 0.1)
+    share = ratios[place.colspan.start : place.colspan.stop].sum() / ratios.sum()
+    # 0.6 in and 0.1 in allow for the labels of the axes and the texts at the right of the page.
+    return float((page.get_figwidth() - 0.6) * share - 0.1)
 
 
 def _is_crowded(axes: Axes) -> bool:
-    """Return whether names of bars touch."""
+    """Return whether names of bars overlap."""
     shown = [label for label in axes.get_xticklabels() if label.get_visible() and label.get_text()]
     boxes = [label.get_window_extent() for label in shown]
-    return any(one.x1 > other.x0 for one, other in zip(boxes, boxes[1:], strict=False))
+    return any(left.x1 > right.x0 for left, right in zip(boxes, boxes[1:], strict=False))
 
 
-def word(status: str | None) -> str:
-    """Return what to write in the place of a point that gave no numbers."""
+def status_text(status: str | None) -> str:
+    """Return the text for a point without numbers, from its status; None if it was not run."""
     return NOT_RUN if status is None else Status(status).label
 
 
 def provenance(points: DataFrame) -> str:
-    """Return one line on what made the numbers: engines, software, hosts, commits. What the stamp says is left out."""
+    """Return one line on the origin of the numbers: engines, software, hosts and commits of launched runs."""
     launched = points[points["engine"] != "simulated"]
     hosts = sorted({host for line in launched["host"].dropna() for host in line.split(",")})
     # Without any commit, as of a package outside a clone, the column is of numbers.
@@ -386,16 +397,17 @@ def provenance(points: DataFrame) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def origin(found: DataFrame) -> str:
+def origin(points: DataFrame) -> str:
     """Return 'measured', 'simulated' or 'measured + simulated'."""
-    return " + ".join(sorted(found["origin"].dropna().unique()))
+    return " + ".join(sorted(points["origin"].dropna().unique()))
 
 
-def absent(found: DataFrame) -> str:
-    """Return what to say of a quantity these points have no value of: 'not measured', 'not simulated'."""
-    return f"not {origin(found).replace(' + ', ' or ') or 'measured'}"
+def absent_text(points: DataFrame) -> str:
+    """Return the text for a quantity without values: 'not measured' or 'not simulated'."""
+    return f"not {origin(points).replace(' + ', ' or ') or 'measured'}"
 
 
 def _named(kind: str, column: "Series[Any]") -> str:
+    """Return the first two distinct values of a column after a word for them; '' if there is no value."""
     values = sorted(column.dropna().unique())
     return f"{kind}{'/'.join(values[:2])}{'/…' if values[2:] else ''}" if values else ""

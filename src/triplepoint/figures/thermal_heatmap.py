@@ -1,4 +1,4 @@
-"""Temperature of every GPU in every run: a map per cluster, published temperatures below ours."""
+"""Figure `thermal_heatmap`: temperature of every GPU in every run, a map per cluster, published values below ours."""
 
 import operator
 from collections.abc import Mapping
@@ -23,14 +23,14 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     Args:
         tables: `points`, `gpus` and `published`.
     """
-    points, known, why = gpu_map.with_values(tables, "gpu_temp_c", "temperature")
-    if why:
-        return gpu_map.empty_page(tables["points"], why).finish(), DataFrame(columns=_PLOTTED)
-    note, colours = NOTE.format(about=between_gpus.ABOUT), ("inferno", "GPU temperature (°C)")
+    points, known, reason = gpu_map.with_values(tables, "gpu_temp_c", "temperature")
+    if reason:
+        return gpu_map.empty_page(tables["points"], reason).finish(), DataFrame(columns=_PLOTTED)
+    note, colours = NOTE.format(about=between_gpus.INTERVAL), ("inferno", "GPU temperature (°C)")
     spreads = between_gpus.spread_by_place(known, "gpu_temp_c")
     answers = [
-        f"{place.removesuffix(', simulated')}: the hottest GPU of a run is {apart.text} hotter than its coolest"
-        for place, apart in spreads.items()
+        f"{place.removesuffix(', simulated')}: the hottest GPU of a run is {spread.text} hotter than its coolest"
+        for place, spread in spreads.items()
     ]
     hottest = operator.methodcaller("idxmax")
     page, cells = gpu_map.draw_maps(

@@ -1,4 +1,4 @@
-"""Writes one figure: PDF, PNG and the plotted numbers, each file whole or not at all."""
+"""Writes a figure as PDF, SVG and PNG, and its plotted numbers as CSV. Files are written atomically."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ _METADATA: Mapping[str, Mapping[str, str | None]] = {
     ".pdf": {"CreationDate": None, "ModDate": None, "Creator": "triplepoint", "Producer": "matplotlib"},
     ".svg": {"Date": None, "Creator": "triplepoint"},
 }
-"""By kind. Nothing that changes from day to day or machine to machine: the same tables give the same bytes."""
+"""Metadata by file type, without dates and host names: the same tables give the same bytes."""
 
 
 @style.styled
@@ -30,12 +30,12 @@ def write_figure(name: str, results: Path, out_dir: Path) -> None:
     """Write `<name>.pdf`, `<name>.svg`, `<name>.png` and `<name>.csv` into `out_dir`.
 
     Args:
-        name: One of `figures.NAMES`, or `STUDY/NAME` for the same of one study alone.
+        name: One of `figures.NAMES`, or `STUDY/NAME` for the figure of one study.
         results: Folder of runs and tables.
         out_dir: Folder of the figures.
 
     Raises:
-        UserError: If there is no such figure, a study has no results or no point it can draw, or a table is damaged.
+        UserError: If there is no such figure, a study has no results or no point for it, or a table is damaged.
     """
     spec, module = spec_of(name), load(name)
     if spec.simulated:
@@ -54,7 +54,11 @@ def write_figure(name: str, results: Path, out_dir: Path) -> None:
 
 
 def _read_tables(name: str, results: Path) -> dict[str, DataFrame]:
-    """Return the tables of a figure by name: of `points` the rows it draws; of a figure of one run its rows alone."""
+    """Return the tables of a figure by name.
+
+    `points` has only the rows that the figure draws. If the figure draws a single run, the other tables have only the
+    rows of that run.
+    """
     spec = spec_of(name)
     tables, runs = {}, None
     if "points" in spec.tables:
@@ -68,9 +72,9 @@ def _read_tables(name: str, results: Path) -> dict[str, DataFrame]:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as its name ends, .pdf, .png or .svg: whole or not at all."""
+    """Write a figure atomically, in the format of the suffix: .pdf, .png or .svg."""
     metadata: dict[str, str | None] = dict(_METADATA[path.suffix])
-    if path.suffix == ".svg":  # the report shows the answer above the figure, and takes statements over as findings
+    if path.suffix == ".svg":  # the report reads the title of the figure and its findings from there
         metadata["Title"] = str(figure.get_label())
         metadata["Description"] = getattr(figure, "statements", "") or None
     with atomic_file(path) as scratch, rc_context({"svg.fonttype": "none", "svg.hashsalt": "triplepoint"}):
@@ -78,14 +82,14 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def on_cluster(points: DataFrame, name: str) -> DataFrame:
-    """Return the points on a figure's cluster; all where there are none, and of a study of one's own."""
+    """Return the points on the cluster of a figure; all points if none is there, or for a figure of one study."""
     spec = spec_of(name)
-    here = points[points["cluster"] == spec.cluster]
-    return points if here.empty or ("/" in name and spec.is_general) else here
+    of_cluster = points[points["cluster"] == spec.cluster]
+    return points if of_cluster.empty or ("/" in name and spec.is_general) else of_cluster
 
 
 def _drawable(points: DataFrame, need: Need, name: str) -> DataFrame:
-    """Return the points a figure can draw: those of other tasks are nothing they could be compared with."""
+    """Return the points with a task and a device type that the figure draws. Raises `UserError` if there are none."""
     is_drawn = [need.admits(*row) for row in zip(points["task"], points["device_type"], strict=True)]
     if not any(is_drawn):
         raise UserError(f"figure {name}: {need.nothing} in what it draws; draw another figure of it, or other studies")
@@ -93,9 +97,9 @@ def _drawable(points: DataFrame, need: Need, name: str) -> DataFrame:
 
 
 def to_csv(numbers: DataFrame) -> str:
-    """Return plotted numbers as CSV, to six digits: more than any figure shows, fewer than rounding disturbs.
+    """Return plotted numbers as CSV with six digits, which hide differences of rounding between machines.
 
-    Text that a spreadsheet would take for a formula is guarded, see `files.guarded`.
+    Text that a spreadsheet would take for a formula is escaped by `files.guarded`.
     """
     texts = {
         str(name): numbers[name].map(lambda cell: guarded(cell) if isinstance(cell, str) else cell)

@@ -1,4 +1,4 @@
-"""The report stage: a self-contained front page with findings, figures and runs, and a page for each run beside it."""
+"""Report stage: a self-contained front page with findings, figures and runs, and a page for each run."""
 
 import io
 import json
@@ -44,11 +44,11 @@ from triplepoint.verdicts.judge import judge
 Row = Mapping[str, Any]
 
 PAGES = "report"
-"""Folder of the pages of runs, beside the front page, whose name without its end it has."""
+"""Name of the folder with the pages of runs: that of the front page without its suffix."""
 SUMMARY = "summary.txt"
-"""File beside the pages of runs: what was found, for the end of a run of the workflow."""
-_MOST_SAID = 3
-"""Findings in it."""
+"""File in the folder of pages with the first findings, which the workflow prints at its end."""
+_NUM_SUMMARY_FINDINGS = 3
+"""Number of findings in the summary."""
 _ASSETS = ("tabulator.min.js", "tabulator_simple.min.css", "uPlot.iife.min.js", "uPlot.min.css")
 _STEPS = (
     "Warm-up steps count for nothing. Time, power, temperature and clocks come from measured steps, kernels and "
@@ -60,21 +60,21 @@ _SIMULATED = (
     "simulated runs share most of it, and what is left is not known."
 )
 LIMIT_BYTES = 1_000_000
-"""Size of all figures that stand in the front page as they are; the largest beyond it are packed, to a fifth."""
+"""Largest total size of uncompressed figures in the front page; the largest are compressed to about a fifth."""
 
 
 def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Sequence[str] | None = None,
                  num_jobs: int = 1, judged_from: Path | None = None) -> None:  # fmt: skip
-    """Write the front page, and the pages of runs into the folder beside it that has its name.
+    """Write the front page, and the pages of runs into a folder with the same name without suffix.
 
     Args:
-        results: Folder of the results: tables and the runs.
+        results: Folder of tables and runs.
         figs: Folder of the figures.
         captions: Folder with one reStructuredText caption per figure.
-        out: File to write.
-        names: Figures, in order. None: those of the plan.
-        num_jobs: Processes that write pages of runs.
-        judged_from: Folder of the configuration whose claims are judged by the studies of the plan alone. None: they
+        out: File of the front page.
+        names: Figures in their order. None: the figures of the plan.
+        num_jobs: Number of processes that write pages of runs.
+        judged_from: Folder of the configuration with claims to judge by the studies of the plan only. None: verdicts
             are read from the table of all studies.
 
     Raises:
@@ -90,29 +90,29 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
     else:
         claims = judge(results, plan.studies, judged_from)
     manifests = [
-        read_manifest(results / "runs" / one["run"] / "raw" / "manifest.json") for one in points if one["host"]
+        read_manifest(results / "runs" / point["run"] / "raw" / "manifest.json") for point in points if point["host"]
     ]
     templates, folder = environment(), out.with_suffix("")
     shown, colours, statements = _figures(names, figs, captions, out.parent)
-    found = find(points, {_identifier(name): spec_of(name) for name in names}, folder.name, statements)
+    findings = find(points, {_identifier(name): spec_of(name) for name in names}, folder.name, statements)
     page = templates.get_template("front.html").render(
         **_front(points, words, manifests, results, folder.name),
         claims=sum_up_claims(claims.to_pylist()),
-        findings=found,
+        findings=findings,
         num_first=FIRST,
         figures=shown,
         colours=colours,
     )
     _write_assets(folder / "assets")
     write_run_pages(points, words, results, folder, f"../{out.name}", templates.get_template("run.html"), num_jobs)
-    _remove_others(folder, {page_name(point["run"]) for point in points})
-    write_text(folder / SUMMARY, _summary(points, found, out))
+    _remove_old_pages(folder, {page_name(point["run"]) for point in points})
+    write_text(folder / SUMMARY, _summary(points, findings, out))
     write_text(out, page)
 
 
 def _front(points: Sequence[Row], words: Mapping[str, Words], manifests: Sequence[Manifest], results: Path,
            pages: str) -> dict[str, Any]:  # fmt: skip
-    """Return what the front page shows besides findings, claims and figures."""
+    """Return the variables of the front page's template, without findings, claims and figures."""
     studies = sorted({study for point in points for study in point["studies"]})
     data = {
         "pages": pages,
@@ -139,40 +139,42 @@ def _front(points: Sequence[Row], words: Mapping[str, Words], manifests: Sequenc
 
 
 def _json(data: Any) -> str:
-    """Return JSON that cannot end the script it stands in, whatever names it holds."""
+    """Return JSON for a script element. No text in it can end that element, since '<' is escaped."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def _write_assets(folder: Path) -> None:
-    """Write what the pages of runs share; licences stand beside the libraries."""
+    """Write the libraries with their licences, the style and the script that the pages of runs share."""
     for name in (*_ASSETS, "fflate.LICENSE", "tabulator.LICENSE", "uPlot.LICENSE"):
         write_text_if_changed(folder / name, vendored(name))
     for name in ("report.css", "run.js"):
         write_text_if_changed(folder / name, template(name))
 
 
-def _remove_others(folder: Path, names: set[str]) -> None:
-    """Remove pages of runs that the results no longer have."""
+def _remove_old_pages(folder: Path, names: set[str]) -> None:
+    """Remove the pages of runs other than `names`."""
     for path in folder.glob("*"):
         if path.is_file() and path.suffix in (".html", ".js") and path.stem not in names:
             path.unlink()
 
 
 def _sentence(points: Sequence[Row]) -> str:
-    found = Counter(point["status"] for point in points)
-    parts = [f"{found[status]} {status.label}" for status in RESULTS if found[status]]
+    """Return the number of runs by status in words."""
+    counts = Counter(point["status"] for point in points)
+    parts = [f"{counts[status]} {status.label}" for status in RESULTS if counts[status]]
     return f"{counted(len(points), 'run')}: {', '.join(parts)}."
 
 
 def _summary(points: Sequence[Row], findings: Sequence[Finding], out: Path) -> str:
-    """Return how the runs ended and the first findings, in a few lines."""
-    lines = [f"{out}: {_sentence(points)}", *(f"  {finding.headline}" for finding in findings[:_MOST_SAID])]
-    more = len(findings) - _MOST_SAID
-    return "\n".join([*lines, f"  {more} more findings in the report"] if more > 0 else lines) + "\n"
+    """Return the summary: the number of runs by status, and the first findings, one per line."""
+    first = [f"  {finding.headline}" for finding in findings[:_NUM_SUMMARY_FINDINGS]]
+    more = len(findings) - len(first)
+    rest = [f"  {more} more findings in the report"] if more else []
+    return "\n".join([f"{out}: {_sentence(points)}", *first, *rest]) + "\n"
 
 
 def _methodology(points: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return lines on how the numbers of the page came about, as far as runs of the page are concerned by them."""
+    """Return terms and texts on how the numbers were obtained, as far as they apply to the runs of the page."""
     origins = {point["origin"] for point in points}
     sources = sorted({point["gpu_power_source"] for point in points if point["gpu_power_source"]})
     steps = sorted({point["num_measured_steps"] for point in points if point["num_measured_steps"]})
@@ -199,51 +201,58 @@ def _methodology(points: Sequence[Row]) -> list[tuple[str, str]]:
 def _figures(
     names: Iterable[str], figs: Path, captions: Path, folder: Path
 ) -> tuple[list[dict[str, Any]], dict[str, str], dict[str, list[Statement]]]:
-    """Return what the page shows of each figure, the CSS variables of their colours, and what they hand over."""
-    found: list[dict[str, Any]] = []
+    """Return the variables of each figure for the template, the CSS variables of colours, and statements by figure.
+
+    Args:
+        names: Figures in their order.
+        figs: Folder of the figures.
+        captions: Folder of the captions.
+        folder: Folder of the front page.
+    """
+    shown: list[dict[str, Any]] = []
     colours: dict[str, str] = {}
     statements: dict[str, list[Statement]] = {}
     for name in names:
-        spec, place = spec_of(name), _identifier(name)
+        spec, identifier = spec_of(name), _identifier(name)
         question = spec.question if spec.name == name else f"{spec.question} Study {name.partition('/')[0]}"
         caption, notes = text_of(spec.name, captions)
         texts = {"caption": _html(caption, spec.name), "notes": _html(notes, spec.name)}
-        picture = read_picture(figs / f"{name}.svg", place, f"{question} {_first_sentence(caption)}")
+        picture = read_picture(figs / f"{name}.svg", identifier, f"{question} {_first_sentence(caption)}")
         colours |= picture.colours
-        statements[place] = picture.statements
+        statements[identifier] = picture.statements
         paths = [figs / f"{name}.{end}" for end in ("pdf", "csv")]
         files = [(path.suffix[1:].upper(), link_to(path, folder)) for path in paths if path.is_file()]
-        found.append({
-            "name": place, "question": question, "answer": picture.title,
+        shown.append({
+            "name": identifier, "question": question, "answer": picture.title,
             "png": link_to(figs / f"{name}.png", folder),
             "image": Markup(picture.svg), "files": files,
             **texts,
         })  # fmt: skip
-    _pack_largest(found)
-    return found, colours, statements
+    _compress_largest(shown)
+    return shown, colours, statements
 
 
 def _identifier(name: str) -> str:
-    """Return what a figure is called in the page, where a slash would end its name."""
+    """Return the identifier of a figure in the page, without slashes."""
     return name.replace("/", "--")
 
 
-def _pack_largest(found: Sequence[dict[str, Any]]) -> None:
-    """Pack the largest figures until the others fit into the page; its script unpacks them as soon as it is there."""
-    plain = sorted(found, key=lambda figure: len(figure["image"]))
+def _compress_largest(figures: Sequence[dict[str, Any]]) -> None:
+    """Compress the largest figures until the others fit into `LIMIT_BYTES`; the script of the page unpacks them."""
+    plain = sorted(figures, key=lambda figure: len(figure["image"]))
     while plain and sum(len(figure["image"]) for figure in plain) > LIMIT_BYTES:
         largest = plain.pop()
         style = re.search(r'style="[^"]*"', largest["image"])
-        packed = compress(largest["image"])
-        largest["image"] = Markup(f'<span class="packed" {style[0] if style else ""} data-svg="{packed}"></span>')
+        data = compress(largest["image"])
+        largest["image"] = Markup(f'<span class="packed" {style[0] if style else ""} data-svg="{data}"></span>')
 
 
 def _html(text: str, name: str) -> Markup:
-    """Return the text of a figure as HTML."""
-    complaints = io.StringIO()
-    # Captions are text: they may not read files, run raw HTML, or read a user's docutils configuration.
+    """Return reStructuredText of a figure as HTML."""
+    warnings = io.StringIO()
+    # Captions must not insert files or raw HTML, and a user's docutils configuration must not change them.
     settings = {
-        "file_insertion_enabled": False, "raw_enabled": False, "_disable_config": True, "warning_stream": complaints,
+        "file_insertion_enabled": False, "raw_enabled": False, "_disable_config": True, "warning_stream": warnings,
         "halt_level": 2, "initial_header_level": 4,
     }  # fmt: skip
     try:
@@ -254,5 +263,5 @@ def _html(text: str, name: str) -> Markup:
 
 
 def _first_sentence(text: str) -> str:
-    """Return the first sentence as plain text."""
+    """Return the first sentence of reStructuredText as plain text."""
     return (" ".join(text.split()).split(". ")[0].rstrip(".") + ".").replace("*", "").replace("`", "")

@@ -1,4 +1,4 @@
-"""Published claims on the page: counts of verdicts, what the study contradicts itself in, and every row by figure."""
+"""Published claims on the front page: counts of verdicts, contradictions of the study, and all rows by figure."""
 
 import re
 from collections import Counter
@@ -12,22 +12,31 @@ from triplepoint.verdicts.number import Verdict
 Row = dict[str, Any]
 
 ORDER = (Verdict.DIFFERS, Verdict.AGREES, Verdict.CANNOT_TELL)
-"""Verdicts as they are shown: what differs first."""
+"""Verdicts in the order in which the page shows them."""
 _UNITS = {"1": "", "degC": "°C"}
 _IS_FIT = {1.0: "fits", 0.0: "out of memory"}
 _SIGNS = {1.0: "rises", -1.0: "falls"}
-_LAST = 1000
-"""Number of what is no figure."""
+_NO_FIGURE = 1000
+"""Number of sources that are no figure, so that they are sorted last."""
 _QUESTIONS = {
     int(number): spec.question
     for spec in reversed(tuple(FIGURES.values()))
     for number in re.findall(r"\d+", spec.paper or "")
 }
-"""What figures of the study are about, as the first one here asks that stands for it."""
+"""Question of each figure of the published study: that of the first figure of the catalogue that matches it."""
 
 
 class Group(NamedTuple):
-    """One claim with its rows as texts, those that differ first."""
+    """One claim.
+
+    Attributes:
+        name: Id of the claim.
+        says: Statement of the claim.
+        source: Figure or text of the published study.
+        quantity: Name of the quantity.
+        counts: Number of rows by verdict in words.
+        rows: Cells of each row as texts, in the order of `ORDER`.
+    """
 
     name: str
     says: str
@@ -38,7 +47,15 @@ class Group(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """All claims of one figure of the study, or of its text."""
+    """All claims of one figure of the published study, or of its text.
+
+    Attributes:
+        name: Name of the figure.
+        question: Question of the figure; '' if unknown.
+        counts: Number of rows by verdict, in the order of `ORDER`.
+        fitted: Constants of the simulator that were fitted to the figure; '' for none.
+        groups: Claims, those with most differences first.
+    """
 
     name: str
     question: str
@@ -46,19 +63,14 @@ class Figure(NamedTuple):
     fitted: str
     groups: list[Group]
 
-    @property
-    def said(self) -> str:
-        """How many rows have which verdict, in words."""
-        return _in_words(self.counts)
-
 
 class Section(NamedTuple):
-    """What the page shows of claims.
+    """Section of the page on claims.
 
     Attributes:
-        sentence: How many rows have which verdict.
-        figures: Figures and the text with their claims; none where no run of the results is of the study.
-        findings: Sentence and numbers of each contradiction.
+        sentence: Number of rows by verdict in words.
+        figures: Claims by figure of the published study; empty if the results have no run to judge them by.
+        findings: Contradictions within the published study: sentence and numbers of each.
     """
 
     sentence: str
@@ -67,29 +79,27 @@ class Section(NamedTuple):
 
 
 def sum_up_claims(rows: Sequence[Row]) -> Section | None:
-    """Return what the page shows of table `claims`; None where it is empty.
+    """Return the section of the page on claims; None if there are none.
 
     Args:
-        rows: Rows of the table, in its order.
+        rows: Rows of table `claims` in their order.
     """
     if not rows:
         return None
     judged = [row for row in rows if row["verdict"] != Verdict.FINDING]
     totals = _count(judged)
     words = ", ".join(f"{count} {_plural(verdict, count)}" for verdict, count in zip(ORDER, totals, strict=True))
-    is_told = any(row["verdict"] != Verdict.CANNOT_TELL for row in judged)
-    places: dict[tuple[int, str], list[Row]] = {}
-    for row in judged if is_told else ():
-        places.setdefault(_place(row["figure"]), []).append(row)
+    has_verdicts = any(row["verdict"] != Verdict.CANNOT_TELL for row in judged)
+    by_figure: dict[tuple[int, str], list[Row]] = {}
+    for row in judged if has_verdicts else ():
+        by_figure.setdefault(_figure_of(row["figure"]), []).append(row)
     figures = [
-        Figure(
-            name, _QUESTIONS.get(number, ""), _count(rows), _fitted(rows), sorted(_groups(rows), key=_most_differing)
-        )
-        for (number, name), rows in sorted(places.items())
+        Figure(name, _QUESTIONS.get(number, ""), _count(of_figure), _fitted(of_figure), _groups(of_figure))
+        for (number, name), of_figure in sorted(by_figure.items())
     ]
     findings = [
         (of_claim[0]["says"], [row["reason"] for row in of_claim])
-        for of_claim in _by((row for row in rows if row["verdict"] == Verdict.FINDING), "claim").values()
+        for of_claim in _by_claim(row for row in rows if row["verdict"] == Verdict.FINDING).values()
     ]
     return Section(
         f"{counted(len(judged), 'comparison')}: {words}.",
@@ -99,14 +109,15 @@ def sum_up_claims(rows: Sequence[Row]) -> Section | None:
 
 
 def _fitted(rows: Iterable[Row]) -> str:
-    """Return what of the simulator was set by the figure of some rows."""
+    """Return the constants of the simulator that were fitted to rows."""
     return "; ".join(dict.fromkeys(row["fitted"] for row in rows if row["fitted"]))
 
 
 def _plural(verdict: Verdict, count: int) -> str:
+    """Return the verb for a number of rows with a verdict."""
     words = {Verdict.DIFFERS: ("differs", "differ"), Verdict.AGREES: ("agrees", "agree")}
-    one, many = words.get(verdict, ("cannot be told",) * 2)
-    return one if count == 1 else many
+    singular, plural = words.get(verdict, ("cannot be told",) * 2)
+    return singular if count == 1 else plural
 
 
 def _in_words(counts: Sequence[int]) -> str:
@@ -116,47 +127,46 @@ def _in_words(counts: Sequence[int]) -> str:
     )
 
 
-def _place(source: str) -> tuple[int, str]:
-    """Return the number and name of the figure a claim is listed under: the first that its source names.
+def _figure_of(source: str) -> tuple[int, str]:
+    """Return number and name of the figure of a claim: the first that its source names.
 
-    What names none is of the text of the study, or of another source.
+    Other sources are the text of the study, or sources besides the study. Their numbers follow those of figures.
     """
     number = re.search(r"figures? (\d+)", source)
     if number:
         return int(number[1]), f"Figure {number[1]}"
     is_study = source.startswith(("section", "the text"))
-    return (_LAST, "Text") if is_study else (_LAST + 1, source[0].upper() + source[1:])
+    return (_NO_FIGURE, "Text") if is_study else (_NO_FIGURE + 1, source[0].upper() + source[1:])
 
 
-def _most_differing(group: Group) -> int:
-    return -sum(row["verdict"] == Verdict.DIFFERS for row in group.rows)
-
-
-def _by(rows: Iterable[Row], key: str) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+def _by_claim(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Return rows by claim."""
+    by_claim: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(row[key], []).append(row)
-    return found
+        by_claim.setdefault(row["claim"], []).append(row)
+    return by_claim
 
 
 def _count(rows: Iterable[Row]) -> list[int]:
-    found = Counter(row["verdict"] for row in rows)
-    return [found[verdict] for verdict in ORDER]
+    """Return the number of rows by verdict, in the order of `ORDER`."""
+    counts = Counter(row["verdict"] for row in rows)
+    return [counts[verdict] for verdict in ORDER]
 
 
 def _groups(rows: Sequence[Row]) -> list[Group]:
+    """Return the claims of rows, those with most differences first."""
     groups = []
-    for name, of_claim in _by(rows, "claim").items():
+    for name, of_claim in _by_claim(rows).items():
         words = _in_words(_count(of_claim))
         ordered = sorted(of_claim, key=lambda row: ORDER.index(row["verdict"]))
         first = of_claim[0]
         quantity = (first["quantity"] or "").replace("_", " ")
         groups.append(Group(name, first["says"], first["figure"], quantity, words, [_texts(row) for row in ordered]))
-    return groups
+    return sorted(groups, key=lambda group: -sum(row["verdict"] == Verdict.DIFFERS for row in group.rows))
 
 
 def _texts(row: Row) -> dict[str, str]:
-    """Return the cells of one row."""
+    """Return the cells of one row as texts."""
     return {
         "verdict": row["verdict"],
         "kind": row["kind"],
@@ -170,11 +180,13 @@ def _texts(row: Row) -> dict[str, str]:
 
 
 def _unit(row: Row) -> str:
+    """Return the unit of a row with a leading space; '' without a unit."""
     unit = _UNITS.get(row["unit"], row["unit"])
     return f" {unit}" if unit else ""
 
 
 def _published(row: Row) -> str:
+    """Return the published value with its reading error; for other kinds of claims a word."""
     value, low, high = (row[name] for name in ("published", "published_lo", "published_hi"))
     if value is None:
         return ""
@@ -186,6 +198,7 @@ def _published(row: Row) -> str:
 
 
 def _ours(row: Row) -> str:
+    """Return our value with its interval; a word for a claim on memory."""
     value, low, high = (row[name] for name in ("ours", "ours_lo", "ours_hi"))
     if value is None:
         return ""
@@ -196,13 +209,14 @@ def _ours(row: Row) -> str:
 
 
 def _difference(row: Row) -> str:
+    """Return the signed difference between ours and published; '' if there is none."""
     if row["difference"] is None or row["kind"] == "fits":
         return ""
     return f"{'+' if row['difference'] > 0 else ''}{write_number(row['difference'])}{_unit(row)}"
 
 
 def write_number(value: float) -> str:
-    """Return four significant digits, or all of a whole number, without an exponent where one is not needed."""
+    """Return a number with four significant digits; integers and numbers from 1000 on without decimals."""
     if isinstance(value, int) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""Colours on dark ground: lightness turned over in OKLab, so that what stood out on white stands out there too."""
+"""Colours for a dark background: lightness is inverted in OKLab, so that contrasts stay about the same."""
 
 from collections.abc import Iterable
 
@@ -19,18 +19,17 @@ processing", 2020, bottosson.github.io/posts/oklab."""
 
 DARK_PAGE = "#16181c"
 _GREYS = (0.208, 0.93)
-"""OKLab lightness on dark ground of white, which becomes the page, and of black, which becomes text."""
+"""OKLab lightness on a dark background that replaces white (the page) and black (text)."""
 _HUES = (0.52, 0.86)
-"""The same of colours: a light yellow must still be seen on the dark page, so that the range is narrower.
-Our choice."""
+"""Like `_GREYS` for hues. The range is narrower, so that a light yellow is visible on the dark page. Our choice."""
 _COLOURED = 0.06
-"""OKLab chroma from which a colour is a hue and no shade of grey. Our choice."""
+"""OKLab chroma from which a colour counts fully as a hue instead of a grey. Our choice."""
 _LIFT = 0.8
-"""Exponent that lifts middle tones, since equal steps of lightness are harder to see near black. Our choice."""
+"""Exponent that lightens middle tones, since equal steps of lightness are harder to see near black. Our choice."""
 
 
 def variables(colours: Iterable[str]) -> dict[str, str]:
-    """Return the CSS variables of some colours, `#rrggbb`, with their values on light and on dark ground."""
+    """Return CSS variables for colours `#rrggbb`, with their values for light and dark backgrounds."""
     return {css_name(colour): f"light-dark({colour},{on_dark(colour)})" for colour in sorted(set(colours))}
 
 
@@ -40,7 +39,7 @@ def css_name(colour: str) -> str:
 
 
 def on_dark(colour: str) -> str:
-    """Return the colour that stands on the dark page for one on white; hue and chroma stay as far as they can."""
+    """Return the counterpart of a colour on a dark background; hue and chroma stay the same as far as possible."""
     lightness, a, b = _oklab(colour)
     hued = min(float(np.hypot(a, b)) / _COLOURED, 1.0)
     ends = [(1 - hued) * grey + hued * hue for grey, hue in zip(_GREYS, _HUES, strict=True)]
@@ -48,13 +47,15 @@ def on_dark(colour: str) -> str:
 
 
 def _oklab(colour: str) -> Vector:
+    """Return lightness, a and b of a colour `#rrggbb`. Shape (3,)."""
     srgb = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
     linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
-    found: Vector = _TO_LAB @ np.cbrt(_TO_LMS @ linear)
-    return found
+    lab: Vector = _TO_LAB @ np.cbrt(_TO_LMS @ linear)
+    return lab
 
 
 def _hex(lab: Vector) -> str:
+    """Return the colour `#rrggbb` of OKLab coordinates, clipped to sRGB."""
     linear = np.clip(np.linalg.inv(_TO_LMS) @ (np.linalg.inv(_TO_LAB) @ lab) ** 3, 0, 1)
     srgb = np.where(linear <= 0.0031308, linear * 12.92, 1.055 * linear ** (1 / 2.4) - 0.055)
     return "#" + "".join(f"{round(value * 255):02x}" for value in srgb)

@@ -1,4 +1,4 @@
-"""Page of a comparison of two runs or traces, in one file, with the style of the report."""
+"""Self-contained page of a comparison of two runs or traces."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,48 +13,49 @@ from triplepoint.files import write_text
 from triplepoint.report.pages import environment, template
 
 _MOST_KERNELS = 400
-"""Rows of the table of kernels; the rest stands in its last line."""
+"""Largest number of rows of the table of kernels; its last row sums up the others."""
 _FIRST_KERNELS = 20
-"""Rows that are seen at once."""
+"""Number of rows that are visible when the page opens."""
 
 
 class _Bar(NamedTuple):
-    """A contribution on a scale common to all, 0 in the middle. Unit: per cent of the width."""
+    """Bar of a contribution to the difference; zero is in the middle. Unit: per cent of the width."""
 
     left: float
     width: float
 
 
-def write_comparison(found: Comparison, out: Path) -> None:
-    """Write the page of a comparison.
+def write_comparison(comparison: Comparison, out: Path) -> None:
+    """Write the page of a comparison as a single file.
 
     Args:
-        found: The comparison.
-        out: File to write; the page needs no other.
+        comparison: The comparison.
+        out: File to write.
 
     Raises:
         OSError: If it cannot be written.
     """
-    step, kernels = found.step, kernel_lines(found.kernels, _MOST_KERNELS) if found.kernels else []
+    sides = (("A", comparison.first), ("B", comparison.other))
+    step, kernels = comparison.step, kernel_lines(comparison.kernels, _MOST_KERNELS) if comparison.kernels else []
     page = environment().get_template("comparison.html").render(
         style=Markup(template("report.css")),
-        sentence=found.sentence,
-        sides=[(letter, side.origin, describe_side(side)) for letter, side in (("A", found.first), ("B", found.other))],
-        changes=[change._asdict() for change in found.changes],
-        step_title=step_title(found),
-        parts=part_lines(found, step, len(step.parts)) if step else [],
+        sentence=comparison.sentence,
+        sides=[(letter, side.origin, describe_side(side)) for letter, side in sides],
+        changes=[change._asdict() for change in comparison.changes],
+        step_title=step_title(comparison),
+        parts=part_lines(comparison, step, len(step.parts)) if step else [],
         bars=list(_bars(step)) if step else [],
         kernels=kernels,
         num_first=_FIRST_KERNELS,
-        quantities=quantity_lines(found.quantities) if found.quantities else [],
-        notes=found.notes,
+        quantities=quantity_lines(comparison.quantities) if comparison.quantities else [],
+        notes=comparison.notes,
     )  # fmt: skip
     write_text(out, page)
 
 
 def _bars(step: StepDifference) -> Iterator[_Bar]:
-    """Yield the bar of each part, and of the step; the longest reaches the edge."""
-    values = [*(one.effect.value for one in step.parts), step.difference_s]
+    """Yield the bars of all parts and of the step; the longest has half the width."""
+    values = [*(part.effect.value for part in step.parts), step.difference_s]
     largest = max(map(abs, values)) or 1.0
     for value in values:
         width = 50 * abs(value) / largest

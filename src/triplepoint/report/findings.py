@@ -1,4 +1,4 @@
-"""Findings: what the runs of a report show, each a headline with its interval, further quantities and its figure."""
+"""Findings of a report: headlines with their intervals, ranked by effect, with further quantities and their figure."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pandas import DataFrame
 
-from triplepoint.effects import ABOUT, FAR, Effect, compare, far_slower, on_as_many_gpus
+from triplepoint.effects import ABOUT_BASIS, FAR_SLOWER, Effect, compare, far_slower, on_as_many_gpus
 from triplepoint.effects.titles import Statement, mean_of, rank, signed
 from triplepoint.figures import FigureSpec, labels
 from triplepoint.report.runs import page_name
@@ -18,34 +18,33 @@ from triplepoint.units import counted
 Row = Mapping[str, Any]
 
 MOST = 30
-"""Findings there are, the largest ones. Our choice: more are no longer read."""
+"""Largest number of findings. Our choice."""
 FIRST = 10
-"""Those that are open when the page is: the rest is a click away."""
-_OF_LAYOUTS = ("parallelism_sweep", "lora", "mi250_vs_nvidia", "inference_batch")
-"""Figures that compare layouts, each of its own studies."""
+"""Number of findings that are visible when the page opens."""
+_LAYOUT_FIGURES = ("parallelism_sweep", "lora", "mi250_vs_nvidia", "inference_batch")
+"""Figures that compare layouts, each for other studies."""
 _LAYOUTS = "layouts"
-"""The question which layout is best."""
+"""Question of the findings on the best layout."""
 _COSTS = {"gpu_power_w": "power", "gpu_temp_max_c": "hottest GPU", "gpu_energy_per_token_j": "energy per token"}
-"""What the fastest layout costs against the next, and what it is called."""
+"""Quantities for which the fastest layout is compared with the next, and their names."""
 _TRACK = 0.6
-"""Natural logarithm of a ratio at the ends of the bars: -45 and +82 %. Larger effects are cut off there."""
-_HOT_K = 0.1
-"""Change of the logarithm that 10 K count for where effects are ranked. Our choice: kelvin and per cent share one
-list."""
+"""Natural logarithm of a ratio at the ends of the scale of bars: -45 and +82 %. Larger effects are cut off."""
+_LOG_RATIO_OF_10_K = 0.1
+"""Logarithm of a ratio that 10 K are equivalent to in the ranking of effects. Our choice."""
 
 
 class Finding(NamedTuple):
     """One finding of the report.
 
     Attributes:
-        headline: What was found, with its interval.
-        effect: How large it is.
-        basis: What it is found in, and what its interval is over.
-        question: What it answers: findings take turns by it.
-        others: Further quantities, short.
-        figure: Identifier of the figure that shows it; empty where none does.
-        runs: Pages of the runs it is of, with their names.
-        is_aside: Whether it is of another task than training all weights.
+        headline: Sentence with the result and its interval.
+        effect: Effect that findings are ranked by.
+        basis: Runs behind the finding, and the basis of its interval.
+        question: Question that it answers; findings on different questions alternate.
+        others: Short texts of further quantities.
+        figure: Identifier of the figure that shows it; '' for none.
+        runs: Page and name of each run that it is on.
+        is_aside: Whether it is on another task than training of all weights.
     """
 
     headline: str
@@ -59,17 +58,17 @@ class Finding(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves out no effect."""
+        """Whether the interval excludes zero."""
         return not self.effect.is_tie
 
     @property
     def size(self) -> float:
-        """What findings are ranked by."""
+        """Magnitude that findings are ranked by."""
         return _size(self.effect)
 
     @property
     def track(self) -> tuple[float, float, float] | None:
-        """Return start and length of the interval's bar and place of its value, in per cent of the scale."""
+        """Start and length of the bar of the interval, and place of the value. Unit: per cent of the scale."""
         if math.isnan(self.effect.low):
             return None
         low, value, high = (self._place(end) for end in (self.effect.low, self.effect.value, self.effect.high))
@@ -77,20 +76,20 @@ class Finding(NamedTuple):
 
     @property
     def beyond(self) -> str:
-        """The arrow to an effect beyond the ends of the scale; '' for one within."""
+        """Arrow to an effect beyond the ends of the scale; '' for an effect within."""
         change = self._change(self.effect.value)
         return "" if abs(change) <= _TRACK else "▸" if change > 0 else "◂"
 
     def _change(self, end: float) -> float:
-        return math.log1p(end) if self.effect.is_relative else end / 10 * _HOT_K
+        return math.log1p(end) if self.effect.is_relative else end / 10 * _LOG_RATIO_OF_10_K
 
     def _place(self, end: float) -> float:
         return round(50 + 50 * min(max(self._change(end) / _TRACK, -1.0), 1.0), 2)
 
 
 def _size(effect: Effect) -> float:
-    """Return the magnitude of the logarithm of a ratio, of kelvin a tenth for ten."""
-    return abs(math.log1p(effect.value)) if effect.is_relative else abs(effect.value) / 10 * _HOT_K
+    """Return the magnitude of an effect as the logarithm of a ratio; kelvin are converted."""
+    return abs(math.log1p(effect.value)) if effect.is_relative else abs(effect.value) / 10 * _LOG_RATIO_OF_10_K
 
 
 def find(
@@ -99,133 +98,144 @@ def find(
     pages: str,
     statements: Mapping[str, Sequence[Statement]],
 ) -> list[Finding]:
-    """Return what was found: the first finding of each question, the next of each, and so on; unclear ones last.
+    """Return the findings of a report in their order.
 
-    Questions take turns: otherwise layouts, which differ most, would fill the list.
+    Questions alternate, since otherwise findings on layouts, which differ most, would fill the list. Findings whose
+    interval contains zero are last.
 
     Args:
         points: Rows of table `points`.
-        figures: Figures of the report by their identifiers in it.
-        pages: Folder of the pages of runs, as links from the front page begin.
-        statements: What figures hand over, by the same identifiers.
+        figures: Figures of the report by identifier.
+        pages: Folder of the pages of runs, relative to the front page.
+        statements: Statements of figures by identifier.
     """
     if not any(point["status"] == Status.OK for point in points):
         return []
     frame = _prepared(points)
     done = frame[frame["status"] == Status.OK]
-    found = [
+    findings = [
         *_best_layouts(frame, figures, pages),
         *_of_figures(statements, figures),
         *_clusters(done, pages),
         *_heat(done, pages),
     ]
-    return _in_turns([one._replace(headline=_whole(one.headline)) for one in found])[:MOST]
+    return _alternated([finding._replace(headline=_unbreakable(finding.headline)) for finding in findings])[:MOST]
 
 
-def _whole(text: str) -> str:
-    """Return text in which no line ends between a number and its unit."""
+def _unbreakable(text: str) -> str:
+    """Return text with no-break spaces between a number and its unit."""
     return text.replace(" %", "\u00a0%").replace(" K", "\u00a0K")
 
 
-def _in_turns(found: list[Finding]) -> list[Finding]:
-    """Return findings in turns of their questions, the largest certain ones of each first; what may be none is last.
+def _alternated(findings: list[Finding]) -> list[Finding]:
+    """Return findings in rounds with one of each question, the largest with an interval first.
 
-    Questions on other tasks than training all weights end each turn.
+    In each round findings on other tasks than training of all weights come last. Findings whose interval contains zero
+    follow all others.
     """
 
-    def key(one: Finding) -> tuple[bool, bool, float]:
-        # The steps of one launch do not show how launches differ: as good as no interval.
-        return not one.is_clear, one.track is None or one.effect.basis == "steps", -one.size
+    def key(finding: Finding) -> tuple[bool, bool, float]:
+        # An interval over the steps of one launch counts as none, since it does not show how launches differ.
+        has_none = finding.track is None or finding.effect.basis == "steps"
+        return not finding.is_clear, has_none, -finding.size
 
-    turns: dict[tuple[bool, str], int] = {}
+    rounds: dict[tuple[bool, str], int] = {}
     placed = []
-    for one in sorted(found, key=key):
-        turn = turns[one.is_clear, one.question] = turns.get((one.is_clear, one.question), -1) + 1
-        placed.append((not one.is_clear, turn, one.is_aside, one))
-    return [one for *_, one in sorted(placed, key=lambda entry: entry[:3])]
+    for finding in sorted(findings, key=key):
+        group = finding.is_clear, finding.question
+        rounds[group] = rounds.get(group, -1) + 1
+        placed.append((not finding.is_clear, rounds[group], finding.is_aside, finding))
+    return [finding for *_, finding in sorted(placed, key=lambda entry: entry[:3])]
 
 
 def _prepared(points: Sequence[Row]) -> DataFrame:
-    """Return runs with layout, place and subject in words."""
+    """Return prepared points, with column `subject`: the group, and the task if it is inference."""
     frame = labels.prepare(pa.Table.from_pylist(list(points), schema=POINTS.schema()).to_pandas())
-    # What is trained with adapters or serves prompts is no match of what is trained whole.
-    served = frame["task"].map(lambda task: f", {task}" if task == "inference" else "")
-    return frame.assign(subject=frame["group"] + served)
+    task = frame["task"].map(lambda task: f", {task}" if task == "inference" else "")
+    return frame.assign(subject=frame["group"] + task)
 
 
 def _best_layouts(frame: DataFrame, figures: Mapping[str, FigureSpec], pages: str) -> Iterator[Finding]:
-    """Yield the fastest layout of each model on each cluster, at the setting tried with most layouts.
+    """Yield a finding on the fastest layout of each model on each cluster, at the setting with most layouts.
 
-    Outliers are compared with nothing: last comes one finding of them all.
+    Layouts that are far slower are left out. One last finding is on all of them.
     """
     outliers: dict[str, list[tuple[float, Any]]] = {}
     for (_, origin), members in frame.groupby(["subject", "origin"], sort=False):
-        alike = on_as_many_gpus(labels.choose(members))
-        slow = far_slower(alike)
-        alike = alike[alike["status"] == Status.OK]
-        for name, factor in slow.items():
-            outliers.setdefault(str(origin), []).append((factor, alike[alike["layout"] == name].iloc[0]))
-        chosen = alike[~alike["layout"].isin(list(slow))]
-        figure = _figure_of(alike, figures)
+        comparable = on_as_many_gpus(labels.choose(members))
+        outlier_factors = far_slower(comparable)
+        comparable = comparable[comparable["status"] == Status.OK]
+        for name, factor in outlier_factors.items():
+            outliers.setdefault(str(origin), []).append((factor, comparable[comparable["layout"] == name].iloc[0]))
+        chosen = comparable[~comparable["layout"].isin(list(outlier_factors))]
+        figure = _figure_of(comparable, figures)
         if chosen["layout"].nunique() > 1 and figure is not None:
             yield _best_layout(chosen, figure, pages)
     for origin, of_origin in outliers.items():
         yield _outliers(of_origin, origin, figures, pages)
 
 
-def _best_layout(alike: DataFrame, figure: str, pages: str) -> Finding:
-    """Return which of some layouts of one training is fastest, and by how much."""
-    ranking = rank(alike)
+def _best_layout(comparable: DataFrame, figure: str, pages: str) -> Finding:
+    """Return the finding on the fastest layout.
+
+    Args:
+        comparable: Comparable points of one training, of at least two layouts.
+        figure: Identifier of the figure that shows them; '' for none.
+        pages: Folder of the pages of runs.
+    """
+    ranking = rank(comparable)
     assert ranking.lead is not None
-    rows = {str(name): found.iloc[0] for name, found in alike.groupby("layout", sort=False)}
+    rows = {str(name): repeats.iloc[0] for name, repeats in comparable.groupby("layout", sort=False)}
     last, slowest = list(ranking.leads.items())[-1]
     longer = f"{1 + slowest.value:.1f} times as long" if slowest.value > 1 else f"{slowest.text} longer"
     others = [f"slowest {last}, {longer}"] if last != ranking.next else []
-    behind, best = (alike[alike["layout"] == name] for name in (ranking.next, ranking.best))
+    behind, best = (comparable[comparable["layout"] == name] for name in (ranking.next, ranking.best))
     others += [
         f"{name} {signed(compare(behind, best, column))}"
         for column, name in _COSTS.items()
         if behind[column].notna().all() and best[column].notna().all()
     ]
-    basis = f"{len(rows)} layouts, {alike['origin'].iloc[0]}, {labels.setting_text(alike.iloc[0])}"
+    basis = f"{len(rows)} layouts, {comparable['origin'].iloc[0]}, {labels.setting_text(comparable.iloc[0])}"
     return Finding(
-        f"{str(alike['subject'].iloc[0]).removesuffix(', simulated')}: {ranking.sentence}",
+        f"{str(comparable['subject'].iloc[0]).removesuffix(', simulated')}: {ranking.sentence}",
         ranking.lead,
-        f"{basis}; interval {ABOUT[ranking.lead.basis]}",
-        f"{_LAYOUTS}, {alike['task'].iloc[0]}",
+        f"{basis}; interval {ABOUT_BASIS[ranking.lead.basis]}",
+        f"{_LAYOUTS}, {comparable['task'].iloc[0]}",
         tuple(others),
         figure,
         tuple(_page(rows[name], pages) for name in (ranking.best, ranking.next)),
-        _is_aside(alike),
+        _is_aside(comparable),
     )
 
 
 def _is_aside(members: DataFrame) -> bool:
+    """Return whether all points are of another task than training of all weights."""
     return bool((members["task"] != "pretrain").all())
 
 
 def _outliers(
-    found: Sequence[tuple[float, Any]], origin: str, figures: Mapping[str, FigureSpec], pages: str
+    outliers: Sequence[tuple[float, Any]], origin: str, figures: Mapping[str, FigureSpec], pages: str
 ) -> Finding:
-    """Return what layouts that are far slower than the best have in common: their names, and how much slower they are.
+    """Return the finding on all layouts that are far slower than the best of their training.
 
     Args:
-        found: How many times as long as the best one of its training each takes, and its row.
-        origin: Whether they were measured or simulated.
+        outliers: Step time over that of the best layout, and row of each layout.
+        origin: 'measured' or 'simulated'.
         figures: Figures of the report.
         pages: Folder of the pages of runs.
     """
-    least, (most, worst) = min(factor for factor, _ in found), max(found, key=lambda one: one[0])
-    layouts = sorted({str(row["layout"]) for _, row in found})
+    least, (most, worst) = min(factor for factor, _ in outliers), max(outliers, key=lambda outlier: outlier[0])
+    layouts = sorted({str(row["layout"]) for _, row in outliers})
     named = " and ".join(layouts) if len(layouts) < 3 else f"{counted(len(layouts), 'layout')}, such as {layouts[0]},"
     factors = f"{least:.0f} to {most:.0f}" if round(least) < round(most) else f"{most:.0f}"
     take = "takes" if len(layouts) < 2 else "take"
-    trainings = counted(len({(row["subject"], origin) for _, row in found}), "training")
-    effect = Effect(most - 1, math.nan, math.nan, "none", len(found))
+    trainings = counted(len({(row["subject"], origin) for _, row in outliers}), "training")
+    effect = Effect(most - 1, math.nan, math.nan, "none", len(outliers))
+    reason = f"{FAR_SLOWER:.0f} times as slow as any other, so left out of other findings"
     return Finding(
         f"{named} {take} {factors} times as long as the best layout, in {trainings}",
         effect,
-        f"{origin}, {FAR:.0f} times as slow as any other, so left out of other findings; interval {ABOUT['none']}",
+        f"{origin}, {reason}; interval {ABOUT_BASIS['none']}",
         f"{_LAYOUTS}, pretrain",
         figure=_figure_of(DataFrame([worst]), figures) or "",
         runs=(_page(worst, pages),),
@@ -233,27 +243,35 @@ def _outliers(
 
 
 def _figure_of(members: DataFrame, figures: Mapping[str, FigureSpec]) -> str | None:
-    """Return the figure of layouts that draws some runs, '' where no figure does, None where those ask other things."""
+    """Return the figure that compares the layouts of some runs.
+
+    Returns:
+        Its identifier; '' if no figure draws the runs; None if only figures on other questions draw them.
+    """
     studies = set().union(*members["studies"])
     drawn = {spec.name: name for name, spec in figures.items() if studies & set(spec.studies)}
-    return next((drawn[name] for name in _OF_LAYOUTS if name in drawn), None if drawn else "")
+    return next((drawn[name] for name in _LAYOUT_FIGURES if name in drawn), None if drawn else "")
 
 
 def _of_figures(statements: Mapping[str, Sequence[Statement]], figures: Mapping[str, FigureSpec]) -> Iterator[Finding]:
-    """Yield what figures say, with their brackets."""
-    for figure, said in statements.items():
-        for one in said:
-            over = f"{mean_of(one.effect.num, one.noun)}, " if one.noun else ""
-            about = ABOUT["none" if math.isnan(one.effect.low) else one.effect.basis]
-            basis = f"{over}{one.origin}; interval {about}"
-            if "simulated" in one.origin and one.effect.basis == "settings":
+    """Yield a finding for each statement of a figure."""
+    for figure, of_figure in statements.items():
+        for statement in of_figure:
+            effect = statement.effect
+            over = f"{mean_of(effect.num, statement.noun)}, " if statement.noun else ""
+            interval = ABOUT_BASIS["none" if math.isnan(effect.low) else effect.basis]
+            basis = f"{over}{statement.origin}; interval {interval}"
+            if "simulated" in statement.origin and effect.basis == "settings":
                 basis += ", without the error of the model"
             is_aside = not figures[figure].is_of_pretraining
-            yield Finding(one.sentence, one.effect, basis, one.about, one.others, figure, (), is_aside)
+            yield Finding(statement.sentence, effect, basis, statement.about, statement.others, figure, (), is_aside)
 
 
 def _clusters(frame: DataFrame, pages: str) -> Iterator[Finding]:
-    """Yield which cluster trains a model with least energy per token, each at its best layout."""
+    """Yield a finding for each model and task on the clusters with the most and the least energy per token.
+
+    Each cluster counts with its best layout and setting.
+    """
     column = "gpu_energy_per_token_j"
     for (model, task, origin), members in frame[frame[column].notna()].groupby(["model", "task", "origin"], sort=False):
         best = {str(place): rows.loc[[rows[column].idxmin()]] for place, rows in members.groupby("place", sort=False)}
@@ -264,13 +282,13 @@ def _clusters(frame: DataFrame, pages: str) -> Iterator[Finding]:
         names = [place.removesuffix(", simulated") for place in (last, first)]
         subject = f"{model}, {task}" if _is_aside(members) else str(model)
         headline = f"{subject}: {names[0]} takes {effect.text} more GPU energy per token than {names[1]}"
-        basis = f"each cluster at its best layout and setting, {origin}; interval {ABOUT[effect.basis]}"
+        basis = f"each cluster at its best layout and setting, {origin}; interval {ABOUT_BASIS[effect.basis]}"
         runs = tuple(_page(best[place].iloc[0], pages) for place in (last, first))
         yield Finding(headline, effect, basis, f"clusters, {task}", (), "", runs, _is_aside(members))
 
 
 def _heat(frame: DataFrame, pages: str) -> Iterator[Finding]:
-    """Yield the run that lost most time to heat, and that which lost most to the power limit; no figure draws these."""
+    """Yield findings on the run that lost most time to heat and the run that lost most to the power limit."""
     for origin, members in frame.groupby("origin", sort=False):
         for column, cause in (("lost_to_heat_fraction", "heat"), ("lost_to_power_limit_fraction", "the power limit")):
             known = members[members[column].notna() & (members[column] > 0)]
@@ -280,7 +298,7 @@ def _heat(frame: DataFrame, pages: str) -> Iterator[Finding]:
                 effect = Effect(value, math.nan, math.nan, "none", len(known))
                 headline = f"{_name(row)} on {row['cluster']} loses {value * 100:.1f} % of its step to {cause}"
                 others = (f"median of {counted(len(known), 'run')} that lose to it {middle * 100:.1f} %",)
-                basis = f"{origin}, the most of all runs, of clocks below the highest; interval {ABOUT['none']}"
+                basis = f"{origin}, the most of all runs, of clocks below the highest; interval {ABOUT_BASIS['none']}"
                 yield Finding(headline, effect, basis, cause, others, "", (_page(row, pages),))
 
 
@@ -289,4 +307,5 @@ def _name(row: Any) -> str:
 
 
 def _page(row: Any, pages: str) -> tuple[str, str]:
+    """Return the link to the page of a run, and its name."""
     return f"{pages}/{page_name(row['run'])}.html", _name(row)

@@ -1,4 +1,4 @@
-"""What the report says of machines, of where numbers come from, and of predictions."""
+"""Sections of the report on machines, provenance and predictions."""
 
 import statistics
 from collections import Counter
@@ -9,20 +9,22 @@ from triplepoint.manifest import Manifest, Node
 from triplepoint.units import GIB
 
 Line = tuple[str, str]
+"""Term and text."""
+_MOST_HOSTS = 8
+"""Largest number of hosts that are named in a heading."""
 
 
 class Machine(NamedTuple):
-    """Hosts that are alike, and what was measured on them."""
+    """A group of equal hosts: their heading, and lines on their hardware and telemetry."""
 
     hosts: str
     lines: list[Line]
 
 
 def describe_machines(manifests: Sequence[Manifest]) -> list[Machine]:
-    """Return what each host is and what was measured on it, hosts that are alike together.
+    """Return hardware and telemetry of all hosts, grouped by equal hosts.
 
-    Runs use different numbers of devices of one host: the account with most devices is kept. Of a simulated node only
-    its GPUs are known.
+    Runs may use different numbers of devices of a host; the description with most devices is kept.
     """
     alike: dict[tuple, set[str]] = {}
     for manifest in manifests:
@@ -30,12 +32,12 @@ def describe_machines(manifests: Sequence[Manifest]) -> list[Machine]:
             alike.setdefault(describe_node(node, manifest.origin), set()).add(node.host)
     best: dict[tuple[str, ...], tuple] = {}
     for description, hosts in alike.items():
-        # Simulated nodes of all clusters have the same names: their GPUs tell them apart.
+        # Simulated nodes of all clusters have the same names, so their GPUs are part of the key.
         products = dict(description[1]).get("Devices", "").partition(" × ")[2]
         key = (*sorted(hosts), products)
         if key not in best or description[0] > best[key][0]:
             best[key] = description
-    # Hosts of different groups may be one cluster's: those with the same lines are told once.
+    # Different groups of hosts may be of one cluster: hosts with the same lines are joined.
     joined: dict[tuple[Line, ...], set[str]] = {}
     for (*names, _), (_, lines) in best.items():
         joined.setdefault(lines, set()).update(names)
@@ -43,18 +45,16 @@ def describe_machines(manifests: Sequence[Manifest]) -> list[Machine]:
 
 
 def _heading(hosts: Sequence[str], lines: Mapping[str, str]) -> str:
-    """Return the hosts; of simulated nodes, which all have one name, their GPUs."""
+    """Return the names of hosts, or the GPUs of simulated nodes, which all have one name."""
     devices = lines.get("Devices", "")
-    return f"Simulated node of {devices}" if devices and "Origin" in lines else _listed(hosts)
-
-
-def _listed(names: Sequence[str], most: int = 8) -> str:
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + rest
+    if devices and "Origin" in lines:
+        return f"Simulated node of {devices}"
+    rest = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
+    return ", ".join(hosts[:_MOST_HOSTS]) + rest
 
 
 def describe_node(node: Node, origin: str) -> tuple[int, tuple[Line, ...]]:
-    """Return the number of devices of a node, and its lines."""
+    """Return the number of devices of a node, and the lines on it."""
     devices = {device.device for device in node.devices}
     products = sorted({device.product for device in node.devices if device.product})
     lines = [("Origin", "simulated, from config/clusters")] if origin == "simulated" else []
@@ -77,7 +77,7 @@ def describe_node(node: Node, origin: str) -> tuple[int, tuple[Line, ...]]:
 
 
 def describe_provenance(manifests: Sequence[Manifest], results: str) -> list[Line]:
-    """Return lines on software, commits, times and seeds of all launched runs."""
+    """Return lines on software, commits, times and seeds of launched runs."""
     versions: dict[str, set[str]] = {}
     for manifest in manifests:
         for name, version in manifest.versions.items():
@@ -86,30 +86,30 @@ def describe_provenance(manifests: Sequence[Manifest], results: str) -> list[Lin
     ends = sorted(manifest.ended_at for manifest in manifests)
     return [
         ("Results", results),
-        ("Engines", _different(manifest.engine for manifest in manifests)),
-        ("Commits", _different(map(_commit, manifests))),
+        ("Engines", _distinct(manifest.engine for manifest in manifests)),
+        ("Commits", _distinct(map(_commit, manifests))),
         ("First launch", starts[0] if starts else "none"),
         ("Last end", ends[-1] if ends else "none"),
         ("Launch time", f"{sum(manifest.duration_s for manifest in manifests):.0f} s over {len(manifests)} runs"),
-        ("Seeds", _different("not known" if manifest.seed is None else str(manifest.seed) for manifest in manifests)),
-        *((name, ", ".join(sorted(found))) for name, found in sorted(versions.items())),
+        ("Seeds", _distinct("not known" if manifest.seed is None else str(manifest.seed) for manifest in manifests)),
+        *((name, ", ".join(sorted(values))) for name, values in sorted(versions.items())),
         *describe_facts(manifests),
     ]
 
 
 def describe_facts(manifests: Iterable[Manifest]) -> list[Line]:
-    """Return what launched runs say of themselves that belongs to where numbers come from; different answers apart."""
+    """Return lines on the facts that launched runs recorded in their manifests, such as NCCL and its settings."""
     lines, manifests = [], list(manifests)
     for name, key in (
         ("Model FLOPs per token", "flops_formula"), ("Collectives", "collective_settings"), ("CUDA", "cuda"),
         ("ROCm", "rocm"), ("NCCL", "nccl"), ("Samples", "samples"),
     ):  # fmt: skip
-        if found := sorted({str(manifest.facts[key]) for manifest in manifests if manifest.facts.get(key)}):
-            lines.append((name, "; ".join(found)))
+        if values := sorted({str(manifest.facts[key]) for manifest in manifests if manifest.facts.get(key)}):
+            lines.append((name, "; ".join(values)))
     return lines
 
 
-def _different(texts: Iterable[str]) -> str:
+def _distinct(texts: Iterable[str]) -> str:
     return ", ".join(sorted(set(texts))) or "none"
 
 
@@ -120,7 +120,7 @@ def _commit(manifest: Manifest) -> str:
 
 
 def sum_up(points: Sequence[Mapping[str, Any]]) -> list[Line]:
-    """Return lines of term and text: of each predicted quantity its error, and why others have no prediction."""
+    """Return lines on predictions: errors of each predicted quantity, and reasons for missing predictions."""
     lines = []
     shares = (("Step time", "step_time_error"), ("Memory", "memory_error"), ("GPU power", "gpu_power_error"))
     for word, column in shares:

@@ -1,4 +1,4 @@
-"""Templates, styles and libraries that pages are made of."""
+"""Templates, styles and libraries of pages."""
 
 import re
 from importlib import resources
@@ -7,7 +7,7 @@ import jinja2
 
 
 def environment() -> jinja2.Environment:
-    """Return what renders the templates of pages; what a template lacks is an error, text is escaped."""
+    """Return the Jinja environment of pages: a missing variable is an error, and text is escaped."""
     names = ("front.html", "run.html", "claims.html", "comparison.html")
     return jinja2.Environment(
         loader=jinja2.DictLoader({name: template(name) for name in names}),
@@ -22,6 +22,6 @@ def template(name: str) -> str:
 
 
 def vendored(name: str) -> str:
-    """Return a library without the comment that names its source map, which is not there."""
+    """Return a library without the comment that refers to its source map, which is not shipped."""
     text = (resources.files("triplepoint.report") / "vendor" / name).read_text(encoding="utf-8")
     return re.sub(r"\n?(//# sourceMappingURL=\S+|/\*# sourceMappingURL=\S+ \*/)\s*$", "\n", text)

@@ -1,4 +1,4 @@
-"""Figures as inline SVG: cleaned, small, with identifiers of their own, and with colours for light and dark ground."""
+"""Figures as inline SVG: cleaned, with unique identifiers, and with colours for light and dark backgrounds."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -16,19 +16,19 @@ _TITLE = "{http://purl.org/dc/elements/1.1/}title"
 _DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
 _HREFS = ("{http://www.w3.org/1999/xlink}href", "href")
 _DROPPED = {"metadata", "style", "script", "foreignObject", "a"}
-"""Elements that a figure does not need. Style sheets of matplotlib would hold for the whole page."""
+"""Elements that are removed. Style sheets of matplotlib would apply to the whole page."""
 _GEOMETRY = {"d", "points", "x", "y", "width", "height", "x1", "x2", "y1", "y2", "cx", "cy", "r"}
 _DECIMALS = re.compile(r"(\.\d\d)\d+")
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
 _REFERENCE = re.compile(r"url\(#([^)]*)\)")
 _BLACK = "#000000"
-"""What matplotlib fills with where it writes no colour."""
+"""Fill colour of elements for which matplotlib writes none."""
 _BASELINE = re.compile(r"translate\([-\d.]+ ([-\d.]+)\)")
 _DESCENT_PT = 2.0
-"""Of the title, from the baseline of its last line."""
+"""Height of the title below the baseline of its last line. Unit: point."""
 _CSS_PX_PER_PT = 96 / 72
 _ENLARGED = 1.35
-"""Size on the screen over printed size: 7 pt text is then as large as small text of a page."""
+"""Size on screen over printed size. Text of 7 pt is then as large as small text of the page."""
 
 
 class Picture(NamedTuple):
@@ -36,9 +36,9 @@ class Picture(NamedTuple):
 
     Attributes:
         svg: Element `<svg>` as text.
-        title: The figure's answer; empty where its file has none.
+        title: Title of the figure; '' if its file has none.
         colours: CSS variables that `svg` uses, with their values.
-        statements: What it hands over for findings.
+        statements: Statements for findings.
     """
 
     svg: str
@@ -48,15 +48,15 @@ class Picture(NamedTuple):
 
 
 def read_picture(path: Path, name: str, label: str) -> Picture:
-    """Return a figure's SVG as the page shows it.
+    """Return the SVG of a figure for the page.
 
     Args:
-        path: File written by the figure stage.
-        name: Prefix of its identifiers, so that those of several figures in one page differ.
-        label: What a screen reader says.
+        path: SVG file of the figure stage.
+        name: Prefix that makes identifiers unique within the page.
+        label: Text for screen readers.
 
     Raises:
-        UserError: If the file is missing or no SVG.
+        UserError: If the file is missing or not an SVG file.
     """
     try:
         root = ET.parse(path).getroot()
@@ -68,34 +68,36 @@ def read_picture(path: Path, name: str, label: str) -> Picture:
         raise UserError(f"{path}: not an SVG file ({error}); delete it and draw the figure again") from None
     if root.tag != f"{_SVG}svg":
         raise UserError(f"{path}: not an SVG file; delete it and draw the figure again")
-    title, told = ((root.findtext(f".//{tag}") or "").strip() for tag in (_TITLE, _DESCRIPTION))
+    title, description = ((root.findtext(f".//{tag}") or "").strip() for tag in (_TITLE, _DESCRIPTION))
     try:
-        statements = read_statements(told)
+        statements = read_statements(description)
     except (ValueError, TypeError):
         raise UserError(f"{path}: its description is of another version; delete it and draw the figure again") from None
     if title:
-        _cut_answer(root)
+        _cut_title(root)
     colours = {_BLACK}
     _clean(root, f"{name}-", colours)
     root.attrib |= _frame(root) | {"role": "img", "aria-label": label}
     return Picture(ET.tostring(root, encoding="unicode"), title, variables(colours), statements)
 
 
-def _cut_answer(root: ET.Element) -> None:
-    """Take the title and its height off a figure: the page has it above."""
+def _cut_title(root: ET.Element) -> None:
+    """Remove the title from a figure and reduce its height, since the page shows the title above the figure."""
     for parent in root.iter():
-        for found in [child for child in parent if child.get("id") == ANSWER]:
-            # A single line has its place in y, several theirs in transform.
-            lines = [(text.get("transform", ""), text.get("y")) for text in found.iter(f"{_SVG}text")]
-            baselines = [float(y) for moved, own in lines for y in ([own] if own else _BASELINE.findall(moved))]
+        for title in [child for child in parent if child.get("id") == ANSWER]:
+            # The position of a single line is in attribute y, that of several lines in their transforms.
+            lines = [(text.get("transform", ""), text.get("y")) for text in title.iter(f"{_SVG}text")]
+            baselines = [
+                float(y) for moved, line_y in lines for y in ([line_y] if line_y else _BASELINE.findall(moved))
+            ]
             left, top, width, height = map(float, root.get("viewBox", "").split())
             cut = max(baselines) + _DESCENT_PT - top
             root.set("viewBox", f"{left:g} {top + cut:g} {width:g} {height - cut:g}")
-            parent.remove(found)
+            parent.remove(title)
 
 
 def _frame(root: ET.Element) -> dict[str, str]:
-    """Return the attributes of the outermost element; what matplotlib says in a style sheet is inherited from it."""
+    """Return the attributes of the outermost element, among them the defaults from matplotlib's style sheet."""
     _, _, width, height = map(float, root.get("viewBox", "0 0 480 320").split())
     shown = width * _CSS_PX_PER_PT * _ENLARGED
     for name in ("width", "height", "version", "id"):
@@ -109,7 +111,7 @@ def _frame(root: ET.Element) -> dict[str, str]:
 
 
 def _clean(element: ET.Element, prefix: str, colours: set[str]) -> None:
-    """Drop what a page must not take over, name identifiers and colours anew, and round lengths."""
+    """Remove elements and attributes that the page must not contain, rename identifiers and colours, round lengths."""
     element.tag = element.tag.removeprefix(_SVG)
     element.attrib = dict(_attributes(element, prefix, colours))
     for child in list(element):
@@ -124,6 +126,7 @@ def _clean(element: ET.Element, prefix: str, colours: set[str]) -> None:
 
 
 def _attributes(element: ET.Element, prefix: str, colours: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield the attributes that an element keeps, and add its colours to `colours`."""
     for name, value in element.attrib.items():
         if name in _HREFS:
             if value.startswith("#"):
@@ -136,5 +139,5 @@ def _attributes(element: ET.Element, prefix: str, colours: set[str]) -> Iterator
             yield name, _DECIMALS.sub(r"\1", value)
         elif not name.startswith(("on", "{")):
             colours.update(colour.lower() for colour in _COLOUR.findall(value))
-            named = _COLOUR.sub(lambda found: f"var({css_name(found[0].lower())})", value)
-            yield name, _REFERENCE.sub(rf"url(#{prefix}\1)", named)
+            replaced = _COLOUR.sub(lambda match: f"var({css_name(match[0].lower())})", value)
+            yield name, _REFERENCE.sub(rf"url(#{prefix}\1)", replaced)

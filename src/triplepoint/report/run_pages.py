@@ -1,4 +1,4 @@
-"""Pages of runs: facts, telemetry and timeline on one axis, kernels and manifest, each with its data beside it."""
+"""Pages of runs: facts, telemetry, timeline, kernels and manifest of each run, with its data in a script."""
 
 import json
 import os
@@ -28,14 +28,14 @@ from triplepoint.units import NS_PER_S
 Row = Mapping[str, Any]
 
 _MOST_KERNELS = 2000
-"""Rows of a page's table of kernels, the longest ones: a trace may name far more by template arguments."""
+"""Largest number of rows of the table of kernels. Template arguments give some traces many more kernel names."""
 _MANY_SAMPLES = 400_000
-"""Rows of telemetry from which a page's data begin with means of several."""
+"""Number of rows of telemetry that a page shows at most before samples are averaged."""
 
 
 def write_run_pages(points: Sequence[Row], words: Mapping[str, Words], results: Path, folder: Path,
                     front: str, template: jinja2.Template, num_jobs: int) -> None:  # fmt: skip
-    """Write `<run>.html` and `<run>.js` of every run; files whose content is the same are left alone.
+    """Write `<run>.html` and `<run>.js` of every run; unchanged files are not written.
 
     Args:
         points: Rows of table `points`.
@@ -43,8 +43,8 @@ def write_run_pages(points: Sequence[Row], words: Mapping[str, Words], results: 
         results: Folder of the results.
         folder: Folder of the pages.
         front: Link to the front page.
-        template: The page's template.
-        num_jobs: Processes to use.
+        template: Template of the page.
+        num_jobs: Number of processes.
 
     Raises:
         UserError: If a table or a manifest is damaged.
@@ -58,7 +58,13 @@ def write_run_pages(points: Sequence[Row], words: Mapping[str, Words], results: 
 
 
 class _Task(NamedTuple):
-    """One run: its folder, the folder of its page, and the name of that."""
+    """Page of one run to write.
+
+    Attributes:
+        run: Folder of the run.
+        folder: Folder of the page.
+        name: Name of the page without its suffix.
+    """
 
     run: Path
     folder: Path
@@ -66,13 +72,13 @@ class _Task(NamedTuple):
 
 
 def _manifest(run: Path) -> Manifest | None:
-    """Return the manifest of a run; None where it was never launched."""
+    """Return the manifest of a run; None if it was never launched."""
     path = run / "raw" / "manifest.json"
     return read_manifest(path) if path.is_file() else None
 
 
 def _write_data(task: _Task) -> tuple[bool, dict[str, Any] | None]:
-    """Write a run's data beside its page, and return whether it has any, and why the run is slow."""
+    """Write the data of a run; return whether it has any, and the section on why it is slow."""
     manifest = _manifest(task.run)
     data = "" if manifest is None else _data(task.run, manifest)
     if data:
@@ -82,30 +88,29 @@ def _write_data(task: _Task) -> tuple[bool, dict[str, Any] | None]:
 
 
 def _data(folder: Path, manifest: Manifest) -> str:
-    """Return the script with a run's recordings; empty where it has none."""
+    """Return the script with the recordings of a run; '' if it has none."""
     kernels, telemetry = _kernels(folder / "kernels.parquet"), describe_telemetry(folder, manifest)
     lanes = describe_lanes(folder / "timeline.parquet")
     if not (kernels or telemetry["panels"] or lanes):
         return ""
 
-    def at(num_cells: int | None, window: int) -> Callable[[], dict[str, Any]]:
+    def content_at(num_cells: int | None, window: int) -> Callable[[], dict[str, Any]]:
         def make() -> dict[str, Any]:
             is_full = num_cells is None and window == 1
-            found = telemetry if is_full else describe_telemetry(folder, manifest, window)
             return {
                 "run": manifest.run,
                 "kernels": kernels,
-                "telemetry": found,
+                "telemetry": telemetry if is_full else describe_telemetry(folder, manifest, window),
                 "lanes": lanes if num_cells is None else describe_lanes(folder / "timeline.parquet", num_cells),
             }
 
         return make
 
-    return pack_largest(at(num_cells, window) for num_cells, window in _levels(folder))
+    return pack_largest(content_at(num_cells, window) for num_cells, window in _levels(folder))
 
 
 def _levels(folder: Path) -> Iterator[tuple[int | None, int]]:
-    """Yield cells of a lane and samples of a window, the most detailed first."""
+    """Yield numbers of cells of a lane and of samples per window, the most detailed first."""
     yield None, 1
     window = max(num_samples(folder) // _MANY_SAMPLES, 1)
     for num_cells in LEVELS[1:]:
@@ -117,7 +122,7 @@ def _levels(folder: Path) -> Iterator[tuple[int | None, int]]:
 
 
 def _kernels(path: Path) -> list[dict[str, Any]]:
-    """Return the kernels of profiled steps by name: of each the mean over ranks and steps, the longest sum first."""
+    """Return the kernels of profiled steps by name, with means over ranks and steps, the longest total first."""
     if not path.is_file():
         return []
     table = KERNELS.read(path)
@@ -142,18 +147,28 @@ def _kernels(path: Path) -> list[dict[str, Any]]:
 
 
 def _short(value: float) -> float:
+    """Return a value with five significant digits."""
     return float(f"{value:.5g}")
 
 
 def _facts(point: Row, words: Mapping[str, Words], manifest: Manifest | None, run_folder: Path,
            folder: Path) -> dict[str, Any]:  # fmt: skip
-    """Return what a page says of its run."""
+    """Return the variables of the template of a page.
+
+    Args:
+        point: Row of table `points`.
+        words: Layout and setting of each run.
+        manifest: Manifest of the run; None if it was never launched.
+        run_folder: Folder of the run.
+        folder: Folder of the page.
+    """
     layout, setting, _ = words[point["run"]]
     quantities = []
-    for found in compared([point]):
-        low, high = (shown_value(found["name"], end) for end in interval(point, found["name"]))
-        value = shown_value(found["name"], point[found["name"]])
-        quantities.append(found | {"value": _number(value), "low": _number(low), "high": _number(high)})
+    for quantity in compared([point]):
+        name = quantity["name"]
+        low, high = (shown_value(name, end) for end in interval(point, name))
+        value = shown_value(name, point[name])
+        quantities.append(quantity | {"value": _number(value), "low": _number(low), "high": _number(high)})
     return {
         "run": point["run"],
         "title": f"{point['model']} {layout}",
@@ -174,7 +189,7 @@ def _number(value: float | None) -> str:
 
 
 def _files(run_folder: Path, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and link of the files of a run that are there."""
+    """Yield name and link of each existing file of a run."""
     names = (
         "raw/manifest.json",
         FILE_NAME,
@@ -189,5 +204,5 @@ def _files(run_folder: Path, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def link_to(path: Path, folder: Path) -> str:
-    """Return the link from a page in a folder to a file, whatever signs its path has."""
+    """Return the link from a page in a folder to a file; special characters are quoted."""
     return urllib.parse.quote(Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix())

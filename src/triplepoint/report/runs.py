@@ -1,4 +1,4 @@
-"""Runs as the page's table has them: columns, values in the units shown, and the words for layout and setting."""
+"""Table of runs on the front page: columns, values in display units, and texts for layout and setting."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ SHOWN = (
     "step_time_s", "tokens_per_s_per_gpu", "mfu", "gpu_power_w", "gpu_power_peak_w", "gpu_temp_c", "gpu_temp_max_c",
     "sm_clock_mhz", "sm_clock_busy_mhz", "throttle_fraction", "gpu_energy_per_token_j", "peak_memory_bytes",
 )  # fmt: skip
-"""Quantities of the table, in order; one that no run has is left out."""
+"""Quantities of the table in their order; quantities that no run has are left out."""
 _COMPARED = (
     "tokens_per_s", "time_to_first_token_s", "time_per_output_token_s", "exposed_comm_s", "idle_s", "kernel_sum_s",
     "lost_to_power_limit_fraction", "lost_to_heat_fraction", "job_gpu_power_w", "job_gpu_samples_per_s_mj",
@@ -29,31 +29,31 @@ _COMPARED = (
     "predicted_gpu_power_w", "gpu_power_error", "predicted_gpu_temp_max_c", "gpu_temp_error_c",
     "loss_first", "loss_last",
 )  # fmt: skip
-"""Further quantities of a comparison and of a run's page."""
+"""Further quantities of comparisons and of the pages of runs."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _COLUMNS = {column.name: column for column in POINTS.columns}
 
 
 def page_name(run: str) -> str:
-    """Return the file name of a run's page without its end; safe in paths and links, whatever the run is called."""
+    """Return the file name of the page of a run without suffix; it is safe in paths and links."""
     if _PLAIN_NAME.fullmatch(run) and len(run) < 200:
         return run
-    kept = re.sub(r"[^A-Za-z0-9._-]+", "-", run).strip(".-")[:100]
-    return f"{kept or 'run'}-{sha256(run.encode()).hexdigest()[:8]}"
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", run).strip(".-")[:100]
+    return f"{safe or 'run'}-{sha256(run.encode()).hexdigest()[:8]}"
 
 
 def in_order(points: Sequence[Row]) -> list[Row]:
-    """Return runs as the page lists them: measured ones first, those that ended well before others."""
+    """Return runs in the order of the table: measured ones first, and finished ones before others."""
     return sorted(points, key=lambda point: (point["origin"] != "measured", point["status"] != Status.OK))
 
 
 class Words(NamedTuple):
-    """A run in words, the same as in figures.
+    """Texts on a run, the same as in figures.
 
     Attributes:
-        layout: Its layout.
-        setting: All of its other settings.
-        apart: Those of them in which runs of its model on its cluster differ.
+        layout: Label of the layout.
+        setting: All other settings.
+        apart: Other settings in which the runs of the model on the cluster differ.
     """
 
     layout: str
@@ -62,26 +62,26 @@ class Words(NamedTuple):
 
 
 def name_settings(points: Sequence[Row]) -> dict[str, Words]:
-    """Return what each run is called."""
+    """Return the texts on each run, by run id."""
     if not points:
         return {}
     frame = labels.prepare(pa.Table.from_pylist(list(points), schema=POINTS.schema()).to_pandas())
-    found = {}
+    words = {}
     for _, members in frame.groupby("group", sort=False):
-        alike = tuple(name for name in labels.SETTING if members[name].nunique() == 1)
+        shared = tuple(name for name in labels.SETTING if members[name].nunique() == 1)
         for _, row in members.iterrows():
-            found[row["run"]] = Words(row["layout"], labels.setting_text(row), labels.setting_text(row, alike))
-    return found
+            words[row["run"]] = Words(row["layout"], labels.setting_text(row), labels.setting_text(row, shared))
+    return words
 
 
 def quantities(points: Sequence[Row], names: Sequence[str] = SHOWN) -> list[dict[str, Any]]:
-    """Return name, heading, unit and meaning of those quantities that some run has."""
+    """Return name, heading, unit and description of the quantities that some run has."""
     return [describe(_COLUMNS[name]) for name in names if any(point[name] is not None for point in points)]
 
 
 def table_rows(points: Sequence[Row], words: Mapping[str, Words]) -> list[dict[str, Any]]:
-    """Return a row for each run: who it is, the quantities shown, and the ends of their intervals."""
-    names = [found["name"] for found in quantities(points, (*SHOWN, *_COMPARED))]
+    """Return one row per run: its names, quantities in display units, and the ends of their intervals."""
+    names = [quantity["name"] for quantity in compared(points)]
     return [_row(point, words[point["run"]], names) for point in points]
 
 
@@ -110,7 +110,7 @@ def _row(point: Row, words: Words, names: Sequence[str]) -> dict[str, Any]:
 
 
 def interval(point: Row, name: str) -> tuple[float | None, float | None]:
-    """Return the interval of a quantity: the model's where simulated, 10th to 90th percentile where measured."""
+    """Return the interval of a quantity: that of the model if simulated, 10th to 90th percentile if measured."""
     for ends in (("lo", "hi"), ("p10", "p90")):
         low, high = (point.get(column_of(name, end)) for end in ends)
         if low is not None and high is not None:
@@ -119,19 +119,19 @@ def interval(point: Row, name: str) -> tuple[float | None, float | None]:
 
 
 def settings_apart(points: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return name, heading and the values of each run, in their order, of the settings that runs differ in."""
-    found = []
+    """Return the settings in which runs differ: name, heading, description and the value of each run."""
+    settings = []
     for name, setting in SETTINGS.items():
         if not setting.has_column or name not in _COLUMNS:
             continue
         values = [_text(point[name]) for point in points]
         if len(set(values)) > 1:
-            found.append({"name": name, "label": name.replace("_", " "), "about": setting.about, "values": values})
-    return found
+            settings.append({"name": name, "label": name.replace("_", " "), "about": setting.about, "values": values})
+    return settings
 
 
 def compared(points: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the quantities of a comparison: those of the table, then the others."""
+    """Return the quantities of comparisons: those of the table, then the further ones."""
     return quantities(points, (*SHOWN, *_COMPARED))
 
 

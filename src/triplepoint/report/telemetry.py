@@ -1,4 +1,4 @@
-"""Telemetry of a run for its page: power, clock, temperature and use of every device over time, and its steps."""
+"""Telemetry of a run for its page: steps, and power, clock, temperature and utilisation of devices over time."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +15,19 @@ from triplepoint.tables.traces import STEPS
 from triplepoint.units import NS_PER_S
 
 _NS_PER_TICK = 1000
-"""Resolution of times on a page. Unit: ns. Sensors are read some hundred times a second at most."""
+"""Resolution of times on a page; sensors are read some hundred times a second at most. Unit: ns."""
 
 
 class _Panel(NamedTuple):
-    """A chart of a page: the first of its columns that has values is drawn; `mark` is its key of `marks.QUANTITIES`."""
+    """A chart of a page.
+
+    Attributes:
+        title: Title of the chart.
+        mark: Key of its colour in `marks.QUANTITIES`.
+        unit: Unit of the values.
+        columns: Columns of table `telemetry`; the first with values is drawn.
+        resolution: Resolution of the values on the page, in their unit.
+    """
 
     title: str
     mark: str
@@ -29,20 +37,24 @@ class _Panel(NamedTuple):
 
 
 class _Times:
-    """Different lists of times, in microseconds since the start; devices of a node share theirs."""
+    """Distinct lists of sample times, stored once, since the devices of a node share them.
+
+    Attributes:
+        lists: Times since the start of the run, as `steps_of` writes them. Unit: us.
+    """
 
     def __init__(self) -> None:
-        self.found: list[list[int]] = []
-        self._places: dict[bytes, int] = {}
+        self.lists: list[list[int]] = []
+        self._indices: dict[bytes, int] = {}
 
     def index(self, ticks: np.ndarray) -> int:
-        """Return the place of some times, which are added where they are new."""
-        whole = np.rint(ticks).astype(np.int64)
-        key = whole.tobytes()
-        if key not in self._places:
-            self._places[key] = len(self.found)
-            self.found.append(steps_of(whole))
-        return self._places[key]
+        """Return the index of a list of times; a new list is added."""
+        integers = np.rint(ticks).astype(np.int64)
+        key = integers.tobytes()
+        if key not in self._indices:
+            self._indices[key] = len(self.lists)
+            self.lists.append(steps_of(integers))
+        return self._indices[key]
 
 
 _PANELS = (
@@ -52,20 +64,20 @@ _PANELS = (
     _Panel("Utilisation", "utilisation", "1", ("gpu_utilisation", "cpu_utilisation"), 0.001),
 )
 _BREAK = 3.0
-"""Times the median distance of samples from which the line between two is broken. Our choice: sensors miss a tick now
-and then."""
+"""Multiple of the median interval between samples from which a line is interrupted. Our choice: sensors miss single
+samples now and then."""
 _KEYS = ("node", "t_ns", "device")
 _Device = tuple[int, str, dict[str, np.ndarray]]
-"""Node, device, and its columns over time."""
+"""Node, device, and columns of the device over time."""
 
 
 def describe_telemetry(folder: Path, manifest: Manifest, window: int = 1) -> dict[str, Any]:
-    """Return telemetry and steps of a run as its page shows them.
+    """Return telemetry and steps of a run for its page.
 
     Args:
         folder: Folder of the run.
-        manifest: Its manifest, which knows the clocks of its nodes.
-        window: Samples that are joined to their mean; 1 for all of them.
+        manifest: Manifest of the run, with the clocks of its nodes.
+        window: Number of samples that are averaged; 1 for all samples.
 
     Raises:
         UserError: If a table is damaged.
@@ -77,12 +89,12 @@ def describe_telemetry(folder: Path, manifest: Manifest, window: int = 1) -> dic
     starts = [device["t_ns"][0] for _, _, device in devices] + [start for _, _, start, _ in steps]
     zero = int(min(starts, default=0))
     times = _Times()
-    panels = [found for panel in _PANELS if (found := _draw(panel, devices, zero, window, times))]
+    panels = [chart for panel in _PANELS if (chart := _chart(panel, devices, zero, window, times))]
     return {
         "zero_ns": zero,
         "window": window,
         "steps": [[step, kind, (start - zero) / NS_PER_S, (end - zero) / NS_PER_S] for step, kind, start, end in steps],
-        "times": times.found,
+        "times": times.lists,
         "colours": [marks.on_grounds(colour) for colour in marks.DEVICES],
         "grounds": {"profiled": marks.on_grounds(marks.BLUE), "warmup": marks.on_grounds(marks.MIDDLE)},
         "panels": panels,
@@ -90,31 +102,31 @@ def describe_telemetry(folder: Path, manifest: Manifest, window: int = 1) -> dic
 
 
 def num_samples(folder: Path) -> int:
-    """Return how many rows of telemetry a run has."""
+    """Return the number of rows of telemetry of a run."""
     path = folder / "telemetry.parquet"
     return TELEMETRY.read(path).num_rows if path.is_file() else 0
 
 
 def _read_steps(path: Path, manifest: Manifest) -> list[tuple[int, str, int, int]]:
-    """Return number, kind, start and end of each step, from its first rank to its last, on the first node's clock."""
+    """Return number, kind, start and end of each step over all ranks, on the clock of the first node. Unit: ns."""
     if not path.is_file():
         return []
     nodes = {device.rank: node for node in manifest.nodes for device in node.devices}
-    found: dict[int, tuple[str, int, int]] = {}
+    steps: dict[int, tuple[str, int, int]] = {}
     for row in STEPS.read(path).select(["rank", "step", "kind", "t_start_ns", "t_end_ns"]).to_pylist():
         times = np.array([row["t_start_ns"], row["t_end_ns"]])
         if row["rank"] in nodes:
             times = manifest.on_first_clock(nodes[row["rank"]], times)
         start, end = (int(time) for time in times)
-        if row["step"] in found:
-            _, first, last = found[row["step"]]
+        if row["step"] in steps:
+            _, first, last = steps[row["step"]]
             start, end = min(start, first), max(end, last)
-        found[row["step"]] = (row["kind"], start, end)
-    return [(step, *found[step]) for step in sorted(found)]
+        steps[row["step"]] = (row["kind"], start, end)
+    return [(step, *steps[step]) for step in sorted(steps)]
 
 
 def _split(samples: pa.Table) -> Iterator[_Device]:
-    """Yield node, device and columns of each device, in order of time."""
+    """Yield each device of each node with its columns in order of time."""
     names = [name for panel in _PANELS for name in panel.columns]
     table = samples.select([*_KEYS, *names]).sort_by([(key, "ascending") for key in ("node", "device", "t_ns")])
     if not table.num_rows:
@@ -132,13 +144,13 @@ def _split(samples: pa.Table) -> Iterator[_Device]:
         )
 
 
-def _draw(panel: _Panel, devices: list[_Device], zero: int, window: int, times: "_Times") -> dict[str, Any] | None:
-    """Return a chart; None where none of its columns was measured."""
+def _chart(panel: _Panel, devices: list[_Device], zero: int, window: int, times: _Times) -> dict[str, Any] | None:
+    """Return the data of a chart; None if none of its columns was measured."""
     for column in panel.columns:
         lines = [
-            _line(f"node {node} {device}", found["t_ns"] - zero, found[column], panel.resolution, window, times)
-            for node, device, found in devices
-            if not np.isnan(found[column]).all()
+            _line(f"node {node} {device}", columns["t_ns"] - zero, columns[column], panel.resolution, window, times)
+            for node, device, columns in devices
+            if not np.isnan(columns[column]).all()
         ]
         if lines:
             return {
@@ -153,13 +165,22 @@ def _draw(panel: _Panel, devices: list[_Device], zero: int, window: int, times: 
 
 
 def _line(
-    name: str, t_ns: np.ndarray, values: np.ndarray, resolution: float, window: int, times: "_Times"
+    name: str, t_ns: np.ndarray, values: np.ndarray, resolution: float, window: int, times: _Times
 ) -> dict[str, Any]:
-    """Return the samples of one device that have a value, and before which of them the line is broken."""
-    is_there = ~np.isnan(values)
-    ticks, values = (_joined(found[is_there], window) for found in (t_ns / _NS_PER_TICK, values))
-    distances = np.diff(ticks)
-    breaks = np.flatnonzero(distances > _BREAK * np.median(distances)) + 1 if len(distances) else np.array([], int)
+    """Return the line of one device: samples with a value, and indices of samples before which the line is interrupted.
+
+    Args:
+        name: Name of the device.
+        t_ns: Times since the start of the run. Shape (num_samples,).
+        values: Values, NaN where there is none. Shape (num_samples,).
+        resolution: Resolution of the values.
+        window: Number of samples that are averaged.
+        times: Times of all lines.
+    """
+    has_value = ~np.isnan(values)
+    ticks, values = (_averaged(samples[has_value], window) for samples in (t_ns / _NS_PER_TICK, values))
+    intervals = np.diff(ticks)
+    breaks = np.flatnonzero(intervals > _BREAK * np.median(intervals)) + 1 if len(intervals) else np.array([], int)
     return {
         "name": name,
         "time": times.index(ticks),
@@ -168,8 +189,8 @@ def _line(
     }
 
 
-def _joined(values: np.ndarray, window: int) -> np.ndarray:
-    """Return the means of windows, the last of which may be shorter."""
+def _averaged(values: np.ndarray, window: int) -> np.ndarray:
+    """Return the means of windows of samples; the last window may be shorter."""
     if window == 1:
         return values
     opens = np.arange(0, len(values), window)

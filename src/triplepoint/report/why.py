@@ -1,4 +1,4 @@
-"""What a run's page says of why it is slow."""
+"""Section of the page of a run on why it is slow."""
 
 from pathlib import Path
 from typing import Any
@@ -8,19 +8,19 @@ from triplepoint.units import S_PER_HOUR
 from triplepoint.why.answer import Answer, why_run
 
 _MOST = 8
-"""Causes that a page names."""
+"""Largest number of causes that a page lists."""
 _J_PER_KWH = 1e3 * S_PER_HOUR
 
 
 def describe_why(run: Path) -> dict[str, Any] | None:
-    """Return what a page says of why a run is slow; None where its steps do not tell.
+    """Return the variables of the section; None if the steps of the run allow no answer.
 
     Args:
         run: Folder of a run that finished.
     """
     try:
         answer = why_run(run)
-    except UserError:  # no measured step that all ranks have, say: the page has all else
+    except UserError:  # for example without a measured step of all ranks; the page is written without the section
         return None
     slow = answer.slowdown
     of_steps = answer.step_times.sentences() if answer.step_times else ()
@@ -37,6 +37,7 @@ def describe_why(run: Path) -> dict[str, Any] | None:
 
 
 def _cause(row: dict[str, Any]) -> dict[str, str]:
+    """Return the cells of one cause as texts."""
     energy_j = row["lost_energy_per_day_j"]
     return {
         "gpu": row["gpu"],
@@ -50,11 +51,11 @@ def _cause(row: dict[str, Any]) -> dict[str, str]:
 
 
 def _parts(answer: Answer) -> str:
-    """Return the parts of the slowdown, largest of each first, in one sentence; '' where there is none."""
+    """Return a sentence with the largest kind, stage and replica of the slowdown; '' if there is none."""
     slow = answer.slowdown
-    found = []
-    for what, by in (("kind", slow.by_kind), ("stage", slow.by_stage), ("replica", slow.by_dp)):
-        key, value = next(iter(by.items()))
-        if len(by) > 1 and value >= 1.001:
-            found.append(f"{what} {key} {value:.3f}")
-    return f"With ideal durations of all others: {', '.join(found)}." if found else ""
+    parts = []
+    for noun, slowdowns in (("kind", slow.by_kind), ("stage", slow.by_stage), ("replica", slow.by_dp)):
+        key, value = next(iter(slowdowns.items()))
+        if len(slowdowns) > 1 and value >= 1.001:
+            parts.append(f"{noun} {key} {value:.3f}")
+    return f"With ideal durations of all others: {', '.join(parts)}." if parts else ""

@@ -154,19 +154,19 @@ class Table:
             file.write_table(checked)
 
     @contextlib.contextmanager
-    def writer(self, path: Path) -> Iterator[Callable[[pa.Table], None]]:
+    def writer(self, path: Path, compression: str = "zstd") -> Iterator[Callable[[pa.Table], None]]:
         """Yield a function that checks and appends rows; the file appears atomically when the block succeeds."""
-        with atomic_file(path) as scratch, self._file(scratch) as file:
+        with atomic_file(path) as scratch, self._file(scratch, compression) as file:
             yield lambda rows: file.write_table(self.check(rows, path))
 
-    def _file(self, path: Path) -> "pq.ParquetWriter":
+    def _file(self, path: Path, compression: str = "zstd") -> "pq.ParquetWriter":
         """Return an open Parquet writer for this table."""
         import pyarrow.parquet as pq
 
         # Dictionaries for text only: numbers rarely repeat, and building their dictionaries is slower than writing.
         texts = [column.name for column in self.columns if column.type in ("str", "names")]
         schema = self.schema().with_metadata({**(self.schema().metadata or {}), _WRITTEN_BY: _VERSION})
-        return pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=texts)
+        return pq.ParquetWriter(path, schema, compression=compression, use_dictionary=texts)
 
     def read(self, path: Path) -> pa.Table:
         """Return the checked table of a Parquet file.

@@ -287,7 +287,7 @@ def _arrivals_of(
 ) -> Arrivals:
     """Return the arrivals of one rank, from values of the matched entries to the order of the rank's collectives."""
     of_rank = matched.collectives[lane]
-    num = len(of_rank.key)
+    num = len(of_rank.start)
     here = matched.lane == lane
     index = matched.index[here]
     rank_num_seen, rank_is_known = np.ones(num, dtype=np.int64), np.zeros(num, dtype=bool)

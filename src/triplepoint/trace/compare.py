@@ -303,7 +303,11 @@ def find_exposed_waits(segments: Segments, collectives: Collectives, arrivals: A
     idle = intervals.union(segments.start[is_waiting], segments.end[is_waiting])
     steps = np.array([step[1:] for step in segments.steps], dtype=np.int64).reshape(-1, 2)
     idle = intervals.intersection(idle, intervals.union(steps[:, 0], steps[:, 1]))
-    in_pipeline = np.array([key is not None and is_of_pipeline(key.kind, key.role) for key in collectives.key], bool)
+    of_pipeline = [
+        signature.group is not None and is_of_pipeline(signature.kind, signature.role)
+        for signature in collectives.signatures
+    ]
+    in_pipeline = np.array(of_pipeline, dtype=bool)[collectives.signature]
     # A collective waits for the last rank first, and moves data from then on.
     wait_end = np.minimum(collectives.start + arrivals.waited_ns, collectives.end)
     idle = intervals.difference(idle, intervals.union(wait_end, collectives.end))

@@ -19,15 +19,23 @@ from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS
 from triplepoint.trace import Int64
 from triplepoint.trace.clocks import Arrivals, Clock
 from triplepoint.trace.compare import Comparison, compare_ranks, path_rows
+from triplepoint.trace.distinct import distinct_values
 from triplepoint.trace.parsing import PARTS, Progress, check_one_job, check_ranks, parse_part
 from triplepoint.trace.perfetto import FILE_NAME, CounterTrack, rank_title, telemetry_counters, write_merged
-from triplepoint.trace.rank_results import SUMMARY, CollectiveKey, Collectives, RankSummary, Segments, read_summary
+from triplepoint.trace.rank_results import (
+    SUMMARY,
+    Collectives,
+    CollectiveSignature,
+    RankSummary,
+    Segments,
+    read_summary,
+)
 from triplepoint.trace.taxonomy import Scheme
 from triplepoint.trace.timeline import DrawnRank, DrawnTime, write_timeline
 from triplepoint.units import NS_PER_S
 
-_KEY_COLUMNS = ("group_name", "kind", "sequence", "peer", "group")
-"""Columns of `collectives` that make a `CollectiveKey`, in its order."""
+_SIGNATURE_COLUMNS = ("group_name", "kind", "peer", "group", "num_ranks", "ranks")
+"""Columns of `collectives` that make a `CollectiveSignature`, in its order."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,7 @@ def join_ranks(folders: Sequence[Path], out: Path) -> JoinedRanks:
 def _write_single_rank(by_rank: Sequence[tuple[RankSummary, Path]], out: Path) -> Comparison:
     """Write the collectives of at most one rank, part by part, and return an empty comparison."""
     empty = np.empty(0, dtype=np.int64)
-    comparison = compare_ranks([], [Collectives(summary.rank, [], empty, empty, empty, []) for summary, _ in by_rank])
+    comparison = compare_ranks([], [Collectives(summary.rank, [], *[empty] * 4) for summary, _ in by_rank])
     with COLLECTIVES.writer(out / "collectives.parquet") as append:
         for _, folder in by_rank:
             for part in COLLECTIVES.read_parts(folder / "collectives.parquet"):
@@ -108,15 +116,17 @@ def _read_segments(folder: Path, summary: RankSummary) -> Segments:
 
 def _collectives(table: pa.Table, rank: int) -> Collectives:
     start = table["t_start_ns"].to_numpy()
-    parsed_ranks = {ranks: _parse_ranks(ranks) for ranks in pc.unique(table["ranks"]).to_pylist()}
-    keys = zip(*(table[name].to_pylist() for name in _KEY_COLUMNS), strict=True)
+    signatures, signature = distinct_values(table, _SIGNATURE_COLUMNS)
     return Collectives(
         rank=rank,
-        key=[CollectiveKey(*key) if key[0] is not None else None for key in keys],
+        signatures=[
+            CollectiveSignature(name, kind, peer, role, num_ranks or 0, _parse_ranks(ranks))
+            for name, kind, peer, role, num_ranks, ranks in signatures
+        ],
+        signature=signature,
+        sequence=table["sequence"].to_numpy(),
         start=start,
         end=start + table["duration_ns"].to_numpy(),
-        num_ranks=pc.fill_null(table["num_ranks"], 0).to_numpy(),
-        ranks=[parsed_ranks[ranks] for ranks in table["ranks"].to_pylist()],
     )
 
 
@@ -160,9 +170,8 @@ def _bus_factors(table: pa.Table) -> npt.NDArray[np.float64]:
     """Return bus over algorithm bandwidth of each collective; NaN if its kind has no factor or its group is unknown."""
     factors = np.full(table.num_rows, np.nan)
     num_ranks = pc.fill_null(table["num_ranks"], 0).to_numpy()
-    kinds = np.array(table["kind"].to_pylist(), dtype=object)
-    for kind in set(kinds) & BUS_KINDS:
-        of_kind = (kinds == kind) & (num_ranks > 0)
+    for kind in BUS_KINDS.intersection(pc.unique(table["kind"]).to_pylist()):
+        of_kind = pc.equal(table["kind"], kind).to_numpy() & (num_ranks > 0)
         factors[of_kind] = bus_factor(kind, num_ranks[of_kind])
     return factors
 

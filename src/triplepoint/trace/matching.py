@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from triplepoint.trace import Int64
-from triplepoint.trace.rank_results import CollectiveKey, Collectives
+from triplepoint.trace.rank_results import Collectives, CollectiveSignature
 from triplepoint.trace.taxonomy import POINT_TO_POINT
 
 ENDS_TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
@@ -130,34 +130,40 @@ def _sequences(collectives: list[Collectives], kinds: dict[str, int]) -> dict[_G
         kinds: Number of each kind; new kinds are added.
     """
     groups = _groups(collectives)
-    entries: dict[_Group, dict[int, list[tuple[int, int, int]]]] = {}
+    positions: dict[_Group, dict[int, list[tuple[int, Int64]]]] = {}
     for lane, of_rank in enumerate(collectives):
-        # Collectives are many, and their distinct group, kind, peer and size are few.
-        targets: dict[tuple[object, ...], tuple[int, list[tuple[int, int, int]]] | None] = {}
-        for index, (key, num_ranks) in enumerate(zip(of_rank.key, of_rank.num_ranks.tolist(), strict=True)):
-            if key is None:
+        for signature, indices in zip(of_rank.signatures, _indices_by_signature(of_rank), strict=True):
+            if signature.group is None:
                 continue
-            identity = (key.group, key.kind, key.peer, num_ranks)
-            if identity not in targets:
-                group = groups[lane][key.group]
-                kind = _common_kind(key, of_rank.rank, group.ranks, num_ranks)
-                if key.peer is not None:
-                    # Transfers between two ranks are a sequence of their own: other ranks of a pipeline have others.
-                    group = _Group(group.name, (min(of_rank.rank, key.peer), max(of_rank.rank, key.peer)))
-                targets[identity] = None
-                if kind is not None:
-                    in_group = entries.setdefault(group, {}).setdefault(lane, [])
-                    targets[identity] = (kinds.setdefault(kind, len(kinds)), in_group)
-            if (target := targets[identity]) is not None:
-                kind_number, in_group = target
-                in_group.append((index, kind_number, key.sequence))
-    sequences: dict[_Group, dict[int, _Sequence]] = {}
-    for group, lanes in entries.items():
-        for lane, in_group in lanes.items():
-            indices, kind_numbers, numbers = np.array(in_group, dtype=np.int64).T
-            sequence = _Sequence(indices, kind_numbers, numbers, collectives[lane].end[indices])
-            sequences.setdefault(group, {})[lane] = sequence
-    return sequences
+            group = groups[lane][signature.group]
+            kind = _common_kind(signature, of_rank.rank, group.ranks)
+            if kind is None:
+                continue
+            if signature.peer is not None:
+                # Transfers between two ranks are a sequence of their own: other ranks of a pipeline have others.
+                pair = (min(of_rank.rank, signature.peer), max(of_rank.rank, signature.peer))
+                group = _Group(group.name, pair)
+            in_group = positions.setdefault(group, {}).setdefault(lane, [])
+            in_group.append((kinds.setdefault(kind, len(kinds)), indices))
+    return {
+        group: {lane: _sequence(collectives[lane], parts) for lane, parts in by_lane.items()}
+        for group, by_lane in positions.items()
+    }
+
+
+def _indices_by_signature(collectives: Collectives) -> list[Int64]:
+    """Return the indices of the collectives of each signature."""
+    ends = np.cumsum(np.bincount(collectives.signature, minlength=len(collectives.signatures)))
+    return np.split(np.argsort(collectives.signature, kind="stable"), ends)[:-1]
+
+
+def _sequence(collectives: Collectives, parts: Sequence[tuple[int, Int64]]) -> _Sequence:
+    """Return the collectives of a rank in one group from the number of each kind and the indices of its collectives."""
+    index = np.concatenate([indices for _, indices in parts])
+    kind = np.repeat([kind for kind, _ in parts], [len(indices) for _, indices in parts])
+    order = np.argsort(index)
+    index, kind = index[order], kind[order]
+    return _Sequence(index, kind, collectives.sequence[index], collectives.end[index])
 
 
 def _groups(collectives: list[Collectives]) -> list[dict[str, _Group]]:
@@ -168,9 +174,9 @@ def _groups(collectives: list[Collectives]) -> list[dict[str, _Group]]:
     ranks_by_lane: list[dict[str, tuple[int, ...]]] = []
     for of_rank in collectives:
         ranks_of: dict[str, tuple[int, ...]] = {}
-        for key, ranks in zip(of_rank.key, of_rank.ranks, strict=True):
-            if key is not None and not ranks_of.get(key.group):
-                ranks_of[key.group] = tuple(sorted(ranks))
+        for signature in of_rank.signatures:
+            if signature.group is not None and not ranks_of.get(signature.group):
+                ranks_of[signature.group] = tuple(sorted(signature.ranks))
         ranks_by_lane.append(ranks_of)
     in_any_trace: dict[str, set[tuple[int, ...]]] = {}
     for ranks_of in ranks_by_lane:
@@ -186,14 +192,15 @@ def _groups(collectives: list[Collectives]) -> list[dict[str, _Group]]:
     return groups
 
 
-def _common_kind(key: CollectiveKey, rank: int, ranks: tuple[int, ...], num_ranks: int) -> str | None:
+def _common_kind(signature: CollectiveSignature, rank: int, ranks: tuple[int, ...]) -> str | None:
     """Return a kind that is the same on all ranks of the operation, None if the other rank of a transfer is unknown."""
-    kind = key.kind
+    kind = signature.kind
     if kind not in POINT_TO_POINT:
         return kind
-    if key.peer is not None and kind != "send_recv":
-        return f"send from {rank} to {key.peer}" if kind == "send" else f"send from {key.peer} to {rank}"
-    if (len(ranks) or num_ranks) != 2:
+    peer = signature.peer
+    if peer is not None and kind != "send_recv":
+        return f"send from {rank} to {peer}" if kind == "send" else f"send from {peer} to {rank}"
+    if (len(ranks) or signature.num_ranks) != 2:
         return None
     if kind == "send_recv":
         return kind
@@ -210,11 +217,13 @@ def _shift(reference: _Sequence, other: _Sequence) -> int | None:
     has_same_kinds = np.array_equal(np.sort(reference.kind), np.sort(other.kind))
     if shorter < _MIN_OVERLAP:
         return 0 if has_same_kinds else None
+    if has_same_kinds and _is_in_time(reference, other):
+        return 0
     overlap = max(_MIN_OVERLAP, shorter // 2)
     shifts = np.arange(max(overlap - num_other, -_MAX_SHIFT), min(num_reference - overlap, _MAX_SHIFT) + 1)
     deviation = _deviations(reference, other, shifts)
     best = int(np.argmin(deviation))
-    if has_same_kinds and (deviation[shifts == 0][0] <= _CLEARLY * deviation[best] or _is_in_time(reference, other)):
+    if has_same_kinds and deviation[shifts == 0][0] <= _CLEARLY * deviation[best]:
         return 0
     others = np.delete(deviation, best)
     is_clear = np.isfinite(deviation[best]) and (_CLEARLY * deviation[best] < others).all()

@@ -7,11 +7,9 @@ Times are in us with three decimals from `baseTimeNanoseconds`, as in Kineto's t
 Source: Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
 
-import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from isal import igzip
 
 from triplepoint.files import atomic_file
 from triplepoint.manifest import Manifest, Node
@@ -40,7 +39,8 @@ FILE_NAME = "perfetto.json.gz"
 
 _FIRST_NODE_PID = 1_000_000
 _THREADS_PER_LANE = 1000
-_EVENTS_PER_WRITE = 4096
+_LEVEL = 2
+"""Compression level of isal. Level 6 of zlib takes ten times as long, and its files are an eighth smaller."""
 
 
 class Process(NamedTuple):
@@ -121,7 +121,7 @@ def write_merged(
 
 
 def write_perfetto(path: Path, ranks: Iterable[RankTimeline], counters: Iterable[CounterTrack], base_ns: int) -> None:
-    """Write the merged trace atomically, a few thousand events at a time.
+    """Write the merged trace atomically, lane by lane.
 
     Args:
         path: File to write, `.json.gz`.
@@ -135,17 +135,18 @@ def write_perfetto(path: Path, ranks: Iterable[RankTimeline], counters: Iterable
         atomic_file(path) as scratch,
         scratch.open("wb") as file,
         # Without name and time in the gzip header, the same trace gives the same bytes.
-        gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as out,
+        igzip.IGzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=file, mtime=0) as out,
     ):
         out.write(head.encode())
         separator = ""
-        while batch := list(islice(events, _EVENTS_PER_WRITE)):
+        for batch in events:
             out.write((separator + ",\n".join(batch)).encode())
             separator = ",\n"
         out.write(b"\n]}\n")
 
 
-def _events(ranks: Iterable[RankTimeline], counters: Iterable[CounterTrack], base_ns: int) -> Iterator[str]:
+def _events(ranks: Iterable[RankTimeline], counters: Iterable[CounterTrack], base_ns: int) -> Iterator[list[str]]:
+    """Yield non-empty lists of events: those of one lane or counter, or metadata."""
     written_pids: set[int] = set()
     for timeline in ranks:
         yield from _process_events(timeline.process, written_pids)
@@ -153,29 +154,34 @@ def _events(ranks: Iterable[RankTimeline], counters: Iterable[CounterTrack], bas
             yield from _lane_events(timeline.process.pid, lane, base_ns)
     for track in counters:
         yield from _process_events(track.process, written_pids)
-        yield from _counter_events(track, base_ns)
+        if np.isfinite(track.value).any():
+            yield _counter_events(track, base_ns)
 
 
-def _process_events(process: Process, written_pids: set[int]) -> Iterator[str]:
+def _process_events(process: Process, written_pids: set[int]) -> Iterator[list[str]]:
     """Yield the metadata of a process, unless it is among `written_pids`, and add it there."""
     if process.pid not in written_pids:
         written_pids.add(process.pid)
-        yield _metadata("process_name", process.pid, 0, name=process.title)
-        yield _metadata("process_sort_index", process.pid, 0, sort_index=process.pid)
+        yield [
+            _metadata("process_name", process.pid, 0, name=process.title),
+            _metadata("process_sort_index", process.pid, 0, sort_index=process.pid),
+        ]
 
 
-def _lane_events(pid: int, lane: LaneSpans, base_ns: int) -> Iterator[str]:
+def _lane_events(pid: int, lane: LaneSpans, base_ns: int) -> Iterator[list[str]]:
     """Yield the events of one lane, by thread and time; a lane without spans has no thread."""
     order = LANES.index(lane.lane) if lane.lane in LANES else len(LANES)
     looks = [_look_json(lane.lane, look) for look in lane.looks]
     for row, spans in enumerate(_rows_without_overlap(lane)):
         tid = order * _THREADS_PER_LANE + row + 1
-        yield _metadata("thread_name", pid, tid, name=lane.lane if row == 0 else f"{lane.lane} ({row + 1})")
-        yield _metadata("thread_sort_index", pid, tid, sort_index=tid)
+        yield [
+            _metadata("thread_name", pid, tid, name=lane.lane if row == 0 else f"{lane.lane} ({row + 1})"),
+            _metadata("thread_sort_index", pid, tid, sort_index=tid),
+        ]
         head = f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":'
         starts, durations = _us(lane.start[spans] - base_ns), _us(lane.end[spans] - lane.start[spans])
-        for start, duration, look in zip(starts, durations, lane.look[spans].tolist(), strict=True):
-            yield f'{head}{start},"dur":{duration},{looks[look]}'
+        spans_text = zip(starts, durations, lane.look[spans].tolist(), strict=True)
+        yield [f'{head}{start},"dur":{duration},{looks[look]}' for start, duration, look in spans_text]
 
 
 def _look_json(lane: str, look: Look) -> str:
@@ -206,13 +212,12 @@ def _rows_without_overlap(lane: LaneSpans) -> Iterator[Int64]:
     return (np.array(row) for row in rows)
 
 
-def _counter_events(track: CounterTrack, base_ns: int) -> Iterator[str]:
+def _counter_events(track: CounterTrack, base_ns: int) -> list[str]:
     measured = np.isfinite(track.value)
     head = f'{{"ph":"C","pid":{track.process.pid},"tid":0,"name":{_dump(track.name)},"ts":'
     unit = _dump(track.unit)
-    times, values = _us(track.t_ns[measured] - base_ns), track.value[measured].tolist()
-    for time, value in zip(times, values, strict=True):
-        yield f'{head}{time},"args":{{{unit}:{value:.6g}}}}}'
+    samples = zip(_us(track.t_ns[measured] - base_ns), track.value[measured].tolist(), strict=True)
+    return [f'{head}{time},"args":{{{unit}:{value:.6g}}}}}' for time, value in samples]
 
 
 def _metadata(kind: str, pid: int, tid: int, **arguments: Any) -> str:
@@ -225,9 +230,10 @@ def _dump(content: Any) -> str:
 
 def _us(times_ns: Int64) -> list[str]:
     """Return times in ns as texts in us, exactly."""
-    whole_us, rest_ns = (part.tolist() for part in np.divmod(np.abs(times_ns), NS_PER_US))
-    texts = [f"{us}.{ns:03d}" for us, ns in zip(whole_us, rest_ns, strict=True)]
-    return [f"-{text}" if time < 0 else text for time, text in zip(times_ns.tolist(), texts, strict=True)]
+    texts = [f"{time // NS_PER_US}.{time % NS_PER_US:03d}" for time in np.abs(times_ns).tolist()]
+    if len(times_ns) and times_ns.min() < 0:
+        return [f"-{text}" if time < 0 else text for time, text in zip(times_ns.tolist(), texts, strict=True)]
+    return texts
 
 
 def wall_shift_ns(manifest: Manifest) -> int:

@@ -68,22 +68,24 @@ class Segments:
     labels: list[Label]
 
 
-class CollectiveKey(NamedTuple):
-    """Identity of a collective or point-to-point transfer, the same on all its ranks.
+class CollectiveSignature(NamedTuple):
+    """Kind and process group of collectives or point-to-point transfers of a rank; many of them share one.
 
     Attributes:
-        group: Name of the process group in the trace.
+        group: Name of the process group; None if the trace does not have it.
         kind: all_reduce, send_recv, ...
-        sequence: Number of operations of the same group, kind and peer that this rank's trace has before it.
         peer: The other rank of a point-to-point transfer; None if the trace does not name it.
         role: Role of the group (tp, pp, dp, ...); None if unknown.
+        num_ranks: Size of the process group; 0 if unknown.
+        ranks: Global ranks of the process group; empty if unknown.
     """
 
-    group: str
+    group: str | None
     kind: str
-    sequence: int
     peer: int | None = None
     role: str | None = None
+    num_ranks: int = 0
+    ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,19 +94,19 @@ class Collectives:
 
     Attributes:
         rank: Global rank.
-        key: Identity of each collective; None if the trace does not name its process group.
+        signatures: Distinct signatures, in the order in which they first appear.
+        signature: Index into `signatures`.
+        sequence: Number of operations of the same group, kind and peer that this rank's trace has before it.
         start: Start on this rank; on a GPU, the start of the kernel.
         end: End on this rank.
-        num_ranks: Size of the process group; 0 if unknown.
-        ranks: Global ranks of the process group; empty if unknown.
     """
 
     rank: int
-    key: list[CollectiveKey | None]
+    signatures: list[CollectiveSignature]
+    signature: Int64
+    sequence: Int64
     start: Int64
     end: Int64
-    num_ranks: Int64
-    ranks: list[tuple[int, ...]]
 
 
 def time_by_label(segments: Segments, begin: int, end: int) -> Int64:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from triplepoint.tables import TIMELINE
 from triplepoint.trace import Int64
+from triplepoint.trace.distinct import distinct_values
 from triplepoint.trace.rank_results import Step
 from triplepoint.trace.thin import NUM_CELLS, Thinner
 
@@ -148,9 +149,7 @@ def read_lanes(table: pa.Table) -> list[LaneSpans]:
 
 
 def _lane(name: str, table: pa.Table) -> LaneSpans:
-    looks: dict[tuple[Any, ...], int] = {}
-    rows = zip(*(table[column].to_pylist() for column in Look._fields), strict=True)
-    look = np.array([looks.setdefault(row, len(looks)) for row in rows], dtype=np.int64)
+    looks, look = distinct_values(table, Look._fields)
     start = table["t_start_ns"].to_numpy()
     return LaneSpans(name, [Look(*row) for row in looks], start, start + table["duration_ns"].to_numpy(), look)
 

@@ -1,12 +1,14 @@
 """Effects of factors on the quantities of cases: simulations with factors changed, and with each uncertainty moved."""
 
+import contextlib
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from triplepoint.errors import PointError, UserError
 from triplepoint.prices import S_PER_DAY, UNPRICED, Prices
@@ -82,24 +84,22 @@ def parts_of(of_quantity: Shares) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class _Task:
-    """One simulation: a case with some factors changed and at most one uncertainty moved."""
+class _Changed:
+    """A case with some factors changed.
 
-    case: Case
+    Attributes:
+        name: Name of the unchanged case.
+        changes: The changes.
+        case: The changed case.
+    """
+
+    name: str
     changes: tuple[Change, ...]
-    unknown: Unknown | None = None
+    case: Case
 
-    @property
-    def key(self) -> Factors:
-        """Names of the changed factors."""
-        return Factors(change.name for change in self.changes)
-
-    def changed(self, config: Path) -> Case:
-        """Return the case with its factors changed."""
-        case = self.case
-        for change in self.changes:
-            case = change.apply(case, config)
-        return case
+    def where(self, reason: str) -> str:
+        """Return a reason, with the name of the case and its changes before it."""
+        return _where(self.name, self.changes, reason)
 
 
 def explain(
@@ -122,18 +122,28 @@ def explain(
         UserError: If a case cannot run, or not with a factor.
     """
     read_calibrations(config)
-    unknowns = [unknowns_of(case, _prediction(_Task(case, ()), config), config) for case in cases]
     names = [change.name for change in changes]
-    is_exact = with_shapley and len(names) <= MOST_EXACT
     single = one_at_a_time(names)
-    tasks = []
-    for case, of_case in zip(cases, unknowns, strict=True):
-        sets = all_combinations(names) if is_exact else single
-        tasks += [_Task(case, _some(changes, some)) for some in sets]
-        tasks += [_Task(case, _some(changes, some), unknown) for unknown in of_case for some in single]
-    results = dict(zip(map(_identity, tasks), _simulate_all(tasks, config, prices), strict=True))
+    sets = all_combinations(names) if with_shapley and len(names) <= MOST_EXACT else single
+    unknowns = [unknowns_of(case, _prediction(_change((case, ()), config), config), config) for case in cases]
+    num_tasks = sum(len(sets) + len(single) * len(of_case) for of_case in unknowns)
+    with _spread(num_tasks) as map_all:
+        # Each case is changed once for all unknowns: a factor such as memory tries many cases to find the fastest.
+        keys = [(id(case), some) for case in cases for some in sets]
+        to_change = [(case, _some(changes, some)) for case in cases for some in sets]
+        changed = dict(zip(keys, map_all(partial(_change, config=config), to_change, 1), strict=True))
+        tasks: list[_Identity] = [(*key, None) for key in keys]
+        tasks += [
+            (id(case), some, unknown)
+            for case, of_case in zip(cases, unknowns, strict=True)
+            for unknown in of_case
+            for some in single
+        ]
+        simulate = partial(_simulate, config=config, prices=prices)
+        simulated = map_all(simulate, [(changed[case, some], unknown) for case, some, unknown in tasks], 4)
+        values = dict(zip(tasks, simulated, strict=True))
     return [
-        replace(_explained(case, changes, results, of_case, config), prices=prices)
+        replace(_explained(case, changes, changed, values, of_case), prices=prices)
         for case, of_case in zip(cases, unknowns, strict=True)
     ]
 
@@ -145,51 +155,61 @@ def _some(changes: Sequence[Change], names: Factors) -> tuple[Change, ...]:
 _Identity = tuple[int, Factors, Unknown | None]
 
 
-def _identity(task: _Task) -> _Identity:
-    return id(task.case), task.key, task.unknown
-
-
-def _simulate_all(tasks: Sequence[_Task], config: Path, prices: Prices) -> list[dict[str, float]]:
-    """Return the quantities of each task, computed in worker processes if there are many."""
-    simulate = partial(_simulate, config=config, prices=prices)
-    workers = min(os.cpu_count() or 1, len(tasks) // _MANY)
+@contextlib.contextmanager
+def _spread(num_tasks: int) -> Iterator[Callable[[Callable[[Any], Any], Sequence[Any], int], list[Any]]]:
+    """Yield a function like `map`, with the chunk size as third argument; it uses all cores if tasks are many."""
+    workers = min(os.cpu_count() or 1, num_tasks // _MANY)
     if workers < 2:
-        return [simulate(task) for task in tasks]
+        yield lambda do, tasks, _: [do(task) for task in tasks]
+        return
     with ProcessPoolExecutor(workers) as pool:
-        return list(pool.map(simulate, tasks, chunksize=4))
+        yield lambda do, tasks, size: list(pool.map(do, tasks, chunksize=size))
 
 
-def _simulate(task: _Task, config: Path, prices: Prices) -> dict[str, float]:
-    if task.unknown is None:
-        return quantities(task.case, _prediction(task, config), prices)
+def _change(task: tuple[Case, tuple[Change, ...]], config: Path) -> _Changed:
+    """Return a case with some factors changed. Raises `UserError` if a change does not apply to it."""
+    case, changes = task
+    changed = case
     try:
-        return task.unknown.simulate(task.changed(config), config, prices)
+        for change in changes:
+            changed = change.apply(changed, config)
     except PointError as error:
-        raise UserError(_where(task, str(error))) from None
+        raise UserError(_where(case.name, changes, str(error))) from None
+    return _Changed(case.name, changes, changed)
 
 
-def _prediction(task: _Task, config: Path) -> Prediction:
-    """Return the prediction of a task. Raises `UserError` if it cannot run."""
+def _simulate(task: tuple[_Changed, Unknown | None], config: Path, prices: Prices) -> dict[str, float]:
+    changed, unknown = task
+    if unknown is None:
+        return quantities(changed.case, _prediction(changed, config), prices)
     try:
-        prediction = task.changed(config).predict(config)
+        return unknown.simulate(changed.case, config, prices)
     except PointError as error:
-        raise UserError(_where(task, str(error))) from None
-    if prediction.status not in RUNS:
-        raise UserError(_where(task, f"{prediction.status}: {prediction.reason}"))
-    return prediction
+        raise UserError(changed.where(str(error))) from None
 
 
-def _where(task: _Task, reason: str) -> str:
-    changed = ", ".join(f"{change.name}={change.text}" for change in task.changes)
-    return f"{task.case.name}{f' with {changed}' if changed else ''}: {reason}"
+def _prediction(changed: _Changed, config: Path) -> Prediction:
+    """Return the prediction of a case. Raises `UserError` if it cannot run."""
+    try:
+        found = changed.case.predict(config)
+    except PointError as error:
+        raise UserError(changed.where(str(error))) from None
+    if found.status not in RUNS:
+        raise UserError(changed.where(f"{found.status}: {found.reason}"))
+    return found
+
+
+def _where(name: str, changes: Sequence[Change], reason: str) -> str:
+    changed = ", ".join(f"{change.name}={change.text}" for change in changes)
+    return f"{name}{f' with {changed}' if changed else ''}: {reason}"
 
 
 def _explained(
     case: Case,
     changes: Sequence[Change],
+    changed: Mapping[tuple[int, Factors], _Changed],
     results: Mapping[_Identity, Mapping[str, float]],
     unknowns: Sequence[Unknown],
-    config: Path,
 ) -> Explained:
     """Collect the results of one case."""
     of_case = {key[1:]: values for key, values in results.items() if key[0] == id(case)}
@@ -201,7 +221,8 @@ def _explained(
 
     values = {name: column(name, None) for name in known}
     moved = {name: {unknown: column(name, unknown) for unknown in unknowns} for name in known}
-    notes = {change.name: note for change in changes if (note := _note(case, change.apply(case, config)))}
+    alone = {change.name: changed[id(case), Factors([change.name])].case for change in changes}
+    notes = {name: note for name, other in alone.items() if (note := _note(case, other))}
     return Explained(case, changes, values, moved, unknowns, notes)
 
 

@@ -10,7 +10,9 @@ Source:
     Lin et al. 2025, Understanding Stragglers in Large Model Training Using What-if Analysis, OSDI'25, section 3.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -123,36 +125,43 @@ def replay(operations: Operations, order: Order, work_s: Float, gap_s: Float | N
             (num_operations, num_columns). Unit: s.
         gap_s: What passes before each starts although it could; same shape; none if not given. Unit: s.
     """
-    num_columns = work_s.shape[1]
-    free = np.zeros((len(operations.workers), num_columns))
-    start, end = np.zeros(work_s.shape), np.zeros(work_s.shape)
+    work, gap = _rows(work_s), None if gap_s is None else _rows(gap_s)
+    larger: Callable[[Any, Any], Any] = np.maximum if work_s.shape[1] > 1 else max
+    free = _rows(np.zeros((len(operations.workers), work_s.shape[1])))
+    start, end = _rows(np.zeros(work_s.shape)), _rows(np.zeros(work_s.shape))
     worker, group = operations.worker.tolist(), operations.group.tolist()
+    members = [of.tolist() for of in order.members]
     inside, share, waits = order.inside.tolist(), order.share.tolist(), operations.is_waiting.tolist()
     awaited, used = order.awaited.tolist(), _used(order)
-    is_shared = [len(order.members[number]) > 1 and waits[one] for one, number in enumerate(group)]
+    is_shared = [len(members[number]) > 1 and waits[one] for one, number in enumerate(group)]
     for event in order.events.tolist():
         if event >= 0:
             now = free[worker[event]]
             if inside[event] >= 0:
                 within = inside[event]
-                now = np.maximum(now, start[within] + share[event] * work_s[within])
+                now = larger(now, start[within] + share[event] * work[within])
             for one in used.get(event, ()):
-                now = np.maximum(now, end[one])
+                now = larger(now, end[one])
             if awaited[event] >= 0:
-                now = np.maximum(now, end[awaited[event]])
-            start[event] = now if gap_s is None or is_shared[event] else now + gap_s[event]
+                now = larger(now, end[awaited[event]])
+            start[event] = now if gap is None or is_shared[event] else now + gap[event]
             continue
         one = -1 - event
         last = start[one]
         if is_shared[one]:
-            members = order.members[group[one]]
-            last = start[members].max(axis=0)
-            if gap_s is not None:
-                last = last + gap_s[members].max(axis=0)
-        np.add(last, work_s[one], out=end[one])
+            of = members[group[one]]
+            last = reduce(larger, [start[other] for other in of])
+            if gap is not None:
+                last = last + reduce(larger, [gap[other] for other in of])
+        end[one] = last + work[one]
         if one not in order.users:
-            np.maximum(free[worker[one]], end[one], out=free[worker[one]])
-    return Replayed(start, end)
+            free[worker[one]] = larger(free[worker[one]], end[one])
+    return Replayed(np.array(start).reshape(work_s.shape), np.array(end).reshape(work_s.shape))
+
+
+def _rows(matrix: Float) -> list[Any]:
+    """Return the rows of a matrix, as floats if it has one column: arrays of one number are ten times as slow."""
+    return matrix[:, 0].tolist() if matrix.shape[1] == 1 else list(matrix)
 
 
 def _used(order: Order) -> dict[int, list[int]]:
@@ -171,25 +180,28 @@ def find_gaps(operations: Operations, order: Order) -> tuple[Float, Bool]:
     Returns:
         Shape (num_operations, num_steps), none below 0 (unit: s), and shape (num_operations,).
     """
-    free = np.zeros((len(operations.workers), len(operations.steps)))
-    ready, is_first = operations.start_s.copy(), np.zeros(len(operations.worker), dtype=np.bool_)
-    end, worker, used = operations.end_s, operations.worker.tolist(), _used(order)
-    has_begun = np.zeros(len(operations.workers), dtype=np.bool_)
+    free = _rows(np.zeros((len(operations.workers), len(operations.steps))))
+    larger: Callable[[Any, Any], Any] = np.maximum if len(operations.steps) > 1 else max
+    ready, is_first = _rows(operations.start_s), np.zeros(len(operations.worker), dtype=np.bool_)
+    end, worker, used = _rows(operations.end_s), operations.worker.tolist(), _used(order)
+    inside, awaited, is_waiting = order.inside.tolist(), order.awaited.tolist(), operations.is_waiting.tolist()
+    begun: set[int] = set()
     for event in order.events.tolist():
         own = worker[event if event >= 0 else -1 - event]
         if event >= 0:
-            if order.inside[event] < 0:
-                needed = [*used.get(event, ()), *([order.awaited[event]] if order.awaited[event] >= 0 else [])]
-                ready[event] = np.maximum.reduce([free[own], *(end[one] for one in needed)])
-            is_first[event] = not has_begun[own]
-            has_begun[own] = True
+            if inside[event] < 0:
+                needed = [*used.get(event, ()), *([awaited[event]] if awaited[event] >= 0 else [])]
+                ready[event] = reduce(larger, [free[own], *(end[one] for one in needed)])
+            is_first[event] = own not in begun
+            begun.add(own)
         elif -1 - event not in order.users:
-            np.maximum(free[own], end[-1 - event], out=free[own])
-    for members in order.members:
-        waiting = members[operations.is_waiting[members]]
+            free[own] = larger(free[own], end[-1 - event])
+    for members in (of.tolist() for of in order.members):
         if len(members) > 1:
-            ready[waiting] = ready[members].max(axis=0)
-    return np.maximum(operations.start_s - ready, 0.0), is_first
+            latest = reduce(larger, [ready[one] for one in members])
+            for one in members:
+                ready[one] = latest if is_waiting[one] else ready[one]
+    return np.maximum(operations.start_s - np.array(ready).reshape(operations.start_s.shape), 0.0), is_first
 
 
 _LONG_GAP, _NEAR_GAP, _LEAST_STEPS = 0.005, 0.1, 8

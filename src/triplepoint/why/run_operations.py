@@ -6,8 +6,9 @@ in its time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -69,6 +70,8 @@ def offset_ns(passes_and_comm: pa.Table, comm: pa.Table) -> int:
     as many; the median of their differences is taken.
     """
     drawn = passes_and_comm.filter(pc.equal(passes_and_comm["lane"], "comm"))
+    # Most of what is drawn is inside of passes.
+    drawn = drawn.filter(pc.is_in(drawn["group"], value_set=pc.unique(comm["group"])))
     known, found = _starts(comm, "kind"), _starts(drawn, "label")
     apart = [
         one - other
@@ -97,32 +100,54 @@ def _pass_row(row: Row) -> dict[str, Any]:
 def comm_rows(comm: pa.Table, zero_ns: int, gpus_per_node: int) -> list[dict[str, Any]]:
     """Return rows of communication, with times since `zero_ns`; those of one transfer have one key."""
     rows = []
-    for row in comm.to_pylist():
-        rank, peer, kind = row["rank"], _peer(row), row["kind"]
-        if peer is not None and kind in ("send", "recv"):
-            ends = (rank, peer) if kind == "send" else (peer, rank)
-            key: tuple[Any, ...] = ("pair", row["group_name"], *ends, row["sequence"])
-            name = "forward-pp-comm" if ends[0] < ends[1] else "backward-pp-comm"
-            members: tuple[int, ...] = ends
-        else:
-            members = tuple(map(int, row["ranks"].split(","))) if row["ranks"] else (rank,)
-            key = ("all", row["group_name"], row["ranks"], kind, row["sequence"])
-            name = f"{row['group'] or 'other'}-{kind.replace('_', '-')}"
-        if row["group_name"] is None or (row["num_seen"] or 0) < 1:
-            key = ("alone", rank, row["t_start_ns"])
-        is_far = len({one // gpus_per_node for one in members}) > 1
-        times: dict[str, Any] = {"start": row["t_start_ns"] - zero_ns, "duration": row["duration_ns"]}
-        size, link = row["size_bytes"] or 0.0, (name, is_far, len(members))
-        is_large = size >= _LARGE_BYTES
-        times |= {"rate_class": link if is_large else (*link, size), "size_bytes": size if is_large else 1.0}
-        rows.append({"rank": rank, "kind": name, "is_comm": True, "key": key, "alike": (*link, size)} | times)
+    shared_columns = zip(*(comm[name].to_pylist() for name in _SharedColumns._fields), strict=True)
+    own_names = ("sequence", "num_seen", "t_start_ns", "duration_ns")
+    own_columns = zip(*(comm[name].to_pylist() for name in own_names), strict=True)
+    shared_values = cache(partial(_shared_values, gpus_per_node=gpus_per_node))
+    for shared, own in zip(map(_SharedColumns._make, shared_columns), own_columns, strict=True):
+        sequence, num_seen, start_ns, duration_ns = own
+        values, key = shared_values(shared)
+        is_alone = shared.group_name is None or (num_seen or 0) < 1
+        row_key = ("alone", shared.rank, start_ns) if is_alone else (*key, sequence)
+        rows.append(values | {"key": row_key, "start": start_ns - zero_ns, "duration": duration_ns})
     return rows
 
 
-def _peer(row: Row) -> int | None:
+class _SharedColumns(NamedTuple):
+    """Columns of `collectives` whose values many rows share."""
+
+    rank: int
+    kind: str
+    group: str | None
+    group_name: str | None
+    ranks: str | None
+    peer: int | None
+    size_bytes: float | None
+
+
+def _shared_values(shared: _SharedColumns, gpus_per_node: int) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """Return the values that rows of communication share, and their key without the sequence number."""
+    rank, kind, peer = shared.rank, shared.kind, _peer(shared)
+    if peer is not None and kind in ("send", "recv"):
+        ends = (rank, peer) if kind == "send" else (peer, rank)
+        key: tuple[Any, ...] = ("pair", shared.group_name, *ends)
+        name = "forward-pp-comm" if ends[0] < ends[1] else "backward-pp-comm"
+        members: tuple[int, ...] = ends
+    else:
+        members = tuple(map(int, shared.ranks.split(","))) if shared.ranks else (rank,)
+        key = ("all", shared.group_name, shared.ranks, kind)
+        name = f"{shared.group or 'other'}-{kind.replace('_', '-')}"
+    is_far = len({one // gpus_per_node for one in members}) > 1
+    size, link = shared.size_bytes or 0.0, (name, is_far, len(members))
+    is_large = size >= _LARGE_BYTES
+    rate = {"rate_class": link if is_large else (*link, size), "size_bytes": size if is_large else 1.0}
+    return {"rank": rank, "kind": name, "is_comm": True, "alike": (*link, size)} | rate, key
+
+
+def _peer(shared: _SharedColumns) -> int | None:
     """Return the other end of a transfer: where the trace does not tell, the other rank of a group of two."""
-    others = [one for one in map(int, (row["ranks"] or "").split(",") if row["ranks"] else ()) if one != row["rank"]]
-    return row["peer"] if row["peer"] is not None else others[0] if len(others) == 1 else None
+    others = [one for one in map(int, shared.ranks.split(",") if shared.ranks else ()) if one != shared.rank]
+    return shared.peer if shared.peer is not None else others[0] if len(others) == 1 else None
 
 
 def operations_of_rows(rows: list[dict[str, Any]], workers: list[Worker], steps: Sequence[int] = (0,)) -> Operations:

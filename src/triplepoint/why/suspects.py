@@ -78,8 +78,10 @@ class Scene:
     def __init__(self, operations: Operations, order: Order) -> None:
         """Find waits and gaps."""
         self.operations = operations
-        self.order = with_unrecorded_waits(operations, order, find_gaps(operations, order)[0])
-        self.gap_s, self.is_first = find_gaps(operations, self.order)
+        self.gap_s, self.is_first = find_gaps(operations, order)
+        self.order = with_unrecorded_waits(operations, order, self.gap_s)
+        if not np.array_equal(self.order.awaited, order.awaited):
+            self.gap_s, self.is_first = find_gaps(operations, self.order)
         dp, stage = operations.of_worker("dp"), operations.of_worker("stage")
         places = sorted({(worker.dp, worker.stage) for worker in operations.workers})
         number = {place: index for index, place in enumerate(places)}
@@ -273,6 +275,8 @@ def _slowest_partner(
 
 def _with_lost(scene: Scene, found: Sequence[_Mended]) -> list[Suspect]:
     """Return suspects with what each costs of the step, most first."""
+    if not found:
+        return []
     as_is = _Mended(Suspect((0, 0), (), "computation", 0, 0, True), scene.operations.work_s, scene.gap_s)
     every = _all_but(as_is, found, None)
     cases = [as_is, every, *found, *(_all_but(as_is, found, index) for index in range(len(found)))]

@@ -38,7 +38,7 @@ def test_change_of_pairs_says_mean_and_interval_over_layouts() -> None:
 def test_change_of_pairs_leaves_out_what_ran_with_one_value_and_what_is_no_column() -> None:
     alone = points(("a", "old", 100, 50), ("b", "new", 300, 68))
     change = change_of_pairs(alone, KEYS, "gpu", ("old", "new"), ASKED | {"gone": "memory"}, WORDS)
-    assert list(change.found) == ["speed", "temperature"]
+    assert list(change.effects) == ["speed", "temperature"]
     assert change.answer == "No layout ran with new and with old"
 
 

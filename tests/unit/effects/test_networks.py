@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 
-from triplepoint.effects.networks import answer, fastest, in_order, name_networks, range_of
+from triplepoint.effects.networks import answer, fastest, name_networks, networks_by_bandwidth, speedup_range
 from triplepoint.effects.titles import Change
 
 
@@ -24,9 +24,9 @@ def test_name_networks_reads_adapters_and_their_speed() -> None:
     assert math.isnan(found["gbit_per_s"].iloc[1])
 
 
-def test_in_order_is_by_bandwidth_and_unknown_ones_last() -> None:
+def test_networks_by_bandwidth_has_unknown_ones_last() -> None:
     found = points(*((name, "a", 1.0) for name in ("other", "x-8x400", "x-4x100", "x-1x400", "x-1x100")))
-    assert in_order(found) == ["1×100", "1×400", "4×100", "8×400", "other"]
+    assert networks_by_bandwidth(found) == ["1×100", "1×400", "4×100", "8×400", "other"]
 
 
 def test_answer_compares_the_widest_with_the_narrowest() -> None:
@@ -36,7 +36,7 @@ def test_answer_compares_the_widest_with_the_narrowest() -> None:
     # Factors 5 and 1.25: their mean is 2.5, and an interval over two holds 1.
     assert change.sentence == "training on 8×400 Gb/s a node is up to 5.0 times as fast as on 1×100 in both layouts"
     assert change.short("step time") == "-80 to -20 %"
-    assert range_of(change) == " (1.25 to 5 times by layout)"
+    assert speedup_range(change) == " (1.25 to 5 times by layout)"
     assert fastest(found) == {"m": "1×100: b first, ×2.0 [2.0, 2.0]\n8×400: a first, ×2.0 [2.0, 2.0]"}
 
 

@@ -34,7 +34,7 @@ TWO_STAGES = breakdown(
 
 
 def test_of_stages_is_the_mean_over_the_ranks_of_a_stage_without_idle_time() -> None:
-    parts = shares.of_stages(TWO_STAGES).set_index(["stage", "part"])["busy_s"]
+    parts = shares.mean_over_ranks(TWO_STAGES).set_index(["stage", "part"])["busy_s"]
     # Stage 0 has two ranks, one of which communicates for 2 s.
     assert parts.to_dict() == {
         (0, "gemm"): 7,
@@ -78,7 +78,7 @@ def test_small_classes_are_one_part() -> None:
             "sum_s": [97.0, 1.0, 1.0, 1.0],
         }
     )
-    parts = shares.of_kernels(kernels)
+    parts = shares.sum_kernels(kernels)
     assert dict(zip(parts["part"], parts["sum_s"], strict=True)) == {"gemm": 97, "other": 2, "all_gather": 1}
 
 

@@ -81,7 +81,7 @@ def test_scaling_down_without_pairs_says_so() -> None:
 
 
 def test_no_line_ends_between_a_number_and_its_unit_or_interval() -> None:
-    lines = style._broken("mean of it 16.8 % [12.1, 20] and 3 sets of 4 layouts", 1.0, style.TITLE_PT)
+    lines = style._wrapped("mean of it 16.8 % [12.1, 20] and 3 sets of 4 layouts", 1.0, style.TITLE_PT)
     assert "16.8\u00a0%\u00a0[12.1,\u00a020]" in lines and lines.replace("\n", " ").endswith("3 sets of 4 layouts")
 
 

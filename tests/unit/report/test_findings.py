@@ -10,7 +10,7 @@ from pandas import read_csv
 
 from tests.synthetic import CONFIG, H200, Spec, build
 from triplepoint.aggregate import aggregate
-from triplepoint.effects import ABOUT, Effect
+from triplepoint.effects import ABOUT_BASIS, Effect
 from triplepoint.effects.titles import Statement
 from triplepoint.figures import FIGURES, microbatch_power
 from triplepoint.figures.write import write_figure
@@ -52,7 +52,7 @@ def test_find_says_what_a_change_does_with_the_brackets_of_its_figure(tmp_path: 
     assert one.figure == "synthetic--microbatch_power" and not one.is_aside
     assert any(text.startswith("peak power ") for text in one.others), "further quantities stand below the headline"
     drawn = read_csv(tmp_path / "synthetic" / "microbatch_power.csv").columns
-    assert {name for name in microbatch_power._ANSWERED if name in points[0]} <= {*drawn}, "what is said is plotted"
+    assert {name for name in microbatch_power._NAMES if name in points[0]} <= {*drawn}, "what is said is plotted"
 
 
 def test_find_names_the_best_layout_with_its_figure_and_pages(tmp_path: Path) -> None:
@@ -71,8 +71,8 @@ def test_findings_of_figures_say_what_their_interval_is_over() -> None:
     alone = told._replace(effect=Effect(0.4, math.nan, math.nan, "none", 1), noun="", about="more")
     found = list(_of_figures({"lora": [told, alone]}, {"lora": FIGURES["lora"]}))
     assert [one.basis for one in found] == [
-        f"mean of 3 layouts, simulated; interval {ABOUT['ranks']}",
-        f"simulated; interval {ABOUT['none']}",
+        f"mean of 3 layouts, simulated; interval {ABOUT_BASIS['ranks']}",
+        f"simulated; interval {ABOUT_BASIS['none']}",
     ]
     assert [(one.question, one.others, one.is_aside) for one in found] == [
         ("it", ("power +1 %",), True),

@@ -6,8 +6,12 @@ digits: the simulated clock starts at `EPOCH_NS`.
 """
 
 import json
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from triplepoint.simulate.timeline.schedule import Int64
 
@@ -15,51 +19,86 @@ EPOCH_NS = 10**15
 """Start of the simulated clock: the first time with 16 digits in us, as all have for the next 104 days. Unit: ns since
 1970."""
 
-_TIME, _POINT = "0" * 13 + "." + "000", 13
+_TIME, _POINT, _TIME_DIGITS = "0" * 13 + "." + "000", 13, 16
 _NUMBER, _NUMBER_DIGITS = "0" * 9, 9
 FIRST_NUMBER = 10 ** (_NUMBER_DIGITS - 1)
 """Smallest correlation number."""
+_HALF_DIGITS = 8
+"""Digits of a time that are computed together: they fit in 32 bits, which numpy divides twice as fast as 64."""
 
 HOST = 1
 """Process and thread number of the host in a trace."""
 
+_LAUNCH = (
+    f'}}}},\n{{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":{HOST},"tid":{HOST},"ts":',
+    ',"dur":0,"args":{"cbid":211,"correlation":',
+    "}},\n",
+)
+"""Text of a launch: before its time, between its time and its number, and after its number."""
 
-class Template:
-    """Text of some events, with placeholders for times and correlation numbers that `fill` writes."""
 
-    def __init__(self) -> None:
-        self._parts: list[str] = []
-        self._length = 0
-        self._times: list[tuple[int, int, bool]] = []
-        self._numbers: list[tuple[int, int]] = []
-        self.num_launched = 0
+class KernelText(NamedTuple):
+    """Text of a kernel and of the host call that launched it, with placeholders for times and correlation numbers.
 
-    def add_kernel(
-        self, name: str, stream: int, start_ns: int, duration_ns: int, launch_ns: int, more: str = ""
-    ) -> None:
-        """Add a kernel and the host call that launched it.
+    Attributes:
+        text: The text.
+        at: Positions in it of the start, the correlation number, the time of the launch and the number again.
+    """
+
+    text: str
+    at: tuple[int, int, int, int]
+
+    @classmethod
+    def of(cls, name: str, stream: int, duration_ns: int, more: str = "") -> "KernelText":
+        """Return the text of a kernel.
 
         Args:
             name: Name of the kernel.
             stream: Stream of the kernel.
-            start_ns: Start, relative to the device time given to `fill`.
             duration_ns: Duration.
-            launch_ns: Time of the call, relative to the host time given to `fill`.
             more: Further arguments as JSON members, with a comma at the end.
         """
-        number = self.num_launched
-        self.num_launched += 1
-        self._text(f'{{"ph":"X","cat":"kernel","name":{json.dumps(name)},"pid":0,"tid":{stream},"ts":')
-        self._time(start_ns, is_host=False)
-        self._text(f',"dur":{_us(duration_ns)},"args":{{{more}"device":0,"context":1,"stream":{stream},"correlation":')
-        self._number(number)
-        self._text(f'}}}},\n{{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":{HOST},"tid":{HOST},"ts":')
-        self._time(launch_ns, is_host=True)
-        self._text(',"dur":0,"args":{"cbid":211,"correlation":')
-        self._number(number)
-        self._text("}},\n")
+        parts = (
+            f'{{"ph":"X","cat":"kernel","name":{json.dumps(name)},"pid":0,"tid":{stream},"ts":',
+            _TIME,
+            f',"dur":{_us(duration_ns)},"args":{{{more}"device":0,"context":1,"stream":{stream},"correlation":',
+            _NUMBER,
+            _LAUNCH[0],
+            _TIME,
+            _LAUNCH[1],
+            _NUMBER,
+            _LAUNCH[2],
+        )
+        ends = list(accumulate(map(len, parts)))
+        return cls("".join(parts), (ends[0], ends[2], ends[4], ends[6]))
 
-    def fill(self, device_ns: Int64, host_ns: Int64, first_number: int) -> bytes:
+
+class Template:
+    """Text of some kernels and their launches, with placeholders for times and numbers that `fill` writes."""
+
+    def __init__(self, texts: Sequence[KernelText], which: Int64, start_ns: Int64, launch_ns: Int64) -> None:
+        """Concatenate the texts of some kernels.
+
+        Args:
+            texts: Distinct texts.
+            which: Index of each kernel's text; shape (num_kernels,).
+            start_ns: Starts, relative to the device time given to `fill`; same shape.
+            launch_ns: Times of the launches, relative to the host time given to `fill`; same shape.
+        """
+        self.num_launched = len(which)
+        self._text = "".join([texts[index].text for index in which.tolist()]).encode()
+        length = np.array([len(kernel.text) for kernel in texts], dtype=np.int64)[which]
+        positions = np.array([kernel.at for kernel in texts], dtype=np.int64).reshape(-1, 4)
+        self._at = (np.cumsum(length) - length)[:, None] + positions[which]
+        self._start, self._launch = start_ns, launch_ns
+
+    @classmethod
+    def of_one(cls, text: KernelText) -> "Template":
+        """Return the template of one kernel, which starts and is launched at the times given to `fill`."""
+        zero = np.zeros(1, dtype=np.int64)
+        return cls([text], zero, zero, zero)
+
+    def fill(self, device_ns: Int64, host_ns: Int64, first_number: int) -> memoryview:
         """Return copies of the text, one per pair of times.
 
         Args:
@@ -67,26 +106,16 @@ class Template:
             host_ns: Times to which host times are relative; same shape.
             first_number: Correlation number of the first copy's first kernel.
         """
-        copies = np.tile(np.frombuffer("".join(self._parts).encode(), dtype=np.uint8), (len(device_ns), 1))
-        if self._times and len(device_ns):
-            at, add, is_host = (np.array(part) for part in zip(*self._times, strict=True))
-            _write_digits(copies, np.where(is_host, host_ns[:, None], device_ns[:, None]) + add, at, 16, _POINT)
-            at, add = (np.array(part) for part in zip(*self._numbers, strict=True))
+        copies = np.tile(np.frombuffer(self._text, dtype=np.uint8), (len(device_ns), 1))
+        if self.num_launched and len(device_ns):
+            start, number, launch, launch_number = self._at.T
+            _write_time(copies, device_ns[:, None] + self._start, start)
+            _write_time(copies, host_ns[:, None] + self._launch, launch)
             first = first_number + self.num_launched * np.arange(len(device_ns))[:, None]
-            _write_digits(copies, first + add, at, _NUMBER_DIGITS, _NUMBER_DIGITS)
-        return copies.tobytes()
-
-    def _text(self, text: str) -> None:
-        self._parts.append(text)
-        self._length += len(text)
-
-    def _time(self, add_ns: int, *, is_host: bool) -> None:
-        self._times.append((self._length, add_ns, is_host))
-        self._text(_TIME)
-
-    def _number(self, add: int) -> None:
-        self._numbers.append((self._length, add))
-        self._text(_NUMBER)
+            numbers = (first + np.arange(self.num_launched)).astype(np.uint32)
+            for at in (number, launch_number):
+                _write_digits(copies, numbers, at, _NUMBER_DIGITS)
+        return copies.reshape(-1).data
 
 
 def annotation(name: str, start_ns: int, end_ns: int) -> bytes:
@@ -95,7 +124,7 @@ def annotation(name: str, start_ns: int, end_ns: int) -> bytes:
     return f'{text}"dur":{_us(end_ns - start_ns)},"args":{{}}}},\n'.encode()
 
 
-def document(metadata: dict[str, object], events: list[bytes]) -> bytes:
+def document(metadata: dict[str, object], events: Sequence[bytes | memoryview]) -> bytes:
     """Return a whole trace: metadata first, then the events, each of which ends with a comma and a newline."""
     head = json.dumps({"schemaVersion": 1, **metadata, "displayTimeUnit": "ms", "baseTimeNanoseconds": 0})
     # All other events end with a comma, so one must follow them.
@@ -107,17 +136,32 @@ def _us(time_ns: int) -> str:
     return f"{time_ns // 1000}.{time_ns % 1000:03d}"
 
 
-def _write_digits(copies: np.ndarray, values: Int64, at: Int64, num_digits: int, point: int) -> None:
-    """Write decimal numbers of `num_digits` digits into texts, with a decimal point after `point` digits.
+def _write_time(copies: np.ndarray, time_ns: Int64, at: Int64) -> None:
+    """Write times in us with three decimals into texts.
+
+    Args:
+        copies: Texts; shape (num_copies, length). Changed.
+        time_ns: Times; shape (num_copies, num_places).
+        at: Start of each time in the text; shape (num_places,).
+    """
+    first, last = np.divmod(time_ns, 10**_HALF_DIGITS)
+    num_first = _TIME_DIGITS - _HALF_DIGITS
+    _write_digits(copies, first.astype(np.uint32), at, num_first)
+    whole_us, rest_ns = np.divmod(last.astype(np.uint32), np.uint32(10 ** (_TIME_DIGITS - _POINT)))
+    _write_digits(copies, whole_us, at + num_first, _POINT - num_first)
+    _write_digits(copies, rest_ns, at + _POINT + 1, _TIME_DIGITS - _POINT)
+
+
+def _write_digits(copies: np.ndarray, values: npt.NDArray[np.uint32], at: Int64, num_digits: int) -> None:
+    """Write decimal numbers of `num_digits` digits into texts.
 
     Args:
         copies: Texts; shape (num_copies, length). Changed.
         values: Numbers; shape (num_copies, num_places).
         at: Start of each number in the text; shape (num_places,).
         num_digits: Digits of every number.
-        point: Digits before the point.
     """
     for digit in reversed(range(num_digits)):
-        rest = values // 10
-        copies[:, at + digit + (digit >= point)] = values - rest * 10 + ord("0")
+        rest = values // np.uint32(10)
+        copies[:, at + digit] = values - rest * np.uint32(10) + np.uint32(ord("0"))
         values = rest

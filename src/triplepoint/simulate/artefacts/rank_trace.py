@@ -7,15 +7,16 @@ collective.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.simulate.artefacts.groups import ProcessGroup, split_sync
-from triplepoint.simulate.artefacts.kineto import EPOCH_NS, FIRST_NUMBER, Template, annotation
+from triplepoint.simulate.artefacts.kineto import EPOCH_NS, FIRST_NUMBER, KernelText, Template, annotation
 from triplepoint.simulate.artefacts.simulated import Simulated, ns, one_ns
 from triplepoint.simulate.operations import CommKind, Communication, Kernel, Operation
-from triplepoint.simulate.timeline.expand import MAIN, lay_out, spread
+from triplepoint.simulate.timeline.expand import MAIN, Laid, lay_out, spread
 from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD, TASK_NAMES, Int64
 
 _MAIN_STREAM = 7
@@ -48,9 +49,9 @@ class RankTrace:
         self._middle = (self._start + self._end) // 2
         self._streams: Streams = {MAIN: _MAIN_STREAM}
         self._number = FIRST_NUMBER
-        self._events: list[bytes] = []
+        self._events: list[bytes | memoryview] = []
 
-    def events(self, steps: Iterable[int], starts_ns: Int64 | None = None) -> list[bytes]:
+    def events(self, steps: Iterable[int], starts_ns: Int64 | None = None) -> list[bytes | memoryview]:
         """Return the events of some steps.
 
         Args:
@@ -103,16 +104,21 @@ class RankTrace:
     def _lay_out(self, operations: Sequence[Operation], compute: int, comm: int, host: int = 0) -> Template:
         """Return a pass of this rank, which waits in collectives for the slowest rank of its groups."""
         own_compute = round(compute * self._pace)
-        own_comm, template = comm + compute - own_compute, Template()
+        own_comm = comm + compute - own_compute
         laid = lay_out(operations, self._simulated.time_of, own_compute, own_comm, round(host * self._pace))
-        times = zip(laid.which.tolist(), laid.stream, laid.start.tolist(), laid.duration.tolist(), strict=True)
-        described: dict[int, tuple[str, str]] = {}
-        for index, stream, start, duration in times:
-            if index not in described:
-                described[index] = self._describe(laid.operations[index])
+        return self._template(laid, laid.start // 2)
+
+    def _template(self, laid: Laid, launch_ns: Int64) -> Template:
+        """Return the kernels of a pass with the times of their launches. Equal runs of an operation share a text."""
+        number: dict[tuple[int, str, int], int] = {}
+        runs = zip(laid.which.tolist(), laid.stream, laid.duration.tolist(), strict=True)
+        which = np.array([number.setdefault(run, len(number)) for run in runs], dtype=np.int64)
+        described = {index: self._describe(laid.operations[index]) for index in dict.fromkeys(laid.which.tolist())}
+        texts = []
+        for index, stream, duration in number:
             name, more = described[index]
-            template.add_kernel(name, self._stream(stream), start, duration, start // 2, more)
-        return template
+            texts.append(KernelText.of(name, self._stream(stream), duration, more))
+        return Template(texts, which, laid.start, launch_ns)
 
     def _describe(self, operation: Operation) -> tuple[str, str]:
         """Return the name of an operation, and arguments of its event."""
@@ -166,10 +172,9 @@ class RankTrace:
         more = self._arguments(what, bytes_, bytes_, "pp") + f'"{end_of}":{peer},'
         for duration in np.unique(end - start).tolist():
             alike = start[end - start == duration]
-            template = Template()
-            template.add_kernel(name, self._stream(f"{what} {kind}"), 0, duration, 0, more)
+            text = KernelText.of(name, self._stream(f"{what} {kind}"), duration, more)
             if duration:
-                self._add(template, begin + alike, begin + self._work_before(alike))
+                self._add(Template.of_one(text), begin + alike, begin + self._work_before(alike))
 
     def _work_before(self, start: Int64) -> Int64:
         """Return the end of the last task before each time, or the start of the step."""
@@ -211,15 +216,15 @@ class RankTrace:
             return
         wait_ns = 0 if joined_s is None else max(start - one_ns(joined_s), 0)
         laid = spread(collectives, self._simulated.time_of, end - start)
-        for index, stream, at, duration in zip(laid.which, laid.stream, laid.start, laid.duration, strict=True):
-            template = Template()
-            collective = laid.operations[int(index)]
-            name, more = self._describe(collective)
-            when = np.array([start + int(at) - wait_ns])
-            if self._is_between_replicas(collective):
-                duration, wait_ns = duration + wait_ns, 0
-            template.add_kernel(name, self._stream(stream), 0, int(duration), 0, more)
-            self._add(template, begin + when, begin + self._work_before(when))
+        at, duration = start + laid.start, laid.duration.copy()
+        if wait_ns:
+            # Collectives before the first one between replicas are early, and that one waits.
+            waiting = [index for index, one in enumerate(laid.operations) if self._is_between_replicas(one)]
+            first = int(np.append(np.flatnonzero(np.isin(laid.which, waiting)), len(at))[0])
+            at[: first + 1] -= wait_ns
+            duration[first : first + 1] += wait_ns
+        template = self._template(replace(laid, start=at, duration=duration), self._work_before(at))
+        self._add(template, np.array([begin]), np.array([begin]))
 
     def _is_between_replicas(self, operation: Operation) -> bool:
         ranks = self._groups[operation.group].ranks if isinstance(operation, Communication) else (0,)
@@ -249,8 +254,8 @@ class RankTrace:
 
     def _add_norm(self, begin: int, group: str, start_s: float, end_s: float) -> None:
         name, more = self._describe(Communication("all_reduce", group, _NORM_BYTES))
-        when, template = np.array([one_ns(start_s)]), Template()
-        template.add_kernel(name, self._stream("norm"), 0, one_ns(end_s) - int(when[0]), 0, more)
+        when = np.array([one_ns(start_s)])
+        template = Template.of_one(KernelText.of(name, self._stream("norm"), one_ns(end_s) - int(when[0]), more))
         self._add(template, begin + when, begin + self._work_before(when))
 
     def _add(self, template: Template, device_ns: Int64, host_ns: Int64) -> None:

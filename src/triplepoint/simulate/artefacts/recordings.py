@@ -125,11 +125,11 @@ def count_bytes(planned: PlannedRun, simulated: Simulated, t_ns: np.ndarray) -> 
     inside_s = share * simulated.timeline.step_time_s
     links = Links(simulated, planned.point.cluster.gpus_per_node)
     names, end = groups_used(simulated.stages, simulated.job), np.array([np.inf])
-    per_rank = []
-    for rank in range(simulated.job.num_gpus):
-        flow = links.flow(rank, groups_of(simulated.job, rank, names))
-        per_rank.append(steps[:, None] * flow.until(end) + flow.until(inside_s))
-    return np.array(per_rank)
+    flows = [links.flow(rank, groups_of(simulated.job, rank, names)) for rank in range(simulated.job.num_gpus)]
+    # Ranks with the same traffic share a flow.
+    distinct = {id(flow): flow for flow in flows}
+    num_bytes = {key: steps[:, None] * flow.until(end) + flow.until(inside_s) for key, flow in distinct.items()}
+    return np.array([num_bytes[id(flow)] for flow in flows])
 
 
 def _gpu_columns(simulated: Recorded) -> tuple[str, ...]:

@@ -10,13 +10,13 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Point
 from triplepoint.config.rules import refusal
+from triplepoint.config.yaml_file import read_any
 from triplepoint.errors import PointError
 from triplepoint.manifest import Manifest
 from triplepoint.simulate.artefacts.groups import lockstep
 from triplepoint.simulate.artefacts.serving import simulate_serving
 from triplepoint.simulate.artefacts.simulated import Simulated, heated_of
 from triplepoint.simulate.artefacts.write import write_failure, write_run
-from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.costs import Costs
 from triplepoint.simulate.fabric import fabric_of
 from triplepoint.simulate.heat.nodes import is_known
@@ -26,10 +26,25 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.limits import LIMITS, check_offload
 from triplepoint.simulate.memory.training import memory_by_stage
 from triplepoint.simulate.power.load import Training
-from triplepoint.simulate.stacks import SIMULATED, check_stack
+from triplepoint.simulate.predict.prediction import read_calibrations
+from triplepoint.simulate.stacks import SIMULATED, check_stack, find_stack
 from triplepoint.simulate.step import costs_of, durations_of, stages_of, uncertainty_of
 from triplepoint.simulate.timeline.durations import sort_replicas, with_replicas
 from triplepoint.status import Status
+
+
+def read_ahead(config: Path) -> None:
+    """Read the configuration of simulations into caches, so that processes forked from this one need not read it.
+
+    Raises:
+        UserError: If the configuration is wrong.
+    """
+    for path in config.rglob("*.yaml"):
+        read_any(path)
+    calibration, _ = read_calibrations(config)
+    for fitted in calibration.fitted.stacks:
+        find_stack(fitted.stack, config)
+    check_stack(SIMULATED, config, config)
 
 
 def simulate_run(planned: PlannedRun, out: Path, config: Path) -> Manifest:
@@ -55,7 +70,7 @@ def simulate_run(planned: PlannedRun, out: Path, config: Path) -> Manifest:
     fullest = max(memory, key=lambda use: use.total)
     if fullest.is_out_of_memory:
         return write_failure(out, planned, job.stack, Status.OOM, fullest.explain(), started)
-    calibration = Calibration.load(config)
+    calibration, _ = read_calibrations(config)
     costs = costs_of(job, calibration.constants(job), config)
     slow = slow_ranks(cluster, job)
 

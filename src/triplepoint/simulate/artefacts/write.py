@@ -143,7 +143,7 @@ def write_traces(
 
 
 def _write_trace(
-    folder: Path, simulated: Simulated, rank: int, groups: dict[str, ProcessGroup], events: list[bytes]
+    folder: Path, simulated: Simulated, rank: int, groups: dict[str, ProcessGroup], events: list[bytes | memoryview]
 ) -> None:
     config = [
         {"pg_name": group.name, "pg_desc": f"mesh_{group.role}", "pg_size": len(group.ranks), "ranks": group.ranks}

@@ -31,6 +31,8 @@ from triplepoint.trace.rank_results import Label
 from triplepoint.trace.taxonomy import CATEGORIES, is_of_pipeline
 
 IDLE_KINDS = ("bubble", "straggler", "host", "other")
+_DEVICE_WAITS = ("bubble", "straggler", "other")
+"""Kinds of idle time in which the device waits after the launch of its next work."""
 
 
 class Waits(NamedTuple):
@@ -61,24 +63,29 @@ def _union(marks: Events, *patterns: tuple[Category, str]) -> Intervals:
 def idle_by_reason(slab: Slab, gaps: Intervals, waits: Waits, operations: Operations) -> dict[str, Intervals]:
     """Divide the idle gaps of a slab by the reason for them, one of `IDLE_KINDS`."""
     gaps = _split_at(gaps, slab.rows["start"][slab.rows["duration"] == 0])
-    rows = np.concatenate((slab.rows, slab.following))
-    next_row = np.searchsorted(rows["start"], gaps.end)
-    has_next = next_row < len(rows)
-    next_work = rows[next_row[has_next]]
+    work_start, work_launch, work_operation = (
+        np.concatenate((slab.rows[name], slab.following[name])) for name in ("start", "launch", "operation")
+    )
+    next_row = np.searchsorted(work_start, gaps.end)
+    has_next = next_row < len(work_start)
+    next_row = next_row[has_next]
     # Until its launch the host was late, from then on the device waited.
     launch = gaps.end.copy()
-    begin, end = gaps.start[has_next], gaps.end[has_next]
-    launch[has_next] = np.where(next_work["launch"] == NEVER, begin, np.clip(next_work["launch"], begin, end))
+    begin, end, next_launch = gaps.start[has_next], gaps.end[has_next], work_launch[next_row]
+    launch[has_next] = np.where(next_launch == NEVER, begin, np.clip(next_launch, begin, end))
     host_late = intervals.union(gaps.start, launch)
     bubble = intervals.intersection(host_late, waits.bubble)
     host_late = intervals.difference(host_late, waits.bubble)
     straggler = intervals.intersection(host_late, waits.straggler)
     host = intervals.difference(host_late, waits.straggler)
     by_reason = {"bubble": [bubble], "straggler": [straggler], "host": [host]}
-    reason_of_label = np.array([_device_wait(operations, label) for label in range(len(operations.labels))])
-    reason = reason_of_label[np.array(operations.label_of, dtype=np.int64)[next_work["operation"]]]
-    for kind in ("bubble", "straggler", "other"):
-        of_kind = np.flatnonzero(has_next)[reason == kind]
+    label_of = np.array(operations.label_of, dtype=np.int64)
+    reason_of_label = np.array(
+        [_DEVICE_WAITS.index(_device_wait(operations, label)) for label in range(len(operations.labels))]
+    )
+    reason = reason_of_label[label_of[work_operation[next_row]]]
+    for number, kind in enumerate(_DEVICE_WAITS):
+        of_kind = np.flatnonzero(has_next)[reason == number]
         by_reason.setdefault(kind, []).append(intervals.union(launch[of_kind], gaps.end[of_kind]))
     return {kind: _joined(parts) for kind, parts in by_reason.items()}
 
@@ -140,7 +147,7 @@ class Accounts:
         """
         label = np.array(self._operations.label_of, dtype=np.int64)[slab.rows["operation"]]
         start, stop = slab.start, slab.stop
-        assigned = intervals.empty()
+        assigned, exposed = intervals.empty(), np.zeros(len(label), dtype=np.int64)
         parts: list[tuple[Intervals, Int64]] = []
         for category in CATEGORIES:
             rows = np.flatnonzero(np.isin(label, self._operations.of_category(category)) & (stop > start))
@@ -150,9 +157,10 @@ class Accounts:
                 self._add_busy(number, start[of_label], stop[of_label])
             times, row = _assign(start[rows], stop[rows], intervals.gaps(assigned, slab.begin, slab.end))
             row = rows[row]
-            np.add.at(slab.rows["exposed"], row, times.end - times.start)
+            np.add.at(exposed, row, times.end - times.start)
             parts.append((times, label[row]))
             assigned = intervals.merge(assigned, busy)
+        slab.rows["exposed"] += exposed
         pieces = _by_time(parts + self._idle_parts(slab, intervals.gaps(assigned, slab.begin, slab.end)))
         self._add(self._exposed, pieces.times, pieces.label)
         return pieces
@@ -199,7 +207,7 @@ class Accounts:
 
     def _add_to_windows(self, matrix: Int64, times: Intervals, label: Int64) -> None:
         piece, window, start, end = intervals.overlay(times, self._windows.times)
-        np.add.at(matrix, (self._windows.account[window], label[piece]), end - start)
+        np.add.at(matrix.reshape(-1), self._windows.account[window] * matrix.shape[1] + label[piece], end - start)
 
 
 def _assign(start: Int64, stop: Int64, free: Intervals) -> tuple[Intervals, Int64]:

@@ -18,8 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from triplepoint.trace import Int64
+from triplepoint.trace.distinct import distinct_rows
 from triplepoint.trace.kineto import Category, Rows
-from triplepoint.trace.rank.events import Events, Operation, Operations, distinct_rows
+from triplepoint.trace.rank.events import Events, Operation, Operations
 from triplepoint.trace.rank.intervals import Cover
 from triplepoint.trace.rank.process_groups import Groups, tensor_sizes
 from triplepoint.trace.taxonomy import POINT_TO_POINT, Scheme, collective_kind

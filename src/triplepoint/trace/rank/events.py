@@ -1,6 +1,5 @@
 """Events of a trace, their operations and labels, the host calls that launched them, and slabs of time."""
 
-import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -30,34 +29,6 @@ LAUNCHED = np.dtype(
 )
 """A row of work: the fields of `ROW`, time and thread of its launch, number of its operation, exposed time, sequence
 number among the collectives of its kind and group."""
-
-
-_MAX_COMBINATIONS = 1 << 22
-"""Combinations of values that are looked up in a table, 9 bytes each. More are sorted, which is slower."""
-
-
-def distinct_rows(*columns: Int64) -> tuple[Int64, Int64]:
-    """Return the distinct combinations of values in some columns, sorted, and the index of each row's combination.
-
-    Args:
-        columns: Integers, shape of each (num_rows,).
-
-    Returns:
-        Combinations, shape (num_distinct, num_columns), and indices into them, shape (num_rows,).
-    """
-    lowest = [int(column.min(initial=0)) for column in columns]
-    sizes = [int(column.max(initial=0)) - low + 1 for column, low in zip(columns, lowest, strict=True)]
-    if math.prod(sizes) > _MAX_COMBINATIONS:
-        distinct, index = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-        return distinct, index.reshape(-1)
-    code = np.ravel_multi_index([column - low for column, low in zip(columns, lowest, strict=True)], sizes)
-    is_used = np.zeros(math.prod(sizes), dtype=bool)
-    is_used[code] = True
-    used_codes = np.flatnonzero(is_used)
-    index_of_code = np.empty(len(is_used), dtype=np.int64)
-    index_of_code[used_codes] = np.arange(len(used_codes))
-    values = np.unravel_index(used_codes, sizes)
-    return np.stack([value + low for value, low in zip(values, lowest, strict=True)], axis=1), index_of_code[code]
 
 
 @dataclass(frozen=True)
@@ -100,7 +71,8 @@ class Events:
         """Return the indices of the events of a category whose name begins with a match of a pattern, by start."""
         of_category = np.flatnonzero(self.rows["category"] == category)
         names = self.rows["name"][of_category]
-        matching = [index for index in np.unique(names).tolist() if re.match(pattern, self.header.names[index])]
+        matches = re.compile(pattern).match
+        matching = [index for index in np.unique(names).tolist() if matches(self.header.names[index])]
         events = of_category[np.isin(names, matching)]
         by_start: Int64 = events[np.argsort(self.rows["start"][events], kind="stable")]
         return by_start

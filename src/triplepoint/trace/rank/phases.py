@@ -155,9 +155,9 @@ class DevicePhases:
         segment = np.searchsorted(host.start, launch, side="right") - 1
         is_inside = (launch != NEVER) & (segment >= 0) & (launch < host.end[np.maximum(segment, 0)])
         annotation = self._owner[segment[is_inside]]
-        rows = computation[is_inside]
-        np.minimum.at(self._first, annotation, rows["start"])
-        np.maximum.at(self._last, annotation, rows["start"] + rows["duration"])
+        start = computation["start"][is_inside]
+        np.minimum.at(self._first, annotation, start)
+        np.maximum.at(self._last, annotation, start + computation["duration"][is_inside])
 
     def finish(self) -> Phases:
         """Return the phases of the device."""

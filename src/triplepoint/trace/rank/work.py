@@ -25,6 +25,7 @@ import numpy.typing as npt
 from triplepoint.errors import UserError
 from triplepoint.tables.traces import GEOMETRY
 from triplepoint.trace import Int64
+from triplepoint.trace.distinct import distinct_rows
 from triplepoint.trace.kineto import LAUNCH, ROW, Category, Rows, is_device
 from triplepoint.trace.kineto.external_sort import Sorter
 from triplepoint.trace.kineto.reader import Geometry, Header
@@ -35,7 +36,6 @@ from triplepoint.trace.rank.events import (
     Operation,
     Operations,
     as_launches,
-    distinct_rows,
     join_launches,
     not_launched,
     slabs,
@@ -105,7 +105,8 @@ class _StepTotals:
         """Time of every (operation, geometry). Unit: ns."""
 
     def add(self, rows: Rows) -> None:
-        operation, duration = rows["operation"], rows["duration"]
+        # Contiguous columns, and indices of numpy's own type: sums over fields of the rows take four times as long.
+        operation, duration = rows["operation"].astype(np.intp), np.ascontiguousarray(rows["duration"])
         self.count += np.bincount(operation, minlength=len(self.count))
         np.add.at(self.sum_ns, operation, duration)
         np.minimum.at(self.min_ns, operation, duration)

@@ -1,16 +1,16 @@
 """Critical paths by hand, against an independent forward computation, and what must hold of any."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.unit.trace.cross.worlds import T0, collectives_of, lane_of
+from tests.unit.trace.cross.worlds import T0, collectives_of, lane_of, numbered
 from triplepoint.tables.traces import CRITICAL_PATH
 from triplepoint.trace.clocks import Arrivals, Clock
 from triplepoint.trace.compare import CriticalPath, PathSegment, compare_ranks, find_critical_paths, path_rows
-from triplepoint.trace.rank_results import CollectiveKey, Collectives, Label, Segments, Step
+from triplepoint.trace.rank_results import Collectives, CollectiveSignature, Label, Segments, Step
 
 GEMM, COMM = Label("compute", "gemm"), Label("comm", "all_reduce", "dp")
 IDLE, BEFORE = Label("idle", "other"), Label("idle", "before")
@@ -101,7 +101,7 @@ def test_find_critical_paths_on_the_aligned_clock() -> None:
     one = lanes[1]
     lanes[1] = Segments(1, [Step(0, 1005, 1100)], one.start + 1000, one.end + 1000, one.label, one.labels)
     own = collectives[1]
-    collectives[1] = Collectives(1, own.key, own.start + 1000, own.end + 1000, own.num_ranks, own.ranks)
+    collectives[1] = replace(own, start=own.start + 1000, end=own.end + 1000)
     arrivals = compare_ranks(*two_ranks()).arrivals
     (path,) = find_critical_paths(lanes, arrivals, {0: Clock(0, 0), 1: Clock(1, 0, offset_ns=1000)})
     assert path == paths_of(*two_ranks())[0]
@@ -183,10 +183,8 @@ def played(start: list[int], rounds: list[Round], tail: list[int]) -> tuple[list
         lanes.append(lane_of(rank, [one for one in segments[rank] if one[1] < one[2]], [step]))
         groups = [group for group, _, _ in parts[rank]]
         own = collectives_of(rank, [("all_reduce", *times) for _, *times in parts[rank]])
-        key = [
-            CollectiveKey(group, "all_reduce", groups[:position].count(group)) for position, group in enumerate(groups)
-        ]
-        collectives.append(Collectives(rank, list(key), own.start, own.end, own.num_ranks, own.ranks))
+        signatures = [CollectiveSignature(group, "all_reduce") for group in groups]
+        collectives.append(numbered(rank, signatures, own.start, own.end))
     return lanes, collectives
 
 

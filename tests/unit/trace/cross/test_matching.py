@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.unit.trace.cross.worlds import MS, T0, US, collectives_of, cut, rank_seeing, together, true_ends
+from tests.unit.trace.cross.worlds import MS, T0, US, collectives_of, cut, numbered, rank_seeing, together, true_ends
 from triplepoint.trace.matching import MatchedCollectives, match_collectives
-from triplepoint.trace.rank_results import Collectives
+from triplepoint.trace.rank_results import Collectives, CollectiveSignature
 
 
 def pairs(matched: MatchedCollectives) -> list[list[tuple[int, int]]]:
@@ -33,7 +33,7 @@ def test_match_collectives_by_number() -> None:
 
 def test_match_collectives_without_process_group_is_left_out() -> None:
     one = collectives_of(0, [("all_reduce", 10, 20)])
-    nameless = Collectives(1, [None], one.start, one.end, one.num_ranks, one.ranks)
+    nameless = numbered(1, [CollectiveSignature(None, "all_reduce")], one.start, one.end)
     assert pairs(match_collectives([one, nameless])) == [[(0, 0)]]
 
 

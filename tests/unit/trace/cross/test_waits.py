@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from tests.unit.trace.cross.worlds import numbered
 from triplepoint.trace.clocks import Arrivals
 from triplepoint.trace.compare import ExposedWaits, find_exposed_waits
-from triplepoint.trace.rank_results import CollectiveKey, Collectives, Label, Segments, Step
+from triplepoint.trace.rank_results import CollectiveSignature, Label, Segments, Step
 
 LABELS = [
     Label("compute", "gemm"),
@@ -24,7 +25,8 @@ def lane(*segments: tuple[int, int, int], step: tuple[int, int] = (0, 1000)) -> 
 
 
 def waited(own: Segments, kind: str, start: int, end: int, wait: int) -> ExposedWaits:
-    collectives = Collectives(0, [CollectiveKey("g", kind, 0)], ints(start), ints(end), ints(2), [(0, 1)])
+    signature = CollectiveSignature("g", kind, num_ranks=2, ranks=(0, 1))
+    collectives = numbered(0, [signature], ints(start), ints(end))
     one = ints(1)
     arrived = Arrivals(0, 2 * one, one.astype(bool), 0 * one, wait * one, wait * one, one, (start + wait) * one)
     return find_exposed_waits(own, collectives, arrived)

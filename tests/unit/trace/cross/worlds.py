@@ -6,11 +6,24 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from triplepoint.trace import Int64
-from triplepoint.trace.rank_results import CollectiveKey, Collectives, Label, Segments, Step
+from triplepoint.trace.rank_results import Collectives, CollectiveSignature, Label, Segments, Step
 
 T0 = 1_700_000_000_000_000_000
 US = 1_000
 MS = 1_000_000
+
+
+def numbered(rank: int, signatures: Sequence[CollectiveSignature], start: Int64, end: Int64) -> Collectives:
+    """Return collectives with these signatures, numbered within each group, kind and peer."""
+    count: Counter[tuple[str | None, str, int | None]] = Counter()
+    sequence = []
+    for signature in signatures:
+        key = (signature.group, signature.kind, signature.peer)
+        sequence.append(count[key])
+        count[key] += 1
+    distinct = list(dict.fromkeys(signatures))
+    index = np.array([distinct.index(signature) for signature in signatures], dtype=np.int64)
+    return Collectives(rank, distinct, index, np.array(sequence, dtype=np.int64), start, end)
 
 
 def collectives_of(
@@ -21,30 +34,19 @@ def collectives_of(
     num_ranks: int | None = None,
 ) -> Collectives:
     """Return collectives of one group from (kind, start, end)."""
-    seen: Counter[str] = Counter()
-    key: list[CollectiveKey | None] = []
-    for kind, _, _ in parts:
-        key.append(CollectiveKey(group, kind, seen[kind]))
-        seen[kind] += 1
+    size = len(ranks) if num_ranks is None else num_ranks
     times = np.array([part[1:] for part in parts], dtype=np.int64).reshape(-1, 2)
-    size = np.full(len(parts), len(ranks) if num_ranks is None else num_ranks, dtype=np.int64)
-    return Collectives(rank, key, times[:, 0], times[:, 1], size, [ranks] * len(parts))
+    signatures = [CollectiveSignature(group, kind, num_ranks=size, ranks=ranks) for kind, _, _ in parts]
+    return numbered(rank, signatures, times[:, 0], times[:, 1])
 
 
 def together(*several: Collectives) -> Collectives:
     """Return one rank's collectives of several groups as one, by start."""
     start = np.concatenate([own.start for own in several])
     order = np.argsort(start, kind="stable")
-    key = [key for own in several for key in own.key]
-    ranks = [members for own in several for members in own.ranks]
-    return Collectives(
-        several[0].rank,
-        [key[position] for position in order],
-        start[order],
-        np.concatenate([own.end for own in several])[order],
-        np.concatenate([own.num_ranks for own in several])[order],
-        [ranks[position] for position in order],
-    )
+    signatures = [own.signatures[index] for own in several for index in own.signature.tolist()]
+    end = np.concatenate([own.end for own in several])
+    return numbered(several[0].rank, [signatures[position] for position in order.tolist()], start[order], end[order])
 
 
 def true_ends(rng: np.random.Generator, num: int, gap: int = 2 * MS) -> Int64:
@@ -72,13 +74,8 @@ def rank_seeing(
 def cut(own: Collectives, first: int, last: int | None = None) -> Collectives:
     """Return what a trace from collective `first` to before `last` shows: numbers count from its own start."""
     part = slice(first, last)
-    seen: Counter[tuple[str, str]] = Counter()
-    key: list[CollectiveKey | None] = []
-    for old in own.key[part]:
-        assert old is not None
-        key.append(old._replace(sequence=seen[old.group, old.kind]))
-        seen[old.group, old.kind] += 1
-    return Collectives(own.rank, key, own.start[part], own.end[part], own.num_ranks[part], own.ranks[part])
+    signatures = [own.signatures[index] for index in own.signature[part].tolist()]
+    return numbered(own.rank, signatures, own.start[part], own.end[part])
 
 
 def lane_of(rank: int, segments: Sequence[tuple[Label, int, int]], steps: Sequence[Step] = ()) -> Segments:
