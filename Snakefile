@@ -25,13 +25,13 @@ rule all:
     default_target: True
     input:
         # No files of runs: ten files of each of a thousand runs would take Snakemake seconds. Tables depend on them, and
-        # STUDY.outdated() names the runs whose files are missing.
+        # STUDY.outdated_files() names the tables of runs whose files are missing.
         STUDY.table_files,
-        STUDY.judged,
+        STUDY.wanted_claim_tables,
         expand(
             "figs/{figure}.{format}",
             figure=STUDY.figures,
             format=["pdf", "svg", "png", "csv"],
         ),
-        f"{STUDY.report}.html",
+        f"{STUDY.report_name}.html",
     localrule: True

@@ -11,6 +11,6 @@ rule claims:
         "../envs/analysis.yaml"
     params:
         studies=" ".join(STUDY.studies),
-        code=STUDY.code("claims"),
+        code=STUDY.code_digest("claims"),
     shell:
         "triplepoint claims {params.studies} 2> {log}"

@@ -17,7 +17,7 @@ rule figure:
     conda:
         "../envs/analysis.yaml"
     params:
-        code=lambda wildcards: STUDY.figure_code(wildcards.figure),
+        code=lambda wildcards: STUDY.figure_code_digest(wildcards.figure),
         # Used by figure.rst, since Snakemake does not allow wildcards in the path of a caption.
         caption=lambda wildcards: STUDY.caption(wildcards.figure),
     shell:

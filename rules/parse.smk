@@ -15,6 +15,6 @@ rule parse:
         mem_mb=lambda wildcards, threads, attempt: 300 * (threads + 1) * attempt,
     params:
         rules=STUDY.trace_arguments,
-        code=STUDY.code("parse"),
+        code=STUDY.code_digest("parse"),
     shell:
         "triplepoint parse {wildcards.run} {wildcards.part} --jobs {threads} {params.rules} 2> {log}"

@@ -4,4 +4,5 @@
 onstart:
     STUDY.check_budget(workflow_site.runs_to_launch(workflow))
     STUDY.write_plan()
-    workflow_site.serve_jobs(workflow_site.families_to_serve(workflow))
+    workflow_site.lift_job_rate_limit(workflow)
+    workflow_site.start_fork_servers(workflow_site.families_to_serve(workflow))

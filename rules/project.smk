@@ -10,8 +10,8 @@ rule project:
         "../envs/analysis.yaml"
     threads: 2
     params:
-        machines=STUDY.machines,
-        compared=STUDY.compared,
-        code=STUDY.code("project"),
+        machines=STUDY.machines_digest,
+        compared=STUDY.studies_digest,
+        code=STUDY.code_digest("project"),
     shell:
         "triplepoint project {input} --out {output} > {log} 2>&1"

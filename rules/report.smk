@@ -7,15 +7,15 @@ rule report:
         tables=STUDY.report_tables,
         claims=STUDY.claim_files,
     output:
-        page=f"{STUDY.report}.html",
-        pages=directory(STUDY.report),
+        page=f"{STUDY.report_name}.html",
+        pages=directory(STUDY.report_name),
     log:
-        f"logs/{STUDY.report}.log",
+        f"logs/{STUDY.report_name}.log",
     conda:
         "../envs/analysis.yaml"
     threads: 4
     params:
-        code=STUDY.code("report"),
+        code=STUDY.code_digest("report"),
         arguments=STUDY.report_arguments,
     shell:
         "triplepoint report {params.arguments} --jobs {threads} 2> {log}"

@@ -9,7 +9,7 @@ rule simulate:
     conda:
         "../envs/analysis.yaml"
     params:
-        machines=STUDY.machines,
-        code=STUDY.code("simulate"),
+        machines=STUDY.machines_digest,
+        code=STUDY.code_digest("simulate"),
     shell:
         "triplepoint simulate {wildcards.run} 2> {log}"

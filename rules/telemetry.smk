@@ -9,6 +9,6 @@ rule telemetry:
     conda:
         "../envs/analysis.yaml"
     params:
-        code=STUDY.code("telemetry"),
+        code=STUDY.code_digest("telemetry"),
     shell:
         "triplepoint telemetry {wildcards.run} 2> {log}"

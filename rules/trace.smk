@@ -20,7 +20,7 @@ rule trace:
     conda:
         "../envs/analysis.yaml"
     params:
-        code=STUDY.code("trace"),
+        code=STUDY.code_digest("trace"),
         options=lambda wildcards: STUDY.trace_options(wildcards.run),
     shell:
         "triplepoint trace {input.parts} --run {wildcards.run} {params.options} 2> {log}"

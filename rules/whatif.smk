@@ -11,8 +11,8 @@ rule whatif:
         "../envs/analysis.yaml"
     threads: 4
     params:
-        machines=STUDY.machines,
-        compared=STUDY.compared,
-        code=STUDY.code("whatif"),
+        machines=STUDY.machines_digest,
+        compared=STUDY.studies_digest,
+        code=STUDY.code_digest("whatif"),
     shell:
         "triplepoint whatif {input} --out {output} 2> {log}"

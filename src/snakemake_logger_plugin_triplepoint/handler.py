@@ -283,9 +283,19 @@ def _shorten(files: list[str]) -> list[str]:
     return files if more < 2 else [*files[:_MAX_FILES], f"and {more} more"]
 
 
+class _WholeLineHandler(ColorizingTextHandler):  # type: ignore[misc]
+    """Snakemake's handler, but it writes each line with its end, so that no line of another process comes between."""
+
+    terminator = ""
+
+    def decorate(self, record: logging.LogRecord, message: str) -> str:
+        """Return the message with its colour and the end of the line."""
+        return f"{super().decorate(record, message)}\n"
+
+
 def _jobs_handler(common: Any, stream: TextIO) -> logging.Handler:
     """Return a handler that writes like Snakemake, in style `jobs`; with --verbose nothing is shortened."""
-    handler: logging.Handler = ColorizingTextHandler(nocolor=common.nocolor, stream=stream)
+    handler: logging.Handler = _WholeLineHandler(nocolor=common.nocolor, stream=stream)
     handler.addFilter(
         DefaultFilter(common.quiet, common.debug_dag, common.verbose, common.dryrun, common.printshellcmds)
     )

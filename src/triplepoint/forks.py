@@ -1,7 +1,8 @@
-"""Jobs as forks: a process that has imported what a stage needs forks one child for each job that asks it.
+"""Fork server: a process with all imports of a stage forks one child for each job, so that jobs start faster.
 
-`triplepoint STAGE` asks over a socket that Snakemake names in its environment, hands over its arguments, folder,
-environment and standard streams, and ends with the child's status. Where nobody answers it does the work itself.
+`triplepoint STAGE` connects to a socket that Snakemake names in its environment. It sends its arguments, working
+directory, environment and standard streams, and ends with the child's exit status. Without an answer it does the work
+itself. A job then costs 0.1 s of CPU time before its work instead of 1 s.
 """
 
 import atexit
@@ -20,75 +21,76 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 SERVER = "TRIPLEPOINT_FORKS"
-"""Environment variable by which jobs of Snakemake find its servers: process group and folder of the sockets."""
+"""Environment variable with the address of the servers: process group of Snakemake and folder of the sockets."""
 SERVED = {"lean": ("simulate", "telemetry", "trace", "aggregate"), "drawing": ("figure",)}
-"""Subcommands that Snakemake calls more than a few times, by the family of processes that has no pandas, or has it."""
+"""Subcommands by family; each family has a server. `lean` runs without pandas, `drawing` with it."""
 KILLED = 137
-"""Status of a job whose child ended without one, as of a shell's command that got SIGKILL."""
+"""Exit status of a job whose child ended without one, as in a shell after SIGKILL."""
 _LENGTH = struct.Struct("!I")
 _PATIENCE_S = 300.0
-"""A server answers once it has imported what the job needs: seconds, on a machine that is idle."""
+"""Time limit of an answer. A server answers after the imports for the job, which take seconds on an idle machine."""
 
 
 def ask(address: str, family: str, words: Sequence[str]) -> int | None:
-    """Let a child of the server do `triplepoint WORDS`; return its status, or None where nobody answers.
+    """Run `triplepoint WORDS` in a child of the server; return its exit status, or None without an answer.
 
     Args:
-        address: Process group and folder of the sockets: jobs that another scheduler starts are of another group.
-        family: Which server: the name of its socket.
+        address: Value of the variable `SERVER`. A job of another process group, which another scheduler started, gets
+            no answer.
+        family: Name of the server and of its socket.
         words: Arguments of the command.
     """
     group, _, folder = address.partition(":")
     if group != str(os.getpgrp()):
         return None
     request = json.dumps([list(words), str(Path.cwd()), dict(os.environ)]).encode()
-    with socket.socket(socket.AF_UNIX) as to:
-        to.settimeout(_PATIENCE_S)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.settimeout(_PATIENCE_S)
         try:
-            to.connect(str(Path(folder, family)))
-            # The streams go first: a request that is cut off starts no job.
-            socket.send_fds(to, [_LENGTH.pack(len(request))], [0, 1, 2])
-            to.sendall(request)
-            if to.recv(1) != b"+":
+            server.connect(str(Path(folder, family)))
+            # The streams go first, so that a truncated request starts no job.
+            socket.send_fds(server, [_LENGTH.pack(len(request))], [0, 1, 2])
+            server.sendall(request)
+            if server.recv(1) != b"+":
                 return None
         except OSError:
             return None
-        # An interrupt reaches the child by itself, which is of the same process group.
+        # The child is in the same process group, so an interrupt reaches it directly.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        to.settimeout(None)
-        status = to.recv(1)
+        server.settimeout(None)
+        status = server.recv(1)
     if status:
         return status[0]
     print("triplepoint: the process of this job was killed, perhaps for lack of memory", file=sys.stderr)
     return KILLED
 
 
-def serve(path: Path, prepare: Callable[[str, Path], bool], do: Callable[[list[str]], int]) -> None:
-    """Fork a child for each job that asks, until standard input ends, which Snakemake holds open.
+def serve(path: Path, prepare: Callable[[str, Path], bool], run: Callable[[list[str]], int]) -> None:
+    """Fork a child for each job that connects, until standard input ends, which Snakemake holds open.
 
     Args:
-        path: The socket.
-        prepare: Called with the command and folder of every job before it is forked: it imports modules. If it returns
-            false, the client does the job itself.
-        do: Does a command, and returns its status.
+        path: Path of the socket.
+        prepare: Called with subcommand and folder of each job before the fork, to import modules. If it returns false,
+            the client does the job itself.
+        run: Runs a command line and returns its exit status.
     """
-    # A signal to the whole group ends Snakemake, whose end then ends this, which leaves no folder behind.
+    # A signal to the whole group ends Snakemake, and its end then ends this server, which removes its folder.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    with socket.socket(socket.AF_UNIX) as listening, selectors.DefaultSelector() as waiting:
-        ready_path = path.with_name(f"{path.name}.new")
-        listening.bind(str(ready_path))
-        listening.listen(64)
-        ready_path.rename(path)  # there once somebody listens
-        waiting.register(listening, selectors.EVENT_READ)
-        waiting.register(0, selectors.EVENT_READ)
+    with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as selector:
+        new_path = path.with_name(f"{path.name}.new")
+        listener.bind(str(new_path))
+        listener.listen(64)
+        new_path.rename(path)  # the socket appears only once the server listens
+        selector.register(listener, selectors.EVENT_READ)
+        selector.register(0, selectors.EVENT_READ)
         is_over = False
         while not is_over:
-            ready = [key.fileobj for key, _ in waiting.select()]
+            ready = [key.fileobj for key, _ in selector.select()]
             is_over = 0 in ready
-            if listening in ready and not is_over:
-                _take(listening, prepare, do)
+            if listener in ready and not is_over:
+                _start_job(listener, prepare, run)
             _reap(os.WNOHANG)
     with contextlib.suppress(OSError):
         path.unlink()
@@ -96,9 +98,9 @@ def serve(path: Path, prepare: Callable[[str, Path], bool], do: Callable[[list[s
     _reap(0)
 
 
-def _take(listening: socket.socket, prepare: Callable[[str, Path], bool], do: Callable[[list[str]], int]) -> None:
-    """Start the job of one client; one that goes meanwhile, or sends no whole request, gets none."""
-    connection, _ = listening.accept()
+def _start_job(listener: socket.socket, prepare: Callable[[str, Path], bool], run: Callable[[list[str]], int]) -> None:
+    """Fork the job of one client, unless it disconnects or its request is incomplete."""
+    connection, _ = listener.accept()
     with connection:
         try:
             connection.settimeout(_PATIENCE_S)
@@ -106,8 +108,8 @@ def _take(listening: socket.socket, prepare: Callable[[str, Path], bool], do: Ca
         except OSError:
             return
         try:
-            (length,) = _LENGTH.unpack(head)
-            words, folder, environment = json.loads(_receive(connection, length))
+            (num_bytes,) = _LENGTH.unpack(head)
+            words, folder, environment = json.loads(_receive(connection, num_bytes))
             if not prepare(words[0], Path(folder)):
                 return
             gc.freeze()
@@ -116,15 +118,16 @@ def _take(listening: socket.socket, prepare: Callable[[str, Path], bool], do: Ca
             return
         else:
             if os.fork() == 0:
-                listening.close()
-                _be_job(connection, streams, lambda: _do(do, words, folder, environment))
+                listener.close()
+                _run_child(connection, streams, lambda: _run_command(run, words, folder, environment))
         finally:
             for stream in streams:
                 os.close(stream)
 
 
-def _receive(connection: socket.socket, length: int) -> bytes:
-    parts, left = [], length
+def _receive(connection: socket.socket, num_bytes: int) -> bytes:
+    """Return the next bytes from a connection. Raises `ConnectionError` if it ends before."""
+    parts, left = [], num_bytes
     while left:
         part = connection.recv(left)
         if not part:
@@ -134,8 +137,8 @@ def _receive(connection: socket.socket, length: int) -> bytes:
     return b"".join(parts)
 
 
-def _be_job(connection: socket.socket, streams: Sequence[int], work: Callable[[], int]) -> None:
-    """Be the child: work on the client's streams, and leave with its status sent; with the client gone, be ended."""
+def _run_child(connection: socket.socket, streams: Sequence[int], work: Callable[[], int]) -> None:
+    """Work in the child with the client's streams, send the exit status and exit; end if the client ends."""
     status = 1
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -144,7 +147,7 @@ def _be_job(connection: socket.socket, streams: Sequence[int], work: Callable[[]
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
         connection.settimeout(None)
-        threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
+        threading.Thread(target=_terminate_with_client, args=(connection,), daemon=True).start()
         status = work()
     finally:
         with contextlib.suppress(BaseException):
@@ -152,13 +155,13 @@ def _be_job(connection: socket.socket, streams: Sequence[int], work: Callable[[]
         os._exit(status)
 
 
-def _do(do: Callable[[list[str]], int], words: list[str], folder: str, environment: Mapping[str, str]) -> int:
-    """Return the status of a command as a process of its own would have it."""
+def _run_command(run: Callable[[list[str]], int], words: list[str], folder: str, environment: Mapping[str, str]) -> int:
+    """Run a command in the client's directory and environment; return the status that a separate process would have."""
     os.environ.clear()
     os.environ.update(environment)
     try:
         os.chdir(folder)
-        status = do(words)
+        status = run(words)
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     except BaseException:
@@ -170,14 +173,19 @@ def _do(do: Callable[[list[str]], int], words: list[str], folder: str, environme
     return status
 
 
-def _end_with(connection: socket.socket) -> None:
+def _terminate_with_client(connection: socket.socket) -> None:
+    """Wait until the client closes the connection, then terminate this process."""
     with contextlib.suppress(OSError):
         connection.recv(1)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _reap(how: int) -> None:
-    """Wait for children that have ended, so that their time counts as Snakemake's."""
+def _reap(options: int) -> None:
+    """Wait for children, so that their CPU time counts as Snakemake's.
+
+    Args:
+        options: Of `os.waitpid`: WNOHANG takes only children that have ended, 0 waits for all.
+    """
     with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, how)[0]:
+        while os.waitpid(-1, options)[0]:
             pass

@@ -95,7 +95,7 @@ def on_all_cores(
     """
     if len(tasks) < many:
         return _counted(map(do, tasks), count)
-    # Processes would go through all objects of this one, time and again, to look for garbage: 7 % of a search.
+    # Without this, the garbage collector of each process goes through all objects of the parent: 7 % of a search.
     gc.freeze()
     try:
         with ProcessPoolExecutor() as pool:

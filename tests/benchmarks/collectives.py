@@ -1,8 +1,8 @@
-"""How far the collectives of the simulator are off measured ones, seen and held out.
+"""Errors of simulated collectives against measurements, in the fit and held out.
 
-`python -m tests.benchmarks.collectives` (four minutes on one core). Every fit begins at the priors of the links, never
-at values that were fitted to the rows it is asked for; but two things still come from all rows: which parameters are
-taken over from another link, and the rings of a DGX-1 with V100.
+`python -m tests.benchmarks.collectives` (four minutes on one core). Each fit starts from the priors of the links,
+not from values fitted to held-out rows. Two choices still come from all rows: which parameters are taken from another
+link, and the rings of a DGX-1 with V100.
 
 `python -m tests.benchmarks.collectives astra.csv` compares with ASTRA-sim instead: a table with the columns of
 `tests/data/simulate/astra_collectives.csv` and `dims`, `splits`, `active_chunks`, `opt`, `status`.
@@ -44,7 +44,7 @@ def errors(rows: Sequence[Row], links: Links) -> list[float]:
 
 
 def held_out(is_out: Callable[[Row], bool]) -> list[float]:
-    """Return the errors of rows that the links were not fitted to."""
+    """Return the errors of rows that the fit does not include."""
     out = [row for row in ROWS if is_out(row)]
     outermost = {FABRICS[row.fabric].link for row in out}
     # Links inside the nodes are fitted first: to their own rows, and to no others.
@@ -59,7 +59,7 @@ def tell(what: str, found: Sequence[float]) -> None:
 
 
 def main() -> None:
-    """Print errors, seen and held out."""
+    """Print errors in the fit and held out."""
     tell("all rows, seen", errors(ROWS, LINKS))
     priors = {name: link.model_copy(update=link.prior) for name, link in LINKS.items()}
     tell("priors alone, nothing fitted", errors(ROWS, priors))

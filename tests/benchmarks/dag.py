@@ -1,10 +1,10 @@
-"""What the pipeline costs beside its work: a dry run of the whole grid, and Snakemake with stages that do nothing.
+"""Overhead of the pipeline: a dry run of the whole grid, and Snakemake with stages that do nothing.
 
 Run from the repository: python tests/benchmarks/dag.py
 
-The second measurement copies the project, replaces `triplepoint` by a shell script that only touches what the stage
-would write, and runs the smoke study and the simulated grid: what is left is Snakemake, bash and their bookkeeping.
-Add the start-up of a stage (startup.py) for the overhead of a job.
+The second measurement copies the project, replaces `triplepoint` by a shell script that only touches the outputs of a
+stage, and runs the smoke study and the simulated grid. What remains is the time of Snakemake and bash. The overhead of
+a job also includes the start-up of a stage (startup.py).
 """
 
 import os
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 PARTS = ("Snakefile", "rules", "workflow", "profiles", "config", "envs")
 
 NOTHING = f"""#!/bin/sh
-# Stands for `triplepoint`: touches what the stage writes, and does nothing else.
+# In place of `triplepoint`: only touches the outputs of the stage.
 case $1 in
 launch|simulate) touch results/runs/$2/raw/manifest.json;;
 telemetry) touch results/runs/$2/telemetry.parquet;;
@@ -57,7 +57,7 @@ def measure(command: list[str], folder: Path, environment: dict[str, str]) -> tu
 
 
 def dry_run() -> None:
-    """Print the cost of a dry run of every study on every cluster."""
+    """Print the time of a dry run of every study on every cluster."""
     command = [sys.executable, "-m", "snakemake", "--profile", "ci", "-n", "all"]
     wall, cpu, output = measure(command, ROOT, dict(os.environ))
     jobs = re.search(r"^total\s+(\d+)", output, re.MULTILINE)
@@ -66,10 +66,10 @@ def dry_run() -> None:
 
 
 def empty_run(name: str, simulated: list[str], studies: list[str] | None) -> None:
-    """Print the cost per job when no stage does anything.
+    """Print the time per job if no stage does anything.
 
     Args:
-        name: What is run.
+        name: Name of the measurement.
         simulated: Clusters to simulate.
         studies: Names of studies; None for all.
     """

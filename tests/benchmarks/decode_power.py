@@ -1,4 +1,4 @@
-"""How far predicted power of GPUs that decode is from measured power: `python -m tests.benchmarks.decode_power`."""
+"""Errors of predicted GPU power in decoding: `python -m tests.benchmarks.decode_power`."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -15,7 +15,7 @@ def show(name: str, rows: Sequence[Decoded]) -> None:
 
 
 def main() -> None:
-    """Print everything."""
+    """Print errors by model, by batch size, and of all rows."""
     rows = list(decoded())
     for model in sorted({row.model for row in rows}):
         show(model, [row for row in rows if row.model == model])

@@ -1,4 +1,4 @@
-"""Random damage to what commands read, and random kills: `python -m tests.benchmarks.fault_campaign --number 100`.
+"""Random damage to input files, and random kills: `python -m tests.benchmarks.fault_campaign --number 100`.
 
 Prints a line for each seed. A command may work or refuse in one line with exit status 2; a traceback, a hang or many
 lines are counted, and the exit status is 1 if there was any. `--launches 5` kills processes of real launches too: the
@@ -33,7 +33,7 @@ from triplepoint.manifest import read_manifest
 
 DATA = Path("tests/data")
 LONGEST_S = 120.0
-"""Time for one command; on an idle machine each takes a few seconds."""
+"""Time limit of a command; on an idle machine each takes a few seconds."""
 NUMBERS = b"nan inf -inf -1 0 1e18 1e400 18446744073709551616 x [".split() + [b"", b'"', b"\0"]
 HOSTILE = (*b"../../x ' =1+1 <script> ;$(id)".split(), b"a b", b'"', b"\n", "\u00e9\u4e2d\u202e".encode())
 KILLS = ("launcher", "agent", "rank", "sampler")
@@ -47,7 +47,7 @@ POWER = b"t_s,node_power_w\n" + b"".join(b"%d.%d,%d\n" % (t // 10, t % 10, 5000 
 
 
 def subjects() -> list[tuple[str, bytes, Callable[[Path, Path], list[str]]]]:
-    """Return name and content of files that commands read, and the words of the command for a file and an output."""
+    """Return name and content of input files, and functions from a file and an output to a command line."""
     files = sorted((DATA / "importers").glob("*.*"))
     found = [(path, lambda file, out: ["import", str(file.parent), "--results", str(out)]) for path in files]
     traces = [path for kind in ("traces/*.gz", "chakra/*.et") for path in sorted(DATA.glob(kind))]
@@ -61,7 +61,7 @@ def subjects() -> list[tuple[str, bytes, Callable[[Path, Path], list[str]]]]:
 
 
 def damage(content: bytes, chance: random.Random) -> tuple[str, bytes]:
-    """Return what was done to a file and what it holds then."""
+    """Return a description of a random damage, and the damaged content of a file."""
     lines = content.splitlines(keepends=True)
     kind = chance.choice(("number", "hostile", "cut", "twice", "order", "bytes", "empty line"))
     at = chance.randrange(max(1, len(content)))
@@ -89,7 +89,7 @@ def damage(content: bytes, chance: random.Random) -> tuple[str, bytes]:
 
 
 def read_damaged(seed: int) -> str | None:
-    """Damage one file, give it to its command, and return what must not be; None if nothing."""
+    """Damage one file, run its command, and return a description of a wrong outcome; None if the outcome is right."""
     chance = random.Random(seed)
     name, content, words = chance.choice(subjects())
     is_packed = content[:2] == b"\x1f\x8b" and chance.random() < 0.8
@@ -104,7 +104,7 @@ def read_damaged(seed: int) -> str | None:
 
 
 def run(words: list[str]) -> str | None:
-    """Run a command here and return what must not be; None if nothing."""
+    """Run a command in this process and return a description of a wrong outcome; None if the outcome is right."""
     said = io.StringIO()
 
     def hung(number: int, frame: object) -> None:
@@ -127,7 +127,7 @@ def run(words: list[str]) -> str | None:
 
 
 def kill_in_launch(seed: int) -> str | None:
-    """Kill one process of a launch with SIGKILL, launch again, and return what must not be; None if nothing."""
+    """Kill a process of a launch, launch again, and return a description of a wrong outcome; None if it is right."""
     chance = random.Random(seed)
     victim, after_s = chance.choice(KILLS), chance.uniform(0, 30)
     with tempfile.TemporaryDirectory() as scratch:
@@ -157,7 +157,7 @@ FULL = "mount -t tmpfs -o size={size} tmpfs {results}"
 READ_ONLY = (
     "mount -t tmpfs tmpfs {results}; (sleep {after_s}; until mount -o remount,ro {results}; do sleep 0.02; done) &"
 )
-"""A file system with files open for writing refuses; it is asked until it takes it."""
+"""Remounts a file system read-only; repeats that while files are open for writing."""
 TWICE = """\
 {fault}
 cp -a {prepared}/. {results}
@@ -169,7 +169,7 @@ mount -o remount,rw,size=64m {results} && exec {launch}
 
 
 def disk_in_launch(seed: int) -> str | None:
-    """Launch on a disk that is full or read-only from some moment on, then again; return what must not be."""
+    """Launch on a disk that becomes full or read-only, then again; return a description of a wrong outcome."""
     chance = random.Random(seed)
     kind, size, after_s = chance.choice(("full", "read-only")), round(2 ** chance.uniform(14, 17)), chance.uniform(0, 8)
     with tempfile.TemporaryDirectory() as scratch:
@@ -198,7 +198,7 @@ def disk_in_launch(seed: int) -> str | None:
 
 
 def disturb_pipelines(seeds: range) -> int:
-    """Let accidents happen to copies of one finished project; return how many ended wrongly."""
+    """Apply accidents to copies of a finished project; return the number of wrong outcomes."""
     with tempfile.TemporaryDirectory() as scratch:
         finished = prepare(Path(scratch, "finished")) if seeds else None
         wrong = 0
@@ -209,13 +209,13 @@ def disturb_pipelines(seeds: range) -> int:
 
 
 def soak(seeds: range) -> bool:
-    """Let faults happen to the test cluster; return whether any run was lost or doubled."""
+    """Inject faults into the test cluster; return whether a run was lost or duplicated."""
     words = ["--number", str(len(seeds)), "--first", str(seeds.start)]
     return bool(seeds) and subprocess.run([sys.executable, "-m", "tests.benchmarks.slurm_soak", *words]).returncode != 0
 
 
 def main() -> int:
-    """Do the faults of consecutive seeds."""
+    """Run the faults of consecutive seeds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--number", type=int, default=100, help="files damaged")
     parser.add_argument("--launches", type=int, default=0, help="launches with a process killed")

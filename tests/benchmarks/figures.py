@@ -1,4 +1,4 @@
-"""What figures cost: each as a process of its own, and one that Snakemake redraws because it is gone.
+"""CPU time of figures: each in a process of its own, and a missing one that Snakemake redraws.
 
 Run from the repository: python -m tests.benchmarks.figures RESULTS [NAME ...]
 
@@ -19,7 +19,7 @@ REDRAWN = "figs/throttling.pdf"
 
 
 def draw(name: str, results: Path, out: Path) -> tuple[float, int] | None:
-    """Return CPU time (s) and peak memory (bytes) of the process that draws one figure; None where it cannot."""
+    """Return CPU time (s) and peak memory (bytes) of the process that draws a figure; None if it fails."""
     command = [sys.executable, "-m", "triplepoint", "figure", name, "--results", str(results), "--out", str(out)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -28,7 +28,7 @@ def draw(name: str, results: Path, out: Path) -> tuple[float, int] | None:
 
 
 def draw_all(results: Path, names: list[str]) -> None:
-    """Print what each figure costs, and all together."""
+    """Print CPU time and memory of each figure, and their sum."""
     total_s, most = 0.0, 0
     with tempfile.TemporaryDirectory() as out:
         for name in names:
@@ -42,7 +42,7 @@ def draw_all(results: Path, names: list[str]) -> None:
 
 
 def redraw() -> None:
-    """Print what `snakemake` takes for one figure that is gone, of results that are there."""
+    """Print the time of `snakemake` for one missing figure of existing results."""
     with tempfile.TemporaryDirectory() as scratch:
         for part in PARTS:
             subprocess.run(["cp", "-r", ROOT / part, scratch], check=True)

@@ -1,7 +1,7 @@
-"""`triplepoint frontier`: what clocks save on six trainings, how long the program takes, and lowtime beside it.
+"""`triplepoint frontier`: savings on six trainings, time of the linear program, and a comparison with lowtime.
 
 Run from the repository: python -m tests.benchmarks.frontier [--lowtime]
-Nothing is fitted here. Energy is that of all GPUs, over that of the step as it is, at steps 1 % longer.
+Nothing is fitted here. Energy is that of all GPUs in a step that is 1 % longer, over that of the present step.
 """
 
 import sys
@@ -29,7 +29,7 @@ TRAININGS = {
     },
 }  # fmt: skip
 SIZES = ((2, 4), (3, 4), (4, 8))
-"""Stages and micro-batches that lowtime finishes within a minute."""
+"""Numbers of stages and micro-batches that lowtime solves within a minute."""
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def _row(name: str, found: FrontierAnswer) -> str:
 
 
 def compare() -> None:
-    """Print energies and processor times of both solvers on the same pipelines."""
+    """Print energies and CPU times of both solvers on the same pipelines."""
     for num_stages, num_microbatches in SIZES:
         order, choices = make_order("1f1b", num_stages, num_microbatches), choices_of(num_stages)
         for times in (1.02, 1.2):

@@ -1,11 +1,10 @@
-"""What the harness costs a training step, profiler off: `python -m tests.benchmarks.harness_overhead`.
+"""Overhead of the harness on a training step without profiler: `python -m tests.benchmarks.harness_overhead`.
 
 One rank of the native engine trains on the CPU. In half of the blocks the sampler reads the host and the markers of
-phases and steps are asked for, as in steps that are not profiled; in the other half the sampler is stopped and
-markers do nothing; which comes first in a pair is drawn. Printed is the change of the step's time, as the harness
-reports it and with the row it writes, with the 95 % interval of a bootstrap over pairs. CPU time of the rank is given
-beside wall time: on a machine with other work only that is fit to be read; beside it stand the CPU time the sampler
-takes, and what a marker and a row cost by themselves.
+phases and steps are active, as in steps that are not profiled; in the other half both are off. The order within a pair
+is random. The output is the change of the step time, as the harness reports it and with the row it writes, with the
+95 % interval of a bootstrap over pairs; in wall time and in CPU time of the rank, which alone is meaningful on a busy
+machine. It also prints the CPU time of the sampler, of one marker and of one row.
 """
 
 import argparse
@@ -54,7 +53,7 @@ def make_point(batch_size: int) -> Point:
 
 
 def harnessed(step: Callable[[], Any], recorder: StepRecorder, point: Point) -> Times:
-    """Make a step as a run does."""
+    """Run a step with the harness."""
     cpu, start = time.process_time(), time.perf_counter()
     recorder.begin(0, "measured")
     with marker("ProfilerStep#0"):
@@ -66,7 +65,7 @@ def harnessed(step: Callable[[], Any], recorder: StepRecorder, point: Point) -> 
 
 
 def bare(step: Callable[[], Any]) -> Times:
-    """Make a step and nothing else."""
+    """Run a step without the harness."""
     cpu, start = time.process_time(), time.perf_counter()
     step()
     took, took_cpu = time.perf_counter() - start, time.process_time() - cpu
@@ -74,7 +73,7 @@ def bare(step: Callable[[], Any]) -> Times:
 
 
 def block(one: Callable[[], Times]) -> list[Times]:
-    """Make steps for half a second."""
+    """Run steps for half a second."""
     stop, times = time.perf_counter() + BLOCK_S, []
     while time.perf_counter() < stop:
         times.append(one())
@@ -120,7 +119,7 @@ def measure(folder: Path, point: Point, num_pairs: int, part: str) -> tuple[list
 
 
 def alone_us(folder: Path, count: int = 2000) -> tuple[float, float]:
-    """Return the CPU time of one marker, and of one row, by themselves. Unit: us."""
+    """Return the CPU time of one marker and of one row. Unit: us."""
     recorder, found = StepRecorder(RankContext(0, 1, 0, folder)), []
 
     def mark() -> None:

@@ -14,7 +14,7 @@ NODES, PARTS = 8, 12
 
 
 def seconds(nodes: Machine) -> tuple[float, float]:
-    """CPU time of an hour at 20 Hz, closed and open in turns, for machines are not equally fast all the time."""
+    """Return the CPU time of an hour at 20 Hz, closed and open in turn, because the speed of machines varies."""
     taken, states = {True: 0.0, False: 0.0}, {True: start(nodes), False: start(nodes)}
     for _ in range(PARTS):
         for is_closed, state in states.items():

@@ -1,4 +1,4 @@
-"""One hot GPU of 16: whether `why` names it and its cause from 30 steps, and how well it tells what that costs.
+"""One hot GPU of 16: whether `why` finds it and its cause within 30 steps, and the error of the stated cost.
 
 Sixteen H200 in two nodes train llama2-7b, data parallel. The heat sink of one GPU has 3.5 to 6 times its resistance, so
 that heat holds its clock. The truth is what the simulator makes of the step against the same cluster without the fault.
@@ -21,10 +21,10 @@ from triplepoint.units import NS_PER_S
 from triplepoint.why.answer import Answer, why_run
 
 NUM_GPUS, PER_NODE, NUM_STEPS = 16, 8, 30
-"""Steps: those within which the GPU should be named."""
+"""Number of steps within which `why` should find the GPU."""
 NUM_CASES, SEED = 10, 2027
 LEAST, MOST = 3.5, 6.0
-"""Resistance of the bad contact over a good one's: at 6.5 the GPU shuts down."""
+"""Thermal resistance of the bad contact over that of a good one; at 6.5 the GPU shuts down."""
 
 
 class Case(NamedTuple):
@@ -42,7 +42,7 @@ class Case(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What was said of a case, and the truth. Unit: s a step."""
+    """Stated and true cost of a case. Unit: s per step."""
 
     case: Case
     answer: Answer
@@ -50,7 +50,7 @@ class Judged(NamedTuple):
 
     @property
     def error(self) -> float:
-        """What was said to be lost over what is, less 1."""
+        """Stated over true cost, minus 1."""
         return sum(one.lost_s for one in self.answer.findings) / self.lost_s - 1
 
     @property
@@ -61,7 +61,7 @@ class Judged(NamedTuple):
 
 
 def hot_run(seed: int, num_profiled: int) -> PlannedRun:
-    """Return the run, with so many profiled steps after the measured ones."""
+    """Return the run with a number of profiled steps after the measured ones."""
     usual = planned_run(seed).point
     steps = usual.steps.model_copy(update={"warmup": 0, "measured": NUM_STEPS, "profiled": num_profiled})
     cluster = usual.cluster.model_copy(update={"gpus_per_node": PER_NODE})
@@ -70,7 +70,7 @@ def hot_run(seed: int, num_profiled: int) -> PlannedRun:
 
 
 def sound_step_s(seed: int, folder: Path) -> float:
-    """Return the step of the cluster without a fault. Unit: s."""
+    """Return the step time of the cluster without a fault. Unit: s."""
     return _measured_s(write_cluster(folder, Fault(None, seed=seed), hot_run(seed, 0)))
 
 
@@ -82,13 +82,13 @@ def _measured_s(run: Path) -> float:
 
 
 def judge(case: Case, sound_s: float, folder: Path) -> Judged:
-    """Return what `why` says of a case, with traces of one profiled step."""
+    """Return the answer of `why` on a case, with traces of one profiled step."""
     run = write_cluster(folder, case.fault, hot_run(case.seed, 1))
     return Judged(case, why_run(run), _measured_s(run) - sound_s)
 
 
 def draw(num: int, seed: int) -> list[Case]:
-    """Return drawn cases."""
+    """Return random cases."""
     random = np.random.default_rng(seed)
     return [
         Case(200 + index, int(random.integers(NUM_GPUS)), float(random.uniform(LEAST, MOST))) for index in range(num)
@@ -96,7 +96,7 @@ def draw(num: int, seed: int) -> list[Case]:
 
 
 def main() -> None:
-    """Print a line for each drawn case: `python -m tests.benchmarks.hot_gpu [CASES [SEED]]`."""
+    """Print a line for each random case: `python -m tests.benchmarks.hot_gpu [CASES [SEED]]`."""
     num = int(sys.argv[1]) if len(sys.argv) > 1 else NUM_CASES
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else SEED
     found = []

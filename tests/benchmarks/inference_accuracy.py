@@ -1,4 +1,4 @@
-"""How near predicted inference is to what was published: `python -m tests.benchmarks.inference_accuracy`.
+"""Errors of predicted inference against published measurements: `python -m tests.benchmarks.inference_accuracy`.
 
 Prints how many rows lie in their intervals, also where the model is left out of what they were made from.
 `triplepoint calibrate --inference tests/data/inference/tensorrt_llm.csv` makes the intervals.
@@ -25,13 +25,13 @@ GROUPS: dict[str, Callable[[ServingCase], bool]] = {
 
 
 def coverage(cases: list[ServingCase], calibration: Callable[[ServingCase], ServingCalibration]) -> float:
-    """Return the share of rows in the intervals of a calibration that is made for each."""
+    """Return the share of rows within the intervals of a calibration of their own."""
     made = [(case.score(found), found.fitted.quantile) for case in cases for found in [calibration(case)]]
     return float(np.mean([score <= quantile for score, quantile in made]))
 
 
 def without_model(cases: list[ServingCase], unknown: float) -> Callable[[ServingCase], ServingCalibration]:
-    """Return what makes the calibration for a row: all rows of other models."""
+    """Return a function to the calibration for a row, fitted to all rows of other models."""
     made = {
         name: fit([case for case in cases if case.job.model.name != name], str(TABLE), unknown)
         for name in {case.job.model.name for case in read_cases()}

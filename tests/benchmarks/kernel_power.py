@@ -44,7 +44,7 @@ def show_table(name: str, judged: JudgedKernels) -> None:
 
 
 def main() -> None:
-    """Print everything."""
+    """Print errors of all tables."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
     for name in CHARGED:
         show_table(name, judge_kernels(name, folder))

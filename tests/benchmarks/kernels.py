@@ -1,4 +1,4 @@
-"""Error of kernel times on shapes a fit has not seen: `python -m tests.benchmarks.kernels`, half a minute.
+"""Errors of kernel times on held-out shapes: `python -m tests.benchmarks.kernels`, half a minute.
 
 Every table of `config/kernels/measured.csv` is fitted five times, each time without a fifth of its shape families (a
 shape with all its transposes, whoever measured it), and asked for those.
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def held_out(rows: list[Measurement], gpu: str, library: str, precision: str) -> Fit:
-    """Return how well a fit to one table did on what it had not seen."""
+    """Return the errors of a fit to one table on held-out rows."""
     refitted = fit_kernels(
         rows, Catalogue(CONFIG).gpu(gpu), read_kernels(Catalogue(CONFIG).gpu(gpu), CONFIG), "measured.csv"
     )

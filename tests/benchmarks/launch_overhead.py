@@ -1,4 +1,4 @@
-"""What a launch through Slurm costs beside training, on the test cluster: `python -m tests.benchmarks.launch_overhead`.
+"""Overhead of a launch through Slurm on the test cluster: `python -m tests.benchmarks.launch_overhead`.
 
 Prints, for gangs of 4 nodes of 1 rank on an idle cluster: time from the start of the submission to the start of the
 first rank's process and to that of the last, and from the last rank's end to the result in place. All processes share
@@ -33,7 +33,7 @@ def measure(workspace: Workspace, name: str) -> tuple[float, float, float]:
 
 
 def _birth(path: Path) -> float:
-    """Return when a log was made: its stack file beside it is opened first thing and never written."""
+    """Return the creation time of a log, from its stack file, which is opened first and never written."""
     return path.with_suffix(".stack").stat().st_mtime
 
 

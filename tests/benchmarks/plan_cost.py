@@ -1,4 +1,4 @@
-"""What `triplepoint plan` costs on a study of 1,000 points of 32 H200, none of whose predictions is shared.
+"""CPU time of `triplepoint plan` for a study of 1,000 points of 32 H200 without shared predictions.
 
 Run from the repository: python -m tests.benchmarks.plan_cost
 """
@@ -24,7 +24,7 @@ sweeps:
 
 
 def main() -> None:
-    """Print how many points there are, and what they cost."""
+    """Print the number of points and their CPU time."""
     with tempfile.TemporaryDirectory() as scratch:
         config = Path(scratch) / "config"
         config.mkdir()

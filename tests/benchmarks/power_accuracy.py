@@ -1,4 +1,4 @@
-"""How far predictions of power are from published measurements: `python -m tests.benchmarks.power_accuracy`."""
+"""Errors of predicted power against published measurements: `python -m tests.benchmarks.power_accuracy`."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -11,7 +11,7 @@ SUSTAINED = (
     ("h100", "fp8", 1.0, 1403),
     ("h200", "fp8", 1.0, 1453),
 )
-"""GPU, precision, randomness of operands and TFLOP/s at 700 W; parameters were set by them."""
+"""GPU, precision, randomness of operands and TFLOP/s at 700 W; these values were used to set parameters."""
 LIMITS_W = (600, 500, 400, 300)
 
 
@@ -23,7 +23,7 @@ def show(name: str, errors: Sequence[float]) -> None:
 
 
 def main() -> None:
-    """Print everything."""
+    """Print errors of all measurements."""
     judged = judge_nodes()
     show_nodes(judged)
     show("node power, predicted step", [one.error for one in judged])
@@ -42,7 +42,7 @@ def show_nodes(judged: Sequence[Judged]) -> None:
 
 
 def show_limits() -> None:
-    """Print throughput of products under power limits: as measured at 700 W, and what lower ones would leave."""
+    """Print the throughput of GEMMs under power limits: measured at 700 W, predicted at lower ones."""
     for gpu, what, randomness, measured in SUSTAINED:
         highest = product_tflops(gpu, 700.0, what, randomness)
         shares = (f"{limit} W {product_tflops(gpu, limit, what, randomness) / highest:.2f}" for limit in LIMITS_W)

@@ -1,4 +1,4 @@
-"""How power swings of a simulated job compare with a public log: `python -m tests.benchmarks.power_swings`."""
+"""Power swings of a simulated job against a public log: `python -m tests.benchmarks.power_swings`."""
 
 import numpy as np
 
@@ -29,7 +29,7 @@ def show(name: str, job: MeteredJob) -> None:
 
 
 def main() -> None:
-    """Print everything."""
+    """Print the comparison."""
     truth, rest = measured(), measured(ends_of_steps_s()[FITTED_STEPS - 1])
     show("measured, 57 minutes", truth)
     show(f"measured, after the {FITTED_STEPS} steps fitted to", rest)

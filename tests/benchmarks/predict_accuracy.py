@@ -1,4 +1,4 @@
-"""How far predictions are from published measurements: `python -m tests.benchmarks.predict_accuracy [ROWS|--write]`.
+"""Errors of predictions against published measurements: `python -m tests.benchmarks.predict_accuracy [ROWS|--write]`.
 
 Prints errors by group, then of protocols that leave out what is asked for, then the ROWS rows that are furthest off.
 With `--write` it writes docs/validation.md instead, which a test holds against the calibration it was made from.
@@ -40,15 +40,15 @@ intervals, which are of many groups, stay those of all rows."""
 DATA = Path(__file__).parents[1] / "data" / "throughput"
 FEW_GPUS = 8
 LEAST_ROWS = 8
-"""Rows of a group that is shown."""
+"""Smallest number of rows of a displayed group."""
 TABLES = ("training_throughput", "public_training", "public_megatron_bridge")
-"""Tables of rows that are not of a single node."""
+"""Tables with rows of several nodes."""
 VTRAIN = "Megatron-DeepSpeed"
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One measured row and what was predicted for it.
+    """A measured row and its prediction.
 
     Attributes:
         case: The row.
@@ -64,12 +64,12 @@ class Judged:
 
     @property
     def error(self) -> float:
-        """Predicted over measured, less 1."""
+        """Predicted over measured value, minus 1."""
         return self.predicted_s / self.case.measured_s - 1
 
     @property
     def is_covered(self) -> bool:
-        """Whether the measurement lies in the interval."""
+        """Whether the interval includes the measurement."""
         return self.low_s <= self.case.measured_s <= self.high_s
 
 
@@ -168,11 +168,11 @@ PROTOCOLS: dict[str, Key] = {
     "GPU type": lambda case: case.job.gpu.name,
     "architecture": lambda case: case.job.gpu.architecture,
 }
-"""What is left out in turn."""
+"""Keys by which rows are left out in turn."""
 
 
 def show_protocols(multi: list[Case], single: list[Case], calibration: Calibration) -> None:
-    """Print errors of rows that were left out of what constants were fitted to."""
+    """Print errors of rows that were left out of the fit."""
     everything = multi + single
     for name, key in PROTOCOLS.items():
         judged = judge_left_out(everything, key, calibration)
@@ -196,7 +196,7 @@ def show_order(judged: Sequence[Judged]) -> None:
 
 
 def show_worst(judged: Sequence[Judged], number: int) -> None:
-    """Print the rows that are furthest off."""
+    """Print the rows with the largest errors."""
     for one in sorted(judged, key=lambda one: -abs(one.error))[:number]:
         case, layout = one.case, one.case.job.layout
         print(
@@ -208,7 +208,7 @@ def show_worst(judged: Sequence[Judged], number: int) -> None:
 
 
 def digest() -> str:
-    """Return what tells one calibration, and the rows it was fitted to, from another."""
+    """Return a digest of the calibration and the rows of its fit."""
     tables = (DATA / f"{name}.csv" for name in (*TABLES, "vtrain_single_node"))
     content = b"".join(path.read_bytes() for path in (CONFIG / "calibration" / "fitted.yaml", *tables))
     return hashlib.sha256(content).hexdigest()[:12]
@@ -263,7 +263,7 @@ def experts_over_nodes() -> list[str]:
 
 
 def main(words: Sequence[str]) -> None:
-    """Print everything, or write the page of the docs."""
+    """Print all errors, or write the page of the docs."""
     multi = [case for name in TABLES for case in read_cases(DATA / f"{name}.csv", CONFIG)]
     single = read_cases(DATA / "vtrain_single_node.csv", CONFIG)
     if list(words) == ["--write"]:

@@ -25,11 +25,11 @@ ALLOWED = {
     "gpu_temp_max_c": 0.5,
     "throttle_fraction": 0.01,
 }
-"""Largest difference; of times and powers relative. Units: 1, K, 1."""
+"""Largest allowed differences: relative for times and powers. Units: 1, K, 1."""
 
 
 def differences(run: PlannedRun) -> tuple[dict[str, float], float, float] | None:
-    """Return simulated less predicted of every quantity and CPU time of both in s; None where a point does not run."""
+    """Return simulated minus predicted quantities, and CPU times (s); None for a point that does not run."""
     begin = time.process_time()
     found = predict_point(run.point, CONFIG)
     middle = time.process_time()
@@ -49,7 +49,7 @@ def differences(run: PlannedRun) -> tuple[dict[str, float], float, float] | None
 
 
 def main() -> None:
-    """Print everything."""
+    """Print the differences over all points."""
     every = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     plan = select(CONFIG, None, ["cpu-local"], CLUSTERS)
     runs = [entry.planned for entry in plan.valid if entry.planned.point.engine == "simulated"][::every]

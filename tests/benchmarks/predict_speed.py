@@ -1,4 +1,4 @@
-"""What predictions cost: published rows with power and without, and 2,000 configurations of 512 GPUs in one call.
+"""CPU time of predictions: published rows with and without power, and 2,000 configurations of 512 GPUs in one call.
 
 Run from the repository: python -m tests.benchmarks.predict_speed
 """
@@ -23,7 +23,7 @@ NUM_CONFIGURATIONS = 2000
 
 
 def configurations(cluster: str) -> list[dict[str, object]]:
-    """Return layouts, micro-batches and batches of two models, none equal to another, as points of a cluster."""
+    """Return distinct layouts, micro-batches and batches of two models on a cluster."""
     layouts = ((8, 4), (8, 8), (4, 8), (4, 16), (8, 16), (2, 16), (8, 2), (4, 4))
     batches = [512 * count for count in range(1, 33)]
     axes = product(("llama3-70b", "gpt3-175b"), layouts, (1, 2), ("none", "full"), batches)
@@ -37,7 +37,7 @@ def configurations(cluster: str) -> list[dict[str, object]]:
 
 
 def larger_cluster(folder: Path, num_nodes: int) -> Path:
-    """Return a configuration whose cluster `many` is h200x32 with so many nodes."""
+    """Return a configuration with a cluster `many`, an h200x32 with more nodes."""
     config = folder / "config"
     config.mkdir()
     for part in CONFIG.resolve().iterdir():
@@ -51,7 +51,7 @@ def larger_cluster(folder: Path, num_nodes: int) -> Path:
 
 
 def took(what: str, action: Callable[[], int]) -> None:
-    """Print how long something takes, over all its processes."""
+    """Print the CPU time of a call, of all its processes."""
     wall, before = time.monotonic(), _cpu_s()
     number = action()
     cpu = _cpu_s() - before
@@ -59,13 +59,13 @@ def took(what: str, action: Callable[[], int]) -> None:
 
 
 def _cpu_s() -> float:
-    """Return the time of the processor that this process and those it started took. Unit: s."""
+    """Return the CPU time of this process and its children. Unit: s."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def main() -> None:
-    """Print what was measured."""
+    """Print all measurements."""
     read_calibrations(CONFIG)
     for with_power in (False, True):
 

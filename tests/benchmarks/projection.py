@@ -1,4 +1,4 @@
-"""`triplepoint project`: scale left out, 100 draws of 8,192 GPUs, the public 512-H100 run, and mean times to failure.
+"""`triplepoint project`: held-out sizes, 100 draws of 8,192 GPUs, the public 512-H100 run, and mean times to failure.
 
 Run from the repository: python -m tests.benchmarks.projection [--scaling]. With `--scaling` it fits to rows of up to 64
 GPUs and predicts the larger ones once more, which takes some minutes; without, it prints what is in the configuration.
@@ -28,7 +28,7 @@ hold evaluations too. In view while power was modelled."""
 
 
 def scaling() -> None:
-    """Print errors of rows beyond the sizes that all was fitted to."""
+    """Print errors of rows with more GPUs than those of the fit."""
     procedure = Scaling([DATA / f"{name}.csv" for name in TABLES], CONFIG)
     known = procedure.fit(procedure.read()) if "--scaling" in sys.argv else read_scaling(CONFIG)
     print("\n".join(procedure.report(known)))
@@ -47,7 +47,7 @@ def joint() -> None:
 
 
 def speed() -> None:
-    """Print what 100 draws of 8,192 GPUs cost."""
+    """Print the CPU time of 100 draws of 8,192 GPUs."""
     (request,) = read_points(POINT, CONFIG)
     scaled = scale_job(request, Network(), "grown", 8192, CONFIG)
     before, wall = _cpu_s(), time.monotonic()

@@ -1,4 +1,4 @@
-"""How far simulated clusters are from the published study's figures: `python -m tests.benchmarks.published_figures`.
+"""Errors of simulated clusters against the published figures: `python -m tests.benchmarks.published_figures`.
 
 With `--rows` every point and GPU too. What is asked for is in the last column.
 """
@@ -34,7 +34,7 @@ def show(name: str, errors: Sequence[float], unit: str, goal: float) -> None:
 
 
 def show_slots(slots: Sequence[Slot]) -> None:
-    """Print errors of the GPUs of nodes that may be learned from, and of the others."""
+    """Print errors of GPUs on nodes used for fitting, and on the others."""
     for name, kept in (
         ("nodes 1 and 2", [slot for slot in slots if slot.node in SLOTS_LEARNED]),
         ("node 3", [slot for slot in slots if slot.node not in SLOTS_LEARNED]),
@@ -48,14 +48,14 @@ def show_slots(slots: Sequence[Slot]) -> None:
 
 
 def show_kernels(rows: Sequence[Row]) -> None:
-    """Print errors of seconds of kernels, by what they do."""
+    """Print errors of kernel times by kind of kernel."""
     for name in dict.fromkeys(name for row in rows for name in row.published):
         pairs = [(row.predicted[name], row.published[name]) for row in rows if row.published.get(name)]
         show(f"kernels, {name}", [100.0 * (one / other - 1.0) for one, other in pairs], "%", 12.0)
 
 
 def main() -> None:
-    """Print everything."""
+    """Print all errors."""
     rows = list(microbatch_rows())
     for name, goal in RELATIVE:
         errors = [100.0 * (row.predicted[name] / row.published[name] - 1.0) for row in rows]

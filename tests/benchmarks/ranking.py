@@ -1,4 +1,4 @@
-"""How well layouts of one training are ranked: coverage of differences, ties, and what the choice of the first costs.
+"""Ranking of the layouts of one training: coverage of differences, ties, and loss by choosing the first.
 
 Run from the repository: python -m tests.benchmarks.ranking
 Published rows of `tests/data/throughput`, all in view while the model was made; coverage of trainings left out is of
@@ -25,7 +25,7 @@ from triplepoint.simulate.step import simulate_step
 
 ALL_TABLES = (*TABLES, "vtrain_single_node")
 LEAST_PAIRS = 10
-"""Pairs of a stack that is shown."""
+"""Smallest number of pairs of a displayed stack."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Ranking:
-    """How trainings with several measured layouts were ranked.
+    """Result of the ranking of trainings with several measured layouts.
 
     Attributes:
         num_trainings: How many.
@@ -67,7 +67,7 @@ class Ranking:
 
     @property
     def coverage(self) -> float:
-        """Share of all differences in their intervals."""
+        """Share of differences within their intervals."""
         return float(np.mean(list(itertools.chain(*self.covered_by_stack.values()))))
 
 
@@ -96,7 +96,7 @@ def trainings(tables: Sequence[str], calibration: Calibration) -> dict[Hashable,
 
 
 def judge(by_training: dict[Hashable, list[Layout]], calibration: Calibration) -> Ranking:
-    """Return how trainings are ranked."""
+    """Rank the layouts of trainings."""
     covered, first_covered, tied, apart, regrets = defaultdict(list), [], [], [], []
     for layouts in by_training.values():
         ordered = sorted(layouts, key=lambda layout: layout.predicted_s)
@@ -118,7 +118,7 @@ def judge(by_training: dict[Hashable, list[Layout]], calibration: Calibration) -
 
 
 def main() -> None:
-    """Print everything."""
+    """Print the results, of all and by stack."""
     calibration = Calibration.load(CONFIG)
     found = judge(trainings(ALL_TABLES, calibration), calibration)
     print(f"{found.num_trainings} trainings: {found.coverage:.1%} of differences covered, to the first ", end="")

@@ -1,4 +1,4 @@
-"""`triplepoint recommend` on made-up clusters it does not see: `python -m tests.benchmarks.recommend [--limits] [NUM]`.
+"""`triplepoint recommend` on synthetic clusters: `python -m tests.benchmarks.recommend [--limits] [NUM]`.
 
 A cluster is drawn (contacts, faulty slots, inlet, leakage of parts) and a run is simulated on it. The advisor sees the
 telemetry of that run and the description of a sound cluster. What it recommends is then simulated on the truth.
@@ -39,24 +39,24 @@ JOBS = (
 
 
 class Case(NamedTuple):
-    """A made-up cluster, what was advised on it, and what is true."""
+    """A synthetic cluster, the advice on it, and the true gain."""
 
     faults: dict[str, float]
     advice: Advice
     found: float
-    """Share of a step that the placement saves on the truth; 0 where it is left as it is."""
+    """Share of a step that the placement saves on the true cluster; 0 without another placement."""
     cpu_s: float
     """CPU time of the advice. Unit: s."""
 
     @property
     def is_inside(self) -> bool:
-        """Whether it lies in the interval that was promised, where a placement is recommended."""
+        """Whether the promised interval includes the true gain, if a placement is recommended."""
         gain = self.advice.gain
         return not self.advice.is_accepted or (gain is not None and gain.lo <= self.found <= gain.hi)
 
 
 def planned(text: str, repeat: int, folder: Path = CONFIG) -> PlannedRun:
-    """Return a simulated run of a study whose name begins so, as one repeat, with the trace of one rank."""
+    """Return the simulated run of a study with a prefix of its name, as one repeat with the trace of one rank."""
     plan = select(folder, None, ["cpu-local"], [CLUSTER])
     run = next(entry.planned for entry in plan.valid if text in entry.run)
     point = run.point.model_copy(update={"repeat": repeat, "trace_ranks": (0,)})
@@ -89,7 +89,7 @@ def simulate_on(truth: ClusterConfig, run: PlannedRun, folder: Path) -> Path:
 
 
 def true_step_s(truth: ClusterConfig, run: PlannedRun, placement: Placement) -> float:
-    """Return the step of a placement on the truth. Unit: s."""
+    """Return the step time of a placement on the true cluster. Unit: s."""
     point = run.point.model_copy(update={"hosts": tuple(f"node{node}" for node in placement.nodes)})
     if placement.layers:
         layout = point.layout.model_copy(update={"pipeline_layers": placement.layers, "pipeline_ends": ()})
@@ -100,7 +100,7 @@ def true_step_s(truth: ClusterConfig, run: PlannedRun, placement: Placement) -> 
 
 
 def run_case(seed: int, job: str) -> Case:
-    """Return what is advised on one cluster, and what is true."""
+    """Return the advice on one cluster, and the true gain."""
     truth, run = draw_cluster(seed), planned(job, repeat=seed + 2)
     with tempfile.TemporaryDirectory() as name:
         folder = simulate_on(truth, run, Path(name))
@@ -115,7 +115,7 @@ def run_case(seed: int, job: str) -> Case:
 
 
 def cases(number: int) -> Iterator[Case]:
-    """Yield cases of so many clusters, jobs in turn."""
+    """Yield the cases of a number of clusters, with jobs in turn."""
     for seed in range(number):
         yield run_case(seed, JOBS[seed % len(JOBS)])
 

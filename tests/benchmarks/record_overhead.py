@@ -1,4 +1,4 @@
-"""What `triplepoint record` costs a job, on and off by turns within one process.
+"""Overhead of `triplepoint record` on a job, on and off in turn within one process.
 
 `python -m tests.benchmarks.record_overhead [PAIRS]` runs a loop of equal steps under `triplepoint record`. In blocks of
 steps, by turns of order, it marks its steps with the sampler and its watcher going on, or does neither with both of
@@ -26,11 +26,11 @@ ROOT = Path(__file__).parents[2]
 STEPS, PAIRS = 5, 120
 """Steps of a block, and pairs of blocks."""
 _SIZE, _PRODUCTS = 384, 24
-"""A step is so many products of square matrices: some 50 ms of one core."""
+"""Matrix products of a step: some 50 ms of one core."""
 
 
 def cpu_s(pids: Sequence[int]) -> float:
-    """Return the CPU time of processes, ended children left out. Unit: s."""
+    """Return the CPU time of processes without their ended children. Unit: s."""
     ticks = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -39,14 +39,14 @@ def cpu_s(pids: Sequence[int]) -> float:
 
 
 def beside() -> list[int]:
-    """Return the processes that `triplepoint record` runs beside this one: itself, and its sampler."""
+    """Return the processes of `triplepoint record`: its main process and the sampler."""
     parent = os.getppid()
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     return [parent, *(int(pid) for pid in children if int(pid) != os.getpid())]
 
 
 def block(marks: Marks | None, pids: Sequence[int]) -> dict[str, float]:
-    """Run one block and return its CPU time, wall time, and the CPU time of what ran beside it. Unit: s."""
+    """Run one block; return its CPU time, its wall time, and the CPU time of the recording. Unit: s."""
     values = np.random.default_rng(1).standard_normal((_SIZE, _SIZE)) / _SIZE**0.5
     for pid in pids:
         os.kill(pid, signal.SIGCONT if marks is not None else signal.SIGSTOP)
@@ -64,7 +64,7 @@ def block(marks: Marks | None, pids: Sequence[int]) -> dict[str, float]:
 
 
 def loop(pairs: int, out: Path) -> None:
-    """Run pairs of blocks, with and without the recording, and write what each took."""
+    """Run pairs of blocks, with and without recording, and write their times."""
     pids = beside()
     if len(pids) < 2:
         raise SystemExit("no sampler runs beside the loop; start it with 'triplepoint record'")
@@ -82,7 +82,7 @@ def loop(pairs: int, out: Path) -> None:
 
 
 def mark_us(folder: Path, num: int = 10_000) -> float:
-    """Return what one mark takes. Unit: us."""
+    """Return the time of one mark. Unit: us."""
     marks = Marks(folder, 0, "calls")
     marks.mark("calls")
     begun = time.perf_counter()
@@ -92,7 +92,7 @@ def mark_us(folder: Path, num: int = 10_000) -> float:
 
 
 def measure(pairs: int) -> list[dict[str, dict[str, float]]]:
-    """Return the blocks of a loop that `triplepoint record` watches, `on` and `off` of each pair."""
+    """Return the blocks of a recorded loop, `on` and `off` of each pair."""
     with tempfile.TemporaryDirectory() as name:
         out = Path(name) / "blocks.json"
         watch = [sys.executable, "-m", "triplepoint", "record", "--steps", "calls", "--results", f"{name}/results"]

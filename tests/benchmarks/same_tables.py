@@ -1,4 +1,4 @@
-"""Whether a change of the code changed a result: every table of two results folders, value by value.
+"""Comparison of all tables of two results folders, value by value, to find changed results.
 
 `python -m tests.benchmarks.same_tables BEFORE AFTER`, after `snakemake all` with the code before and after on copies of
 one project, so that launches are the same and all else was made again. Prints each column that differs, with the
@@ -16,7 +16,7 @@ OF_THE_CODE = {"git_commit", "git_dirty"}
 
 
 def main(before: Path, after: Path) -> int:
-    """Print what differs and return the exit status."""
+    """Print the differences and return the exit status."""
     paths = {folder: {path.relative_to(folder) for path in _tables(folder)} for folder in (before, after)}
     lines = [f"{path}: only {where}" for where, path in _lone(paths[before], paths[after])]
     common = sorted(paths[before] & paths[after])
@@ -48,7 +48,7 @@ def _differences(before: pa.Table, after: pa.Table) -> list[str]:
 
 
 def _size(before: pa.ChunkedArray, after: pa.ChunkedArray) -> str:
-    """Return how far numbers are apart; nothing for what is none, or where one side is null."""
+    """Return the differences of numbers; none for other values or if one side is null."""
     if not (pa.types.is_floating(before.type) or pa.types.is_integer(before.type)):
         return ""
     one, other = (np.asarray(column.to_numpy(), float) for column in (before, after))

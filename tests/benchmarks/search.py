@@ -1,4 +1,4 @@
-"""`triplepoint search`: whether what is worth measuring has the measured best, whether the first is the best of all.
+"""`triplepoint search`: whether the few to measure include the measured best, and whether the first is the best of all.
 
 Run from the repository: python -m tests.benchmarks.search [--published | --first | --speed]
 --first predicts every configuration of two small searches, on all nodes. --speed says what 2,000 configurations cost.
@@ -38,7 +38,7 @@ SETS = {"micro_batch_size": [1, 2, 4], "recompute": ["none", "selective", "full"
 
 @dataclass(frozen=True)
 class Grid:
-    """What comes of one training with several measured layouts.
+    """Result for one training with several measured layouts.
 
     Attributes:
         num_layouts: How many.
@@ -58,7 +58,7 @@ class Grid:
 
 
 def grids(calibration: Calibration) -> list[Grid]:
-    """Return what comes of each training with four or more measured layouts."""
+    """Return the result for each training with four or more measured layouts."""
     cases = [case for name in (*TABLES, "vtrain_single_node") for case in read_cases(DATA / f"{name}.csv", CONFIG)]
     by_training: dict[Hashable, list[tuple[Pair, LayoutWidths]]] = defaultdict(list)
     for pair, widths in left_out(pairs_of(cases, calibration)):
@@ -92,7 +92,7 @@ def _grid(pairs: Sequence[tuple[Pair, LayoutWidths]], calibration: Calibration) 
 
 
 def published() -> None:
-    """Print what comes of all grids."""
+    """Print the results of all grids."""
     found = grids(Calibration.load(CONFIG))
     held, worth = np.mean([grid.is_held for grid in found]), np.mean([g.num_worth / g.num_layouts for g in found])
     print(f"{len(found)} grids of {LEAST_LAYOUTS} or more layouts: the measured best is worth measuring in ", end="")
@@ -106,7 +106,7 @@ def published() -> None:
 
 
 def first() -> None:
-    """Print how far the first choice is from the best of all configurations, each predicted on all nodes."""
+    """Print the loss of the first choice against the best of all configurations, predicted on all nodes."""
     catalogue = Catalogue(CONFIG)
     for model, more in (("llama3-70b", {}), ("mixtral-8x22b", {"ep": [1, 8]})):
         question = Question(model, "h200x32", 128, FEW | more)
@@ -120,7 +120,7 @@ def first() -> None:
 
 
 def speed() -> None:
-    """Print what a search costs, of a dense model and of one with experts on 512 GPUs."""
+    """Print the CPU time of a search for a dense model, and for one with experts on 512 GPUs."""
     read_calibrations(Path(CONFIG))
     for model in ("llama3-70b", "mixtral-8x22b"):
         values = SETS if model == "llama3-70b" else SETS | {"vp": [1, 2]}

@@ -1,4 +1,4 @@
-"""What power, heat and clocks cost a simulated run, and predictions: `python -m tests.benchmarks.simulate_heat`."""
+"""CPU time of power, heat and clocks in runs and predictions: `python -m tests.benchmarks.simulate_heat`."""
 
 import statistics
 import tempfile
@@ -17,7 +17,7 @@ EVERY = 9
 
 
 def simulated(planned: PlannedRun) -> tuple[float, float] | None:
-    """CPU time of a run and the size of its recordings in kB; None where it does not run."""
+    """Return the CPU time of a run and the size of its recordings in kB; None if it does not run."""
     with tempfile.TemporaryDirectory() as name:
         begin = time.process_time()
         manifest = run.simulate_run(planned, Path(name), CONFIG)
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def predicted(points: list[PlannedRun], with_power: bool) -> float:
-    """CPU time of a prediction, each made once before. Unit: ms."""
+    """Return the CPU time of a prediction after a first one. Unit: ms."""
     taken = 0.0
     for _ in range(2):
         begin = time.process_time()

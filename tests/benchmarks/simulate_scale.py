@@ -1,4 +1,4 @@
-"""How long simulating a step takes, by the number of GPUs, and what the number of distinct ranks does to it.
+"""Time of a simulated step by the number of GPUs and of distinct ranks.
 
 Run from the repository: python -m tests.benchmarks.simulate_scale [--out docs/simulate_scale]
 
@@ -44,7 +44,7 @@ def simulate(layout: Layout, num_distinct: int = 1, model: ModelConfig = MODEL) 
 
 
 def operation_times(found: Simulated) -> int:
-    """Work out first start and last end of every operation class in every task of every class; return how many."""
+    """Compute first start and last end of each operation class in each task of each rank class; return their number."""
     order, durations, number = found.timeline.order, found.durations, 0
     for stage, work in enumerate(found.stages):
         passes = ((FORWARD, work.chunks[0].forward, durations.forward),)
@@ -64,7 +64,7 @@ def operation_times(found: Simulated) -> int:
 
 
 def best_ms(action: Callable[[], object]) -> float:
-    """Return the least time of some calls. Unit: ms."""
+    """Return the shortest time of some calls. Unit: ms."""
     times = []
     for _ in range(REPEATS):
         begin = time.process_time()
@@ -74,7 +74,7 @@ def best_ms(action: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Print what was measured."""
+    """Print all measurements."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, help="write time over GPUs and over distinct replicas, .csv and .png")
     out = parser.parse_args().out

@@ -40,7 +40,7 @@ CASES = {
 
 
 def cpu_s(arguments: list[str], folder: Path = ROOT) -> float:
-    """Return user and system time of one interpreter run, its children's too. Unit: s."""
+    """Return user and system time of an interpreter run and its children. Unit: s."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     subprocess.run([sys.executable, *arguments], check=True, cwd=folder, **quiet)
@@ -62,7 +62,7 @@ def starts(repeats: int) -> None:
 
 
 def stages(num_runs: int) -> None:
-    """Print what each stage costs for some runs of the grid, evenly drawn."""
+    """Print the CPU time of each stage for evenly spaced runs of the grid."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for name in ("config", "workflow"):
@@ -87,7 +87,7 @@ def stages(num_runs: int) -> None:
 
 
 def _keep(plan: Path, num_runs: int) -> list[str]:
-    """Leave so many simulated runs in a plan, all of them traced, and return them."""
+    """Reduce a plan to a number of simulated, traced runs, and return them."""
     content = json.loads(plan.read_text())
     valid = [entry for entry in content["entries"] if entry["invalid_because"] is None]
     points = {entry["run"]: entry["planned"]["point"] for entry in valid}

@@ -1,4 +1,4 @@
-"""What the sampler costs for 8 GPUs of the fake library: CPU, memory, lateness, bytes an hour.
+"""Cost of the sampler with 8 GPUs of the fake library: CPU time, memory, lateness, bytes per hour.
 
 Run: python -m tests.benchmarks.telemetry_cost [SECONDS]
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Case:
-    """One setting of the sampler, and the figure it is held against."""
+    """One setting of the sampler, and its budget."""
 
     name: str
     fast_hz: float
@@ -66,7 +66,7 @@ def node_of_eight() -> Scenario:
 
 
 def measure(case: Case, seconds: float) -> None:
-    """Run the sampler as its own process and print what it cost."""
+    """Run the sampler as a separate process and print its cost."""
     with fake_node(node_of_eight()) as node, tempfile.TemporaryDirectory() as folder:
         node.sysfs.start()
         out = Path(folder) / "node0.arrow"
@@ -101,7 +101,7 @@ def measure(case: Case, seconds: float) -> None:
 
 
 def back_to_back(case: Case, seconds: float) -> float:
-    """Return the share of a core of the reads and flushes alone, without sleeping in between: caches stay warm."""
+    """Return the share of a core of reads and flushes without sleep between them, so with warm caches."""
     with open_ahead(case) as lanes:
         begin = time.process_time()
         read_ahead(lanes, seconds)
@@ -109,7 +109,7 @@ def back_to_back(case: Case, seconds: float) -> float:
 
 
 def memory_after(case: Case, spans_s: Sequence[float]) -> list[float]:
-    """Return the memory of this process alone after each simulated span of reads and flushes. Unit: MB."""
+    """Return the private memory of this process after each simulated span of reads and flushes. Unit: MB."""
     found = []
     with open_ahead(case) as lanes:
         for span_s in spans_s:
@@ -119,7 +119,7 @@ def memory_after(case: Case, spans_s: Sequence[float]) -> list[float]:
 
 
 def own_memory_mb(process: int | str = "self") -> float:
-    """Return the resident memory of a process that is no file's: what it alone has taken. Unit: MB."""
+    """Return the resident memory of a process without mapped files. Unit: MB."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:")) * 1024 / 1e6
 
@@ -140,7 +140,7 @@ def open_ahead(case: Case) -> Iterator[list[Lane]]:
 
 
 def read_ahead(lanes: list[Lane], seconds: float) -> None:
-    """Make the reads and flushes of a time, as fast as they can be made."""
+    """Do the reads and flushes of a time span as fast as possible."""
     for _ in range(round(seconds)):
         for lane in lanes:
             end_ns = lane.deadline_ns + NS_PER_S
@@ -150,7 +150,7 @@ def read_ahead(lanes: list[Lane], seconds: float) -> None:
 
 
 def empty_loop(rate_hz: float, seconds: float) -> tuple[float, np.ndarray]:
-    """Return what waking up takes of a core, and how late it is, for a loop that does nothing else. Unit: 1, us."""
+    """Return the share of a core and the lateness of a loop that only wakes up. Units: 1, us."""
     late_us = np.zeros(round(rate_hz * seconds))
     begin, deadline_ns = time.process_time(), time.monotonic_ns()
     for place in range(len(late_us)):
@@ -161,7 +161,7 @@ def empty_loop(rate_hz: float, seconds: float) -> tuple[float, np.ndarray]:
 
 
 def _size_mb_per_h(out: Path) -> float:
-    """Return what the finished recording takes per hour, without the description of its columns at the beginning."""
+    """Return the size of the recording per hour, without the description of its columns at the beginning."""
     t_ns = read_recording(out).samples["t_ns"].to_numpy()
     lanes = (out, fast_path(out))
     size = sum(path.stat().st_size - len(pa.ipc.open_stream(path).schema.serialize()) for path in lanes)
@@ -169,7 +169,7 @@ def _size_mb_per_h(out: Path) -> float:
 
 
 def _lateness_us(out: Path, case: Case) -> np.ndarray:
-    """Return how far behind its deadline each sweep over the GPUs began. Unit: us.
+    """Return the lateness of the start of each sweep over the GPUs. Unit: us.
 
     Deadlines are whole periods after the first sweep, which begins when the sampler is ready.
     """
@@ -186,7 +186,7 @@ def alone(function: Callable[..., T], *arguments: object) -> T:
 
 
 def _library_s(node: FakeNode, before: dict[str, int], after: dict[str, int]) -> float:
-    """Return about how long the fake library itself took for the calls between two counts. Unit: s."""
+    """Return the approximate time of the calls of the fake library between two counts. Unit: s."""
     library = ctypes.CDLL("libnvidia-ml.so.1")
     library.nvmlInit_v2()
     handle, buffer = ctypes.c_void_p(), ctypes.create_string_buffer(40 * 64)

@@ -1,4 +1,4 @@
-"""CPU time and memory of `triplepoint trace` beside decompression alone, HTA, and the published artifact's loop.
+"""CPU time and memory of `triplepoint trace` against decompression alone, HTA, and the loop of the published artifact.
 
 Run from the repository: python -m tests.benchmarks.trace_compare --raw-gb 1
 
@@ -45,14 +45,14 @@ with gzip.open(sys.argv[1]) as file:
             totals[event["name"]] = (count + 1, total + event["dur"])
 print(len(totals), sum(count for count, _ in totals.values()))
 """
-"""What the artifact of the paper does with a trace, in our words: count and time of every kernel's name."""
+"""Analysis of a trace as in the artifact of the paper, rewritten: count and time of each kernel name."""
 
 OTHERS = ("HolisticTraceAnalysis==0.5.0", "ijson==3.6.0", "plotly==7.1.0", "narwhals", "networkx", "pydot")
-"""What the others need beside the packages of this environment."""
+"""Packages of the other tools that this environment does not have."""
 
 
 class Cost(NamedTuple):
-    """What a process took: CPU time with its children's (s), peak resident memory of the largest (MB)."""
+    """CPU time of a process and its children (s), and peak resident memory of the largest (MB)."""
 
     cpu_s: float
     peak_mb: float

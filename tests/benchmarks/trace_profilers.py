@@ -59,7 +59,7 @@ def make(path: Path, count: int) -> None:
 
 
 def floor(path: Path) -> None:
-    """Fetch the columns of kernels and calls, and do nothing with them."""
+    """Fetch the columns of kernels and calls without using them."""
     with open_database(path) as database:
         for query in (
             f"SELECT {_COLUMNS} FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE deviceId = 0 AND globalPid = {GLOBAL_PID}",
@@ -70,7 +70,7 @@ def floor(path: Path) -> None:
 
 
 def read(path: Path) -> None:
-    """Read the rows and let them go."""
+    """Read the rows without keeping them."""
     (part,) = read_parts(path)
     read_trace(path, lambda rows, names: None, part)
 

@@ -1,4 +1,4 @@
-"""What a synthetic trace tells of: one rank's training of a transformer, and when its GPU did what."""
+"""Content of a synthetic trace: training of a transformer on one rank, and the schedule of its GPU."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -185,7 +185,7 @@ def parts(num_steps: int, num_microbatches: int) -> Iterator[Part]:
 
 
 def _queue(ready: Int64, duration: Int64, free: int) -> Int64:
-    """Return when each of a queue starts: once it is ready and the one before it is done."""
+    """Return the start of each operation of a queue: once it is ready and the previous one has ended."""
     before = np.cumsum(duration) - duration
     earliest: Int64 = np.maximum(np.maximum.accumulate(ready - before), free)
     return earliest + before

@@ -1,4 +1,4 @@
-"""A study of many points: how long its dry run takes, and how many runs a second pass when no stage does anything.
+"""A study of many points: time of its dry run, and runs per second if no stage does anything.
 
 `python -m tests.benchmarks.turnover --points 1000 --runs 100`. Stages are a shell script that only touches what each
 would write, see `dag.py`: what is left is Snakemake and its bookkeeping.
@@ -25,7 +25,7 @@ sweeps:
 
 
 def make_project(folder: Path, num_points: int, cluster: str, gpus: int) -> dict[str, str]:
-    """Copy the project with one study of that many points, and return the environment to run it in."""
+    """Copy the project with one study of a number of points, and return the environment for it."""
     folder.mkdir()
     for part in PARTS:
         source = ROOT / part
@@ -44,7 +44,7 @@ def make_project(folder: Path, num_points: int, cluster: str, gpus: int) -> dict
 
 
 def dry_run(num_points: int) -> None:
-    """Print what a dry run through the profile of a cluster costs."""
+    """Print the time of a dry run with the profile of a cluster."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "project"
         environment = make_project(folder, num_points, "h200x32", 32)
@@ -55,7 +55,7 @@ def dry_run(num_points: int) -> None:
 
 
 def turn_over(num_runs: int) -> None:
-    """Print how many runs a second pass through all stages."""
+    """Print the runs per second through all stages."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "project"
         environment = make_project(folder, num_runs, "cpu-local", 2)

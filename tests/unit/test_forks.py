@@ -123,7 +123,8 @@ def test_snakemake_that_is_killed_takes_its_servers_with_it() -> None:
 def _served(end: str) -> tuple[str, Path, str]:
     """Have the servers of Snakemake do a job, then end as told; return its status, their folder, and what it said."""
     code = (
-        "import os, sys, time; from triplepoint.workflow_site import SERVED, SERVER, serve_jobs; serve_jobs(SERVED);"
+        "import os, sys, time; from triplepoint.workflow_site import SERVED, SERVER, start_fork_servers;"
+        "start_fork_servers(SERVED);"
         "from triplepoint.forks import ask; from pathlib import Path;"
         "folder = Path(os.environ[SERVER].partition(':')[2]);"
         "\nwhile len(list(folder.iterdir())) < 2: time.sleep(0.02)\n"

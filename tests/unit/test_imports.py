@@ -19,7 +19,7 @@ LAYERS = [
     {"tables"},
     {"manifest", "recording", "power_sensor"},
     {"metrics", "slow_nodes", "swings"},
-    {"flops"},
+    {"flops", "source_files"},
     {"launch", "telemetry", "trace", "simulate"},
     {"published", "verdicts", "ranking", "effects", "recorded"},
     {"doctor", "plan", "plan_cost", "aggregate", "calibrate", "importers"},

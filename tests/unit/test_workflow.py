@@ -1,4 +1,4 @@
-"""What the rules ask the package: source files of a stage, and whether a run's point has changed."""
+"""Binding of the Snakemake rules: source files of a stage, file lists, patterns, digests and outdated files."""
 
 import ast
 import re
@@ -13,13 +13,14 @@ from triplepoint.config.point import Steps
 from triplepoint.config.study import Selection
 from triplepoint.errors import UserError
 from triplepoint.figures import spec_of
+from triplepoint.source_files import PACKAGE, imports_and_data, source_files
 from triplepoint.tables.results import RESULT_TABLES
 from triplepoint.tables.studies import OVER_ALL, PARQUET_ONLY
-from triplepoint.workflow import PACKAGE, Binding, _read_module, sources
+from triplepoint.workflow import Binding
 
 
 def names(module: str) -> set[str]:
-    return {path.name for path in sources(module)}
+    return {path.name for path in source_files(module)}
 
 
 def test_sources_follow_imports_and_named_data() -> None:
@@ -39,7 +40,7 @@ def test_imports_and_data_of_a_module_are_those_python_sees(path: Path) -> None:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith((".yaml", ".html")):
             named = path.parent.glob(f"*{node.value}") if node.value[0] == "." else [path.parent / node.value]
             data |= {file for file in named if file.is_file()}
-    found = _read_module(path)
+    found = imports_and_data(path)
     assert set(found[0]) == {name for name in imports if name.startswith("triplepoint.")}
     assert set(found[1]) == data
 
@@ -51,19 +52,20 @@ def test_sources_follow_into_c() -> None:
 
 
 def test_sources_of_parse_leave_the_joining_out() -> None:
-    found = sources("triplepoint.cli.parse")
+    found = source_files("triplepoint.cli.parse")
     assert "cross" not in {path.parts[-2] for path in found}
     assert not {"together.py", "joined.py", "perfetto.py"} & {path.name for path in found}
 
 
 @pytest.mark.parametrize("stage", ["telemetry", "aggregate", "report"])
 def test_sources_of_other_stages_leave_traces_out(stage: str) -> None:
-    assert not {"taxonomy", "kineto", "scanner", "rank"} & {p.parts[-2] for p in sources(f"triplepoint.cli.{stage}")}
+    folders = {path.parts[-2] for path in source_files(f"triplepoint.cli.{stage}")}
+    assert not {"taxonomy", "kineto", "scanner", "rank"} & folders
 
 
 @pytest.mark.parametrize("stage", ["telemetry", "parse", "trace", "aggregate", "report"])
 def test_sources_of_cheap_stages_leave_the_launcher_out(stage: str) -> None:
-    parts = {path.parts[-2] for path in sources(f"triplepoint.cli.{stage}")}
+    parts = {path.parts[-2] for path in source_files(f"triplepoint.cli.{stage}")}
     assert not {"launch", "engines", "native"} & parts
 
 
@@ -83,7 +85,7 @@ def binding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Binding:
 
 def test_binding_runs_are_the_valid_points(binding: Binding) -> None:
     assert binding.runs == ["tiny"]
-    assert binding.arguments == "s --cluster cpu-local"
+    assert binding.plan_arguments == "s --cluster cpu-local"
 
 
 @pytest.mark.parametrize(
@@ -92,8 +94,7 @@ def test_binding_runs_are_the_valid_points(binding: Binding) -> None:
         (
             ("s",),
             "report.html",
-            "the report of the selected studies is report-s.html; "
-            "make it with \"snakemake report --config 'studies=[s]'\"",
+            "of the selected studies is report-s.html; make it with \"snakemake report --config 'studies=[s]'\"",
         ),
         (
             None,
@@ -115,10 +116,10 @@ def test_report_that_is_not_of_the_selection_is_refused_with_the_command_that_ma
     entry = PlanEntry(run="tiny", studies=("s",), invalid_because=None, planned=planned(tiny_point()))
     binding = Binding(Selection(studies=studies), tmp_path, Plan(entries=(entry,)))
     if expected is None:
-        binding.require_reports([page])
+        binding.require_pages([page])
         return
     with pytest.raises(UserError) as refused:
-        binding.require_reports([page])
+        binding.require_pages([page])
     assert str(refused.value).startswith(f"{page}: ") and str(refused.value).endswith(expected)
 
 
@@ -165,19 +166,20 @@ def test_binding_without_runs_matches_none(tmp_path: Path) -> None:
 
 
 def test_binding_gives_aggregate_part_of_the_products() -> None:
-    assert set(Binding.behind_aggregate) < set(Binding.aggregated) < set(Binding.products)
-    trace = set(Binding.behind_aggregate) & set(Binding.trace_products)
-    assert len(trace) == 1 and set(Binding.aggregated) - set(Binding.behind_aggregate) < set(Binding.trace_products)
+    assert set(Binding.aggregate_inputs) < set(Binding.aggregate_reads) < set(Binding.products)
+    trace = set(Binding.aggregate_inputs) & set(Binding.trace_products)
+    assert len(trace) == 1
+    assert set(Binding.aggregate_reads) - set(Binding.aggregate_inputs) < set(Binding.trace_products)
 
 
 def test_binding_missing_file_of_a_trace_is_outdated_where_others_are_there(binding: Binding) -> None:
     folder = Path("results/runs/tiny")
     folder.mkdir(parents=True)
-    assert not any("/runs/" in path for path in binding.outdated())
+    assert not any("/runs/" in path for path in binding.outdated_files())
     for product in binding.trace_products:
         (folder / product).write_text("x")
     (folder / "perfetto.json.gz").unlink()
-    assert {path for path in binding.outdated() if "/runs/" in path} == {"results/runs/tiny/perfetto.json.gz"}
+    assert {path for path in binding.outdated_files() if "/runs/" in path} == {"results/runs/tiny/perfetto.json.gz"}
 
 
 def test_binding_names_the_tables_aggregate_writes() -> None:
@@ -189,8 +191,8 @@ def test_binding_tables_of_a_study_are_those_its_rule_writes(binding: Binding) -
     assert {"points.parquet", "points.csv", "timeline.parquet", "plan.json"} <= set(binding.table_names)
     assert "timeline.csv" not in binding.table_names
     assert set(binding.table_files) == {f"results/tables/s/{name}" for name in binding.table_names}
-    assert binding.aggregated_files("s")[0] == "results/runs/tiny/raw/manifest.json"
-    assert not any("bad" in file for file in binding.aggregated_files("s"))
+    assert binding.aggregate_input_files("s")[0] == "results/runs/tiny/raw/manifest.json"
+    assert not any("bad" in file for file in binding.aggregate_input_files("s"))
 
 
 def test_binding_figure_of_one_study_reads_that_study_alone(binding: Binding) -> None:
@@ -215,15 +217,15 @@ def test_binding_digest_of_a_study_is_that_of_its_points(tmp_path: Path) -> None
         )))
         for of_runs in ({"a": ("s",)}, {"a": ("s", "t"), "b": ("t",)})
     )  # fmt: skip
-    assert alone.digest("s") == both.digest("s")
-    assert both.digest("t") != both.digest("s")
+    assert alone.plan_digest("s") == both.plan_digest("s")
+    assert both.plan_digest("t") != both.plan_digest("s")
 
 
 def test_binding_digests_what_a_stage_is_made_of(tmp_path: Path) -> None:
     plan = Plan(entries=())
     first = Binding(Selection(), tmp_path, plan)
-    assert first.code("telemetry") == Binding(Selection(), tmp_path, plan).code("telemetry")
-    assert len({first.code(stage) for stage in ("simulate", "telemetry", "parse", "trace", "aggregate")}) == 5
+    assert first.code_digest("telemetry") == Binding(Selection(), tmp_path, plan).code_digest("telemetry")
+    assert len({first.code_digest(stage) for stage in ("simulate", "telemetry", "parse", "trace", "aggregate")}) == 5
 
 
 def test_binding_sensor_files_are_those_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,11 +244,11 @@ def test_binding_digest_of_machines_is_of_their_content(tmp_path: Path, monkeypa
     file.parent.mkdir(parents=True)
     file.write_text("a: 1")
     plan = Plan(entries=())
-    before = Binding(Selection(), tmp_path, plan).machines
+    before = Binding(Selection(), tmp_path, plan).machines_digest
     file.touch()
-    assert Binding(Selection(), tmp_path, plan).machines == before
+    assert Binding(Selection(), tmp_path, plan).machines_digest == before
     file.write_text("a: 2")
-    assert Binding(Selection(), tmp_path, plan).machines != before
+    assert Binding(Selection(), tmp_path, plan).machines_digest != before
 
 
 @pytest.mark.parametrize(("engine", "num_parts"), [("simulated", 0), ("native", 1)])

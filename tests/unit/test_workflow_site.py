@@ -1,4 +1,4 @@
-"""What the project changes in a running Snakemake."""
+"""Changes to a running Snakemake."""
 
 import asyncio
 import threading
@@ -8,18 +8,11 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from snakemake.scheduling.job_scheduler import JobRateLimiter, JobScheduler  # type: ignore[import-untyped]
+from snakemake.settings.types import MaxJobsPerTimespan  # type: ignore[import-untyped]
 
 from triplepoint import workflow_site
-from triplepoint.workflow_site import DAG, JobScheduler, Quietness, dryrun
-
-
-def test_group_is_checked_once_however_many_jobs_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    checked: list[set[Any]] = []
-    monkeypatch.setattr(DAG, "_check_groups", lambda dag: checked.append(set(dag._group)))
-    workflow_site.check_groups_once()
-    dag = SimpleNamespace(_group={"job 1": "group a", "job 2": "group a", "job 3": "group b"})
-    DAG._check_groups(dag)
-    assert checked == [{"group a", "group b"}] and set(dag._group) == {"job 1", "job 2", "job 3"}
+from triplepoint.workflow_site import DAG, Quietness, dryrun
 
 
 @pytest.mark.parametrize(("quiet", "is_prepared"), [(None, True), ({Quietness.ALL}, True), ({Quietness.RULES}, False)])
@@ -28,58 +21,41 @@ def test_lines_on_jobs_are_prepared_where_they_are_printed(
 ) -> None:
     monkeypatch.setattr(dryrun.Executor, "printjob", MagicMock())
     before = dryrun.Executor.printjob
-    workflow_site.prepare_only_what_is_said(SimpleNamespace(output_settings=SimpleNamespace(quiet=quiet)))
+    workflow_site.skip_hidden_job_lines(SimpleNamespace(output_settings=SimpleNamespace(quiet=quiet)))
     assert (dryrun.Executor.printjob is before) == is_prepared
 
 
-@pytest.fixture
-def rarely(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The scheduler's own method, as `wake_scheduler_rarely` leaves it."""
-    monkeypatch.setattr(JobScheduler, "_schedule_reevalutation", JobScheduler._schedule_reevalutation)
-    workflow_site.wake_scheduler_rarely()
-    return JobScheduler._schedule_reevalutation
+@pytest.mark.parametrize(("rate", "is_lifted"), [("100/1s", True), ("5/1s", False), ("100/1m", False)])
+def test_lift_job_rate_limit_of_the_default_alone(rate: str, is_lifted: bool) -> None:
+    limiter = JobRateLimiter(MaxJobsPerTimespan.parse_choice(rate))
+    workflow = SimpleNamespace(scheduler=SimpleNamespace(job_rate_limiter=limiter))
+    workflow_site.lift_job_rate_limit(workflow)
+    assert workflow.scheduler.job_rate_limiter is (None if is_lifted else limiter)
 
 
-def scheduler(num_free: int) -> Any:
-    limiter = SimpleNamespace(get_free_jobs=lambda: num_free)
-    return SimpleNamespace(job_rate_limiter=limiter, _open_jobs=threading.Semaphore(0))
+def test_lift_job_rate_limit_without_a_limit() -> None:
+    workflow = SimpleNamespace(scheduler=SimpleNamespace(job_rate_limiter=None))
+    workflow_site.lift_job_rate_limit(workflow)
+    assert workflow.scheduler.job_rate_limiter is None
 
 
-def test_scheduler_sleeps_while_no_limit_holds_jobs_back(rarely: Any) -> None:
-    before = threading.active_count()
-    for _ in range(50):
-        rarely(scheduler(num_free=1), 60)
-    assert threading.active_count() == before
-
-
-def test_scheduler_is_woken_once_by_its_limit_however_often_it_passes(rarely: Any) -> None:
-    before, held = threading.active_count(), scheduler(num_free=0)
-    for _ in range(50):
-        rarely(held, 0.05)
-    assert threading.active_count() == before + 1
-    assert held._open_jobs.acquire(timeout=10)
-    assert not held._open_jobs.acquire(blocking=False)
-    rarely(held, 0.0)
-    assert held._open_jobs.acquire(timeout=10), "and again after that"
-
-
-def test_scheduler_of_snakemake_still_starts_a_timer_at_every_pass() -> None:
-    """Once this fails, Snakemake has mended it, and `wake_scheduler_rarely` can go."""
-    before, held = threading.active_count(), scheduler(num_free=1)
+def test_scheduler_of_snakemake_starts_a_timer_at_every_pass() -> None:
+    """If this fails, Snakemake is fixed, and `lift_job_rate_limit` can go."""
+    before, scheduler = threading.active_count(), SimpleNamespace(_open_jobs=threading.Semaphore(0))
     for _ in range(5):
-        JobScheduler._schedule_reevalutation(held, 0.2)
+        JobScheduler._schedule_reevalutation(scheduler, 0.2)
     assert threading.active_count() == before + 5
     time.sleep(0.4)
 
 
-def test_make_again_forces_files_and_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_force_outdated_forces_files_and_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
     async def init(dag: Any, *arguments: Any) -> None:
         seen.append((dag.forcefiles, dag.forcerules, arguments))
 
     monkeypatch.setattr(DAG, "init", init)
-    workflow_site.make_again({"a"}, ("trace",))
+    workflow_site.force_outdated({"a"}, ("trace",))
     launch, trace = (MagicMock() for _ in range(2))
     launch.name, trace.name = "launch", "trace"
     dag = SimpleNamespace(forcefiles={"b"}, forcerules=set(), rules=[launch, trace])
@@ -97,27 +73,27 @@ def test_make_again_forces_files_and_rules(monkeypatch: pytest.MonkeyPatch) -> N
         ([], []),
     ],
 )  # fmt: skip
-def test_asked_figures_are_those_of_the_command_line(
+def test_figures_on_command_line_are_those_of_the_command_line(
     words: list[str], figures: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["/bin/snakemake", *words])
-    assert workflow_site.asked_figures(is_main_process=True) == figures
-    assert workflow_site.asked_figures(is_main_process=False) == [], "a job has no command line of its own"
+    assert workflow_site.figures_on_command_line(is_main_process=True) == figures
+    assert workflow_site.figures_on_command_line(is_main_process=False) == [], "a job has no command line of its own"
 
 
-def test_asked_reports_are_those_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_on_command_line_are_those_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["report.html", "report-a.b.html", "report", "x/report.html", "--report", "report-b.html"]
     monkeypatch.setattr("sys.argv", ["/bin/snakemake", *words])
-    assert workflow_site.asked_reports(is_main_process=True) == ["report.html", "report-a.b.html"]
-    assert workflow_site.asked_reports(is_main_process=False) == []
+    assert workflow_site.reports_on_command_line(is_main_process=True) == ["report.html", "report-a.b.html"]
+    assert workflow_site.reports_on_command_line(is_main_process=False) == []
 
 
 @pytest.mark.parametrize("target", ["figs/timelin.pdf", "figs/smoke/timelin.csv"])
-def test_asked_figures_there_are_not_end_it_with_one_line(
+def test_figures_on_command_line_there_are_not_end_it_with_one_line(
     target: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr("sys.argv", ["/bin/snakemake", target])
     with pytest.raises(SystemExit) as ended:
-        workflow_site.asked_figures(is_main_process=True)
+        workflow_site.figures_on_command_line(is_main_process=True)
     assert ended.value.code == 2
     assert capsys.readouterr().err == "triplepoint: no figure 'timelin' (did you mean 'timeline'?)\n"

@@ -45,7 +45,7 @@ def _main(arguments: tuple[str, ...], folder: Path, environment: dict[str, str],
     if not tells_cost:
         from triplepoint import workflow
 
-        workflow.tell_cost = lambda selection: None
+        workflow.start_cost_summary = lambda arguments: None
     sys.argv = [str(Path(cli.__file__).with_name("__main__.py")), *arguments]
     try:
         cli.main()

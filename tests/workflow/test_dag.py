@@ -69,7 +69,7 @@ def test_edited_figure_module_redraws_that_figure_only(project: Project) -> None
 @pytest.mark.parametrize(
     ("path", "old", "new"),
     [
-        ("src/triplepoint/launch/launch_run.py", '"""The launch stage', '"""This is the launch stage'),
+        ("src/triplepoint/launch/launch_run.py", '"""Launch one run', '"""Launches one run'),
         ("src/triplepoint/launch/agent.py", '"""The agent', '"""This is the agent'),
         ("src/triplepoint/launch/engines/native/__init__.py", '"""', '""" '),
         ("src/triplepoint/cli/launch.py", '"""', '""" '),

@@ -40,7 +40,7 @@ def test_simulated_cluster_runs_all_stages_and_says_so(fresh: Project) -> None:
     assert point["step_time_lo_s"] < point["step_time_s"] < point["step_time_hi_s"], "what the model is known to"
     assert set(TIMELINE.read(folder / "timeline.parquet")["rank"].to_pylist()) == {0, 4}, "one rank of each stage"
     assert fresh.snakemake("all").jobs == []
-    fresh.edit("src/triplepoint/trace/join.py", '"""`', '"""This is `')
+    fresh.edit("src/triplepoint/trace/join.py", '"""Join', '"""Joins and')
     changed = fresh.snakemake("-n", "all").rules
     assert "trace" in changed
     assert not {"simulate", "telemetry"} & changed, "only what a change concerns"

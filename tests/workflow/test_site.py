@@ -1,6 +1,5 @@
 """The site's file goes over the profile; dry runs, so no Slurm is needed."""
 
-import tempfile
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -40,21 +39,6 @@ def test_site_room_goes_over_the_profile(tmp_path: Path, monkeypatch: pytest.Mon
     workflow.resource_settings.default_resources = Resources()
     apply_site(workflow)
     workflow.register_resource.assert_called_once_with("gang_nodes", 3)
-
-
-def test_site_works_out_what_is_the_same_for_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "site.yaml"
-    path.write_text("stages: {slurm_account: p1}")
-    monkeypatch.setenv("TRIPLEPOINT_SITE", str(path))
-    workflow = Mock()
-    said = ["slurm_partition=h200", "tmpdir=system_tmpdir", "mem_mb=attempt * 10"]
-    defaults = Resources.parse(said, allow_expressions=True)
-    workflow.resource_settings.default_resources = defaults
-    apply_site(workflow)
-    assert {name for name in defaults if defaults[name].is_evaluable()} == {"mem_mb"}
-    assert (defaults["slurm_partition"].value, defaults["tmpdir"].value) == ("h200", tempfile.gettempdir())
-    # A job on another host works out its own.
-    assert set(defaults.args) == {*said, "slurm_account=p1"}
 
 
 def test_site_unknown_key_is_one_line(fresh: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

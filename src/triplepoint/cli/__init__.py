@@ -1,4 +1,4 @@
-"""The command line: one module per subcommand, imported only when called: the DAG starts it thousands of times."""
+"""Command line: dispatch to one module per subcommand, imported only when called, since Snakemake calls thousands."""
 
 import contextlib
 import importlib
@@ -55,29 +55,33 @@ GROUPS = {
         "completion": "print a script that completes commands and names in bash, zsh or fish",
     },
 }
-"""Subcommands by what they are for, with their line in `--help`."""
+"""Subcommands by purpose, with their line in `--help`."""
 COMMANDS = {name: about for commands in GROUPS.values() for name, about in commands.items()}
 
 _INTERNAL = ("sample", "serve")
+"""Subcommands that only Triplepoint itself calls."""
 
 _WITHOUT_PANDAS = ("simulate", "import", "telemetry", "parse", "trace", "aggregate", "claims", "why")
-"""Subcommands that are called for every run, or handle what all of them wrote; those that draw use pandas."""
+"""Subcommands that run without pandas, to start faster: those called for every run or reading all runs."""
 
-_TALK = ("record", "launch", "doctor", "overhead", "characterise", "completion")
-"""Subcommands that pass on what others say, or tell themselves what they do."""
-_OF_CONFIG = ("plan", "predict", "search", "whatif", "frontier", "project", "calibrate")
-"""Subcommands that do nothing without the folder of the configuration."""
+_WITHOUT_TICKER = ("record", "launch", "doctor", "overhead", "characterise", "completion")
+"""Subcommands without the line `working`: they pass on the output of a job, or report their progress themselves."""
+_NEED_CONFIG = ("plan", "predict", "search", "whatif", "frontier", "project", "calibrate")
+"""Subcommands that need the folder of the configuration."""
 _SERVER = "TRIPLEPOINT_FORKS"
-"""`forks.SERVER`: importing it takes as long as all else a command starts with."""
-_COMPILED = ("_scanner", "_sweep")
-"""Modules in C, which a clone has once it is installed."""
-
-FAILED = 1
-INTERRUPTED = 130
+"""Same as `forks.SERVER`, since importing `forks` would double the start-up time of a command."""
+_EXTENSIONS = ("_scanner", "_sweep")
+"""Extension modules in C, which exist after installation."""
+_INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return its status: 0, 2 for what the user can mend, 1 for a failure, 130 for Ctrl-C."""
+    """Run one subcommand and return its exit status: 0, 1 for a failure, 2 for a user error, 130 for Ctrl-C.
+
+    Args:
+        arguments: Command line after the program. None: that of this process.
+    """
     if "_ARGCOMPLETE" in os.environ and arguments is None:
         from triplepoint.cli.completion import complete
 
@@ -91,20 +95,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if words[0] not in (*COMMANDS, *_INTERNAL):
         return _fail(f"unknown subcommand {words[0]!r}{nearest(words[0], COMMANDS)}", USER_ERROR)
-    status = _ask_server(words) if arguments is None and _SERVER in os.environ else None
+    status = _run_in_server(words) if arguments is None and _SERVER in os.environ else None
     return _run(words[0], words[1:]) if status is None else status
 
 
-def _ask_server(words: Sequence[str]) -> int | None:
-    """Return the status of a job that Snakemake's server of forks did; None where this process is to do it."""
+def _run_in_server(words: Sequence[str]) -> int | None:
+    """Run a command in Snakemake's fork server and return its status; None if this process has to run it."""
     from triplepoint.forks import SERVED, ask
 
-    at = os.environ[_SERVER]
-    return next((ask(at, family, words) for family, commands in SERVED.items() if words[0] in commands), None)
+    address = os.environ[_SERVER]
+    return next((ask(address, family, words) for family, commands in SERVED.items() if words[0] in commands), None)
 
 
 def _run(command: str, words: list[str]) -> int:
-    # No stage does linear algebra, and waking the threads of numpy's BLAS would cost each 0.1 s of CPU.
+    """Run a subcommand in this process; return its exit status, with one line on standard error for a user error."""
+    # No stage does linear algebra, and the threads of numpy's BLAS cost each process 0.1 s of CPU.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     if command in _WITHOUT_PANDAS:
         hide_pandas()
@@ -115,10 +120,10 @@ def _run(command: str, words: list[str]) -> int:
     except UserError as error:
         return _fail(str(error), USER_ERROR)
     except ImportError as error:
-        if not any(part in str(error) for part in _COMPILED):
+        if not any(name in str(error) for name in _EXTENSIONS):
             raise
         return _fail(f"{error}: it is compiled; run `make env` in the clone, or `pip install .`", USER_ERROR)
-    except BrokenPipeError:  # the reader of our output has gone: `triplepoint plan | head`
+    except BrokenPipeError:  # the reader has closed the pipe: `triplepoint plan | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -127,37 +132,37 @@ def _run(command: str, words: list[str]) -> int:
             raise
         return _fail(line, USER_ERROR)
     except KeyboardInterrupt:
-        return _fail("interrupted", INTERRUPTED)
+        return _fail("interrupted", _INTERRUPTED)
 
 
 def _answer(
     command: str, run: "Callable[[argparse.Namespace], Answer | int | None]", words: "argparse.Namespace"
 ) -> int:
-    """Run a subcommand and print its answer: as text, or as one JSON object; return its exit status."""
+    """Run a subcommand, print its answer as text or as one JSON object, and return its exit status."""
     from triplepoint.cli.answer import Answer
 
-    if command in _OF_CONFIG and not words.config.is_dir():
+    if command in _NEED_CONFIG and not words.config.is_dir():
         raise UserError(
             f"{words.config}: no such folder, and {command} needs models and clusters; run it in Triplepoint's clone, "
             "or name the folder with --config CLONE/config"
         )
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed) if words.json else contextlib.nullcontext(), _ticking(command):
-        found = run(words)
+    with contextlib.redirect_stdout(printed) if words.json else contextlib.nullcontext(), _ticker(command):
+        result = run(words)
     if words.json:
-        answer = found if isinstance(found, Answer) else Answer.of_printed(printed.getvalue(), found or 0)
+        answer = result if isinstance(result, Answer) else Answer.of_printed(printed.getvalue(), result or 0)
         print(answer.as_json(command))
         return answer.status
-    if not isinstance(found, Answer):
-        return found or 0
-    if found.text:
-        sys.stdout.write(found.text if found.text.endswith("\n") else f"{found.text}\n")
-    return found.status
+    if not isinstance(result, Answer):
+        return result or 0
+    if result.text:
+        sys.stdout.write(result.text if result.text.endswith("\n") else f"{result.text}\n")
+    return result.status
 
 
-def _ticking(command: str) -> contextlib.AbstractContextManager[object]:
-    """Return what shows on a terminal, from the first second on, that a command works; in a log it would be noise."""
-    if command in (*_TALK, *_INTERNAL) or not sys.stderr.isatty():
+def _ticker(command: str) -> contextlib.AbstractContextManager[object]:
+    """Return a context that shows on a terminal, from the first second on, that a command works."""
+    if command in (*_WITHOUT_TICKER, *_INTERNAL) or not sys.stderr.isatty():
         return contextlib.nullcontext()
     from triplepoint.cli.progress import Progress
 
@@ -165,26 +170,28 @@ def _ticking(command: str) -> contextlib.AbstractContextManager[object]:
 
 
 def hide_pandas() -> None:
-    """Let this process and its forks do without pandas."""
+    """Make `import pandas` fail in this process and its forks."""
     sys.meta_path.insert(0, _NoPandas())
 
 
 class _NoPandas:
-    """Hides pandas: pyarrow would import it with the first array, to know it when it sees it, for 0.3 s of CPU."""
+    """Import hook that hides pandas: pyarrow imports it with the first array, for 0.3 s of CPU."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
-        """Leave every other module to those who find modules."""
+        """Raise `ModuleNotFoundError` for pandas; return None for other modules, so that the next finder is asked."""
         if fullname == "pandas":
             raise ModuleNotFoundError("pandas is not used here", name="pandas")
 
 
 def _fail(line: str, status: int) -> int:
-    one_line = line.replace("\n", "\\n").replace("\r", "\\r")  # file names may hold anything
+    """Print one line to standard error and return the exit status."""
+    one_line = line.replace("\n", "\\n").replace("\r", "\\r")  # file names may contain line breaks
     print(f"triplepoint: {one_line}", file=sys.stderr)
     return status
 
 
 def _help() -> str:
+    """Return the text of `triplepoint --help`."""
     width = max(map(len, COMMANDS))
     lines = ["usage: triplepoint SUBCOMMAND [ARGUMENTS]", ""]
     lines += ["What a distributed LLM training run costs in time, power and heat, and why.", ""]

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a subcommand prints on standard output, and its exit status.
+    """Output of a subcommand on standard output, and its exit status.
 
     Attributes:
-        content: Keys of the JSON object beside `command` and `version`.
-        text: Lines for a person; empty if there are none.
+        content: Keys of the JSON object in addition to `command` and `version`.
+        text: Output without `--json`; may be empty.
         status: Exit status.
     """
 
@@ -30,7 +30,12 @@ class Answer:
 
     @classmethod
     def of_printed(cls, printed: str, status: int) -> "Answer":
-        """Return the answer of a command that printed it: lines of text, or a JSON object."""
+        """Return the answer of a command that printed its output.
+
+        Args:
+            printed: The output: a JSON object or lines of text.
+            status: Exit status.
+        """
         try:
             content = json.loads(printed)
         except ValueError:
@@ -38,19 +43,17 @@ class Answer:
         return cls(content if isinstance(content, dict) else {"lines": printed.splitlines()}, printed, status)
 
     def as_json(self, command: str) -> str:
-        """Return the JSON object: `command`, `version` of Triplepoint, and the content; null for what is no number."""
+        """Return the JSON object: `command`, `version` of Triplepoint, and the content; null for NaN and infinity."""
         return json.dumps({"command": command, "version": __version__} | plain(self.content), indent=1, allow_nan=False)
 
 
 def answer_of_run(folder: Path, manifest: "Manifest") -> Answer:
     """Return the answer of a command that makes a run, with the keys `RUN_ANSWER`."""
-    return Answer(
-        {"run": folder.name, "folder": folder, "status": manifest.status, "evidence": manifest.evidence},
-    )
+    return Answer({"run": folder.name, "folder": folder, "status": manifest.status, "evidence": manifest.evidence})
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: paths and states as text, records as objects, null for NaN and infinity."""
+    """Convert a value for JSON: paths and enumerations to text, records to objects, NaN and infinity to null."""
     if isinstance(value, Enum):
         return plain(value.value)
     if isinstance(value, str | bool | int) or value is None:
@@ -58,14 +61,14 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(plain(key)): plain(one) for key, one in value.items()}
+        return {str(plain(key)): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset | range):
-        return [plain(one) for one in (sorted(value) if isinstance(value, set | frozenset) else value)]
+        return [plain(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
-    if hasattr(value, "model_dump"):  # a section of pydantic, which is not imported for it
+    if hasattr(value, "model_dump"):  # a pydantic model, checked without importing pydantic
         return plain(value.model_dump(mode="json"))
-    if hasattr(value, "tolist"):  # numbers and arrays of numpy, which is not imported for it
+    if hasattr(value, "tolist"):  # a number or array of numpy, checked without importing numpy
         return plain(value.tolist())
     if isinstance(value, Path) or hasattr(value, "isoformat"):
         return str(value)

@@ -1,4 +1,4 @@
-"""Arguments that several subcommands share."""
+"""Shared parts of subcommands: the parser, types of arguments, common options, and messages."""
 
 import argparse
 import math
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from triplepoint.prices import Prices
 
 _FIGURES = (".pdf", ".png", ".svg")
-MOST_PROCESSES = 4096
+MAX_PROCESSES = 4096
+"""Upper limit of an argument that is a number of processes."""
 
 RUN_ANSWER = MappingProxyType(
     {
@@ -27,14 +28,14 @@ RUN_ANSWER = MappingProxyType(
         "evidence": "what says so, where it is not ok",
     }
 )
-"""JSON of commands that make a run."""
+"""Keys of the JSON of commands that make a run."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are those of the user: one line, without the usage.
+    """Parser that reports errors as `UserError`, in one line, without the usage.
 
     Attributes:
-        answer: Keys of the command's JSON beside `command` and `version`, with what they hold.
+        answer: Keys of the command's JSON in addition to `command` and `version`, with their meaning.
         examples: Command lines in its help.
     """
 
@@ -47,7 +48,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Help that wraps paragraphs, leaves tables as they are, and says the default of an option that has one."""
+    """Help formatter that wraps paragraphs, keeps tables as they are, and shows defaults of options."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if "\n" in text:
@@ -55,9 +56,9 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         return argparse.HelpFormatter._fill_text(self, text, width, indent)
 
     def _get_help_string(self, action: argparse.Action) -> str:
-        says_it = "default" in (action.help or "") or action.required or action.default == argparse.SUPPRESS
-        is_plain = action.default is None or action.default is False or action.default == []
-        return f"{action.help}{'' if says_it or is_plain else ' (default: %(default)s)'}"
+        is_stated = "default" in (action.help or "") or action.required or action.default == argparse.SUPPRESS
+        is_off = action.default is None or action.default is False or action.default == []
+        return f"{action.help}{'' if is_stated or is_off else ' (default: %(default)s)'}"
 
 
 def make_parser(
@@ -70,31 +71,31 @@ def make_parser(
     """Return the parser of one subcommand.
 
     Args:
-        command: Its name.
-        about: What it does, a sentence or two.
+        command: Name of the subcommand.
+        about: Description in a sentence or two.
         examples: Whole command lines, shown at the end of the help.
-        details: Lines shown before them as they stand.
-        answer: Keys of its JSON with what they hold; None: `lines`, what it prints as text.
+        details: Lines shown before the examples, without wrapping.
+        answer: Keys of the JSON with their meaning. None: only `lines`, the printed text.
     """
     heading = ["example:" if len(examples) == 1 else "examples:"] if examples else []
     lines = [*([details.strip("\n"), ""] if details else []), *heading, *(f"  {line}" for line in examples)]
-    # Lines that are not wrapped: the formatter knows them by their line break.
+    # The formatter does not wrap a text that has a line break.
     epilog = "\n".join([*lines, ""]) if lines else None
-    made = Parser(
+    parser = Parser(
         prog=f"triplepoint {command}",
         description=about,
         epilog=epilog,
         formatter_class=_Help,
         conflict_handler="resolve",
     )
-    made.examples, made.answer = tuple(examples), dict(answer or {"lines": "what is printed without --json"})
-    keys = ", ".join(("command", "version", *made.answer))
-    made.add_argument("--json", action="store_true", help=f"print one JSON object: {keys} (docs/cli.md)")
-    return made
+    parser.examples, parser.answer = tuple(examples), dict(answer or {"lines": "what is printed without --json"})
+    keys = ", ".join(("command", "version", *parser.answer))
+    parser.add_argument("--json", action="store_true", help=f"print one JSON object: {keys} (docs/cli.md)")
+    return parser
 
 
-def whole_number(most: int = MOST_PROCESSES, *, least: int = 1) -> Callable[[str], int]:
-    """Return the type of an argument that is a whole number from `least` to `most`."""
+def whole_number(most: int = MAX_PROCESSES, *, least: int = 1) -> Callable[[str], int]:
+    """Return an argument type for whole numbers from `least` to `most`."""
 
     def read(text: str) -> int:
         if not re.fullmatch(r"\d{1,12}", text) or not least <= int(text) <= most:
@@ -105,7 +106,14 @@ def whole_number(most: int = MOST_PROCESSES, *, least: int = 1) -> Callable[[str
 
 
 def number(least: float, most: float, unit: str = "a number", is_least_allowed: bool = True) -> Callable[[str], float]:
-    """Return the type of an argument that is a number from `least`, or above it, to `most`; `unit` says what it is."""
+    """Return an argument type for numbers of a range.
+
+    Args:
+        least: Lower end.
+        most: Upper end, included.
+        unit: Unit, for the error.
+        is_least_allowed: Whether the range includes the lower end.
+    """
     ends = f"from {least:g} to {most:g}" if is_least_allowed else f"above {least:g}, at most {most:g}"
 
     def read(text: str) -> float:
@@ -113,7 +121,7 @@ def number(least: float, most: float, unit: str = "a number", is_least_allowed: 
             value = float(text)
         except ValueError:
             value = math.nan
-        if not least <= value <= most or (value == least and not is_least_allowed):  # NaN is not either
+        if not least <= value <= most or (value == least and not is_least_allowed):  # also true for NaN
             raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected {unit} {ends}")
         return value
 
@@ -121,12 +129,12 @@ def number(least: float, most: float, unit: str = "a number", is_least_allowed: 
 
 
 def seconds(least: float, most: float) -> Callable[[str], float]:
-    """Return the type of an argument that is a time from `least` to `most`. Unit: s."""
+    """Return an argument type for times from `least` to `most`. Unit: s."""
     return number(least, most, "seconds")
 
 
 def out_file(text: str) -> Path:
-    """Return an argument that is a file to write; what cannot be written is refused before any work is done."""
+    """Return the path of a file to write, as an argument type; it is checked before any work."""
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{path} is a folder, expected a file to write")
@@ -135,7 +143,7 @@ def out_file(text: str) -> Path:
 
 
 def out_figure(text: str) -> Path:
-    """Return an argument that is a figure to write; another kind of file is refused before any work is done."""
+    """Return the path of a figure to write, as an argument type: .pdf, .png or .svg."""
     path = out_file(text)
     if path.suffix not in _FIGURES:
         found = path.suffix or "no ending"
@@ -144,17 +152,17 @@ def out_figure(text: str) -> Path:
 
 
 def in_table(text: str) -> Path:
-    """Return an argument that is a table to read, or `-` for standard input."""
+    """Return the path of a table to read, as an argument type; `-` is standard input."""
     return Path(text) if text == "-" else in_file(text)
 
 
 def out_table(text: str) -> Path | None:
-    """Return an argument that is a table to write, or None: `-` is standard output."""
+    """Return the path of a table to write, as an argument type; None for `-`, standard output."""
     return None if text == "-" else out_file(text)
 
 
 def in_file(text: str) -> Path:
-    """Return an argument that is a file to read; a pipe, which may never end, is refused."""
+    """Return the path of a file to read, as an argument type; a pipe is refused, because it may never end."""
     path = Path(text)
     if path.exists() and not path.is_file():
         raise argparse.ArgumentTypeError(f"{path} is a folder, pipe or device, expected a file")
@@ -162,22 +170,31 @@ def in_file(text: str) -> Path:
 
 
 def out_folder(text: str) -> Path:
-    """Return an argument that is a folder to write into, made if needed."""
+    """Return the path of a folder to write into, as an argument type; it may not exist yet."""
     path = Path(text)
     _check_folder(path)
     return path
 
 
 def _check_folder(folder: Path) -> None:
-    there = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), Path())
-    if not there.is_dir():
-        raise argparse.ArgumentTypeError(f"{there} is not a folder; move it away, or use another path")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise argparse.ArgumentTypeError(f"{there} cannot be written into: no permission, or a read-only file system")
+    """Raise `ArgumentTypeError` unless a folder can be written into, or made below the nearest existing parent."""
+    existing = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), Path())
+    if not existing.is_dir():
+        raise argparse.ArgumentTypeError(f"{existing} is not a folder; move it away, or use another path")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise argparse.ArgumentTypeError(
+            f"{existing} cannot be written into: no permission, or a read-only file system"
+        )
+
+
+def require_different_files(source: Path, target: Path) -> None:
+    """Raise `UserError` if a command would overwrite the file that it reads, however its path is spelled."""
+    if source.exists() and target.exists() and source.samefile(target):
+        raise UserError(f"{target}: is the file that is read, {source}; name another one to write")
 
 
 def add_job(parser: argparse.ArgumentParser, usual_name: str) -> None:
-    """Add what its job is called, `usual_name` if nothing is said, its study, and what is known of it."""
+    """Add the name of a job, by default `usual_name`, its study, and its description."""
     parser.add_argument("--name", metavar="NAME", help=f"name of the job (default: {usual_name})")
     parser.add_argument(
         "--study", default="recorded", metavar="NAME", help="study of recorded runs to put the run into"
@@ -198,7 +215,7 @@ def add_job(parser: argparse.ArgumentParser, usual_name: str) -> None:
 
 
 def read_settings(pairs: Iterable[str], command: str) -> dict[str, Any]:
-    """Return the settings that `--set KEY=VALUE` of a command names. Raises `UserError` if one is no such pair."""
+    """Return the settings in options `--set KEY=VALUE` of a command. Raises `UserError` for any other form."""
     from triplepoint.config.yaml_file import load
 
     settings: dict[str, Any] = {}
@@ -211,7 +228,7 @@ def read_settings(pairs: Iterable[str], command: str) -> dict[str, Any]:
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
-    """Add `--results`, the folder runs and tables live in."""
+    """Add `--results`, the folder of runs and tables."""
     parser.add_argument(
         "--results", type=Path, default=Path("results"), metavar="DIR", help="folder of runs and tables"
     )
@@ -231,7 +248,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def add_prices(parser: argparse.ArgumentParser) -> None:
-    """Add the prices of energy and of GPU hours; `read_prices` returns them."""
+    """Add the prices of energy and GPU hours, which `read_prices` returns."""
     parser.add_argument(
         "--price-kwh", type=number(0, 1e6), metavar="PRICE", help="price of a kWh (default: energy costs nothing)"
     )
@@ -249,7 +266,7 @@ def add_prices(parser: argparse.ArgumentParser) -> None:
 
 
 def read_prices(arguments: argparse.Namespace) -> "Prices":
-    """Return the prices that were given."""
+    """Return the prices on the command line."""
     from triplepoint.prices import Prices
 
     return Prices(arguments.price_kwh, arguments.price_gpu_hour, arguments.currency, arguments.pue)
@@ -262,23 +279,25 @@ def _currency(text: str) -> str:
 
 
 def is_run_folder(text: str) -> bool:
-    """Return whether a text names the folder of a run."""
+    """Return whether an argument is the folder of a run."""
     return (Path(text) / "point.json").is_file()
 
 
 def run_folder(arguments: argparse.Namespace) -> Path:
-    """Return the folder of the run that was named, by its id or by its folder; `run` and `results` name it then.
+    """Return the folder of the run that an argument names by id or by folder.
+
+    For a folder it also sets `arguments.run` to the id, and `arguments.results` if the folder is in `runs/`.
 
     Raises:
         UserError: If the name cannot be a run id, or there is no such run.
     """
     run: str = arguments.run
     if is_run_folder(run):
-        named = Path(run).resolve()
-        arguments.run = named.name
-        if named.parent.name == "runs":
-            arguments.results = named.parents[1]
-        return named
+        path = Path(run).resolve()
+        arguments.run = path.name
+        if path.parent.name == "runs":
+            arguments.results = path.parents[1]
+        return path
     if not re.fullmatch(RUN_PATTERN, run):
         raise UserError(f"{run!r} is not a run id: lower-case letters, digits, '.', '_' and '-' only")
     folder: Path = arguments.results / "runs" / run
@@ -290,5 +309,5 @@ def run_folder(arguments: argparse.Namespace) -> Path:
 
 
 def say(line: str) -> None:
-    """Tell the user about progress, at once, in the place of what `Progress` shows on a terminal."""
+    """Print a line to standard error at once; on a terminal it replaces the line of `Progress`."""
     print(f"\r\x1b[K{line}" if sys.stderr.isatty() else line, file=sys.stderr, flush=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "calibrate",
         "Fit the model to measurements. A table IN.csv of step times fits the constants of GPU types and software "
         "stacks, "
@@ -27,66 +27,66 @@ def parser() -> argparse.ArgumentParser:
         ],
         answer={"report": "lines on what was fitted, and its error on data left out of the fit"},
     )
-    made.add_argument(
+    parser.add_argument(
         "tables", nargs="*", type=in_table, metavar="IN.csv",
         help="columns of 'predict --published' and step_time_s; - for standard input",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--anew", action="store_true",
         help="fit everything to the tables alone (default: add their stacks to the fitted ones)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--stack",
         action="append",
         metavar="WORDS",
         help="use only rows whose framework has these words; repeatable (default: all)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--max-gpus", type=whole_number(1_000_000), metavar="N", help="use only rows of N GPUs or fewer (default: all)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--collectives",
         type=in_file,
         metavar="FILE",
         help="fit links of a cluster to this collectives.csv (default: none)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--kernels", type=in_file, metavar="FILE", help="fit kernels of a GPU type to its kernels.csv (default: none)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--power", type=Path, metavar="DIR",
         help="fit power and cooling of a GPU type to a recording of kernels and of a step from rest to load, "
         "as 'triplepoint characterise --record' writes it (default: none)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--heat", type=Path, nargs="+", metavar="RUN",
         help="fit inlet, resistances, preheat and fans of a cluster to runs on it, folders results/runs/RUN after "
         "'triplepoint telemetry RUN'; runs of different loads fit better. Writes "
         "CONFIG/clusters/CLUSTER-learned.yaml and its airflow (default: none)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--inference",
         type=in_file,
         metavar="FILE",
         help="fit intervals of inference to measured batches, columns as in tests/data/inference/tensorrt_llm.csv "
         "(default: none)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--scaling", type=in_file, nargs="+", metavar="IN.csv",
         help="test predictions beyond 64 GPUs: fit to smaller rows, predict the larger ones; columns as IN.csv. Writes "
         "CONFIG/calibration/scaling.yaml, which 'triplepoint project' uses (default: none)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--gpu", metavar="NAME", help="GPU type of the recording of --power, a file in CONFIG/gpus (no default)"
     )
-    add_config(made)
-    made.add_argument(
+    add_config(parser)
+    parser.add_argument(
         "--out",
         type=out_file,
         metavar="FILE",
         help="where to write the constants fitted to IN.csv (default: CONFIG/calibration/fitted.yaml)",
     )
-    return made
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -121,7 +121,7 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _procedures(arguments: argparse.Namespace) -> "Iterator[Procedure[Any, Any]]":
-    """Yield what was asked for, each imported as its turn comes."""
+    """Yield the procedures on the command line, each imported just before it runs."""
     config: Path = arguments.config
     if arguments.collectives:
         from triplepoint.calibrate.collectives import LinkParameters
@@ -144,8 +144,8 @@ def _procedures(arguments: argparse.Namespace) -> "Iterator[Procedure[Any, Any]]
         from triplepoint.simulate.calibration import Calibration
 
         out = arguments.out or config / "calibration" / "fitted.yaml"
-        known = None if arguments.anew else Calibration.load(config)
-        yield StepTimes(arguments.tables, out, config, say, arguments.stack, arguments.max_gpus, known)
+        present = None if arguments.anew else Calibration.load(config)
+        yield StepTimes(arguments.tables, out, config, say, arguments.stack, arguments.max_gpus, present)
     if arguments.inference:
         from triplepoint.calibrate.inference import InferenceIntervals
 

@@ -9,40 +9,42 @@ from triplepoint.cli.arguments import make_parser, out_file, out_folder, say, se
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "characterise",
         "Measure how the power sensors of a GPU sample, average and delay power; write a sensor card.",
         ["triplepoint characterise results/sensors/h200.json --record recording"],
         answer={"card": "file that was written", "sensors": "period, window and lag by sensor (docs/methodology.md)"},
     )
-    made.add_argument("out", type=out_file, metavar="CARD", help="JSON file to write")
-    made.add_argument("--device", choices=("cuda", "rocm"), default="cuda", help="kind of GPU")
-    made.add_argument("--gpu", default="gpu0", help="which GPU of this node; the load runs on the first one torch sees")
-    made.add_argument(
+    parser.add_argument("out", type=out_file, metavar="CARD", help="JSON file to write")
+    parser.add_argument("--device", choices=("cuda", "rocm"), default="cuda", help="kind of GPU")
+    parser.add_argument(
+        "--gpu", default="gpu0", help="which GPU of this node; the load runs on the first one torch sees"
+    )
+    parser.add_argument(
         "--seconds",
         type=seconds(1, 86400),
         metavar="S",
         help="how long the load runs (default: 60; with --record 500)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--record",
         type=out_folder,
         metavar="FOLDER",
         help="run kernels and heating too, and keep in FOLDER what --from, overhead --from and calibrate --power read "
         "(default: nothing is kept)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--from",
         dest="source",
         type=Path,
         metavar="FOLDER",
         help="use samples.parquet and windows.parquet of FOLDER (default: measure)",
     )
-    return made
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Load a GPU and watch its sensors, or read what was recorded before."""
+    """Measure the sensors of a GPU under load, or read a recording; write the sensor card."""
     from triplepoint.files import write_json
     from triplepoint.telemetry.characterise import from_folder, from_gpu
 

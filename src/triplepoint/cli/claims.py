@@ -8,18 +8,18 @@ from triplepoint.cli.arguments import add_config, add_results, make_parser, say
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "claims",
         "Judge the published claims by the tables of studies: RESULTS/tables/claims.parquet.",
         ["triplepoint claims parallelism"],
         answer={"num_rows": "rows of table claims", "table": "its file"},
     )
-    made.add_argument(
+    parser.add_argument(
         "studies", nargs="*", metavar="STUDY", default=[], help="studies of RESULTS/plan.json (default: all)"
     )
-    add_config(made)
-    add_results(made)
-    return made
+    add_config(parser)
+    add_results(parser)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> Answer:

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from triplepoint.cli.answer import Answer
-from triplepoint.cli.arguments import add_config, add_results, in_file, make_parser, out_file, say
+from triplepoint.cli.arguments import (
+    add_config,
+    add_results,
+    in_file,
+    make_parser,
+    out_file,
+    require_different_files,
+    say,
+)
 from triplepoint.cli.parse import add_rules, add_steps, load_rules
 from triplepoint.cli.progress import Progress
 from triplepoint.errors import UserError
@@ -54,27 +62,28 @@ _ANSWER = {
     "notes": "what you need to know to read the numbers",
     "rows": "for TABLE.csv: the judged values, as the columns of OUT",
 }
-_WIDEST = 40
+_MAX_WIDTH = 40
+"""Longest text of a cell. Unit: character."""
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "compare",
         "Say why one run or trace is slower or hotter than another; or judge a table of own measured values.",
         _EXAMPLES,
         _DETAILS,
         _ANSWER,
     )
-    made.add_argument("first", metavar="A|TABLE.csv", help="run, folder, traces or STUDY:POINT; or a table, alone")
-    made.add_argument("other", nargs="?", metavar="B", help="what to compare with A (default: none, A is a table)")
-    made.add_argument("--html", type=out_file, metavar="FILE", help="write a page on A and B (default: none)")
-    made.add_argument("-o", "--out", type=out_file, metavar="OUT", help="for TABLE.csv: CSV to write (default: none)")
-    add_steps(made)
-    add_rules(made)
-    add_results(made)
-    add_config(made)
-    return made
+    parser.add_argument("first", metavar="A|TABLE.csv", help="run, folder, traces or STUDY:POINT; or a table, alone")
+    parser.add_argument("other", nargs="?", metavar="B", help="what to compare with A (default: none, A is a table)")
+    parser.add_argument("--html", type=out_file, metavar="FILE", help="write a page on A and B (default: none)")
+    parser.add_argument("-o", "--out", type=out_file, metavar="OUT", help="for TABLE.csv: CSV to write (default: none)")
+    add_steps(parser)
+    add_rules(parser)
+    add_results(parser)
+    add_config(parser)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -95,13 +104,13 @@ def _compare_two(arguments: argparse.Namespace) -> Answer:
         raise UserError(f"{arguments.html}: expected a name that ends in .html")
     with Progress("reading both sides") as progress:
         context = Context(arguments.results, arguments.config, load_rules(arguments), arguments.steps, progress)
-        found = compare_two(arguments.first, arguments.other, context)
+        comparison = compare_two(arguments.first, arguments.other, context)
     if arguments.html is not None:
         from triplepoint.report.comparison import write_comparison
 
-        write_comparison(found, arguments.html)
+        write_comparison(comparison, arguments.html)
         say(f"compare: page in {arguments.html}")
-    return Answer(found.content(), render(found))
+    return Answer(comparison.content(), render(comparison))
 
 
 def _compare_table(arguments: argparse.Namespace) -> Answer:
@@ -109,7 +118,8 @@ def _compare_table(arguments: argparse.Namespace) -> Answer:
     from triplepoint.files import write_text
 
     source = _table_file(arguments)
-    _check_apart(source, arguments.out)
+    if arguments.out is not None:
+        require_different_files(source, arguments.out)
     rows = compare_table(source, arguments.results, arguments.config, say)
     if arguments.out is not None:
         text = io.StringIO()
@@ -118,12 +128,12 @@ def _compare_table(arguments: argparse.Namespace) -> Answer:
         writer.writerows(rows)
         write_text(arguments.out, text.getvalue())
     counts = Counter(str(row["verdict"]) for row in rows)
-    whole = f"compare: {len(rows)} values: {', '.join(f'{count} {word}' for word, count in sorted(counts.items()))}"
-    return Answer({"rows": rows}, f"{_table(rows)}\n{whole}")
+    total = f"compare: {len(rows)} values: {', '.join(f'{count} {word}' for word, count in sorted(counts.items()))}"
+    return Answer({"rows": rows}, f"{_table(rows)}\n{total}")
 
 
 def _table_file(arguments: argparse.Namespace) -> Path:
-    """Return the table that was named alone; a lone run or trace needs another."""
+    """Return the table of measured values. Raises `UserError` for a run or trace without a second one."""
     if arguments.html is not None:
         raise UserError("compare: --html needs two runs or traces, A and B")
     path = Path(arguments.first)
@@ -134,11 +144,6 @@ def _table_file(arguments: argparse.Namespace) -> Path:
         return in_file(arguments.first)
     except argparse.ArgumentTypeError as error:
         raise UserError(f"compare: {error}") from None
-
-
-def _check_apart(source: Path, out: Path | None) -> None:
-    if out is not None and source.exists() and out.exists() and source.samefile(out):
-        raise UserError(f"{out}: is the file that is read, {source}; name another one to write")
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
@@ -163,12 +168,13 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _difference(row: dict[str, Any]) -> str:
+    """Return the difference relative to the measured value in percent, absolute if that is 0."""
     if not row["measured"]:
         return f"{row['difference']:+.3g}"
     return f"{100 * row['difference'] / abs(row['measured']):+.1f} %"
 
 
 def _plain(text: str) -> str:
-    """Return text on one line and of a few words: a table may hold anything."""
+    """Return a printable, shortened text: the cells of a user's table may hold anything."""
     line = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return line if len(line) <= _WIDEST else f"{line[: _WIDEST - 3]}..."
+    return line if len(line) <= _MAX_WIDTH else f"{line[: _MAX_WIDTH - 3]}..."

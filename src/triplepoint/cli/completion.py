@@ -1,4 +1,4 @@
-"""`triplepoint completion SHELL`, and what a shell is answered while a command is typed."""
+"""`triplepoint completion SHELL`, and the completions while a command is typed."""
 
 import argparse
 import importlib
@@ -14,7 +14,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "completion",
         "Print a script that completes subcommands, options, and names of studies, clusters, figures and runs.",
         [
@@ -24,8 +24,8 @@ def parser() -> argparse.ArgumentParser:
         ],
         answer={"shell": "name of the shell", "script": "text of the script"},
     )
-    made.add_argument("shell", choices=SHELLS, help="shell the script is for")
-    return made
+    parser.add_argument("shell", choices=SHELLS, help="shell the script is for")
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -37,34 +37,35 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def complete(commands: dict[str, str]) -> None:
-    """Answer the shell that asks for the rest of a line, and exit.
+    """Send completions of the command line in `COMP_LINE` to the shell, and exit.
 
     Args:
         commands: Subcommands with their line of help.
     """
     import argcomplete
 
-    typed = os.environ.get("COMP_LINE", "").split()
-    whole = argparse.ArgumentParser(prog="triplepoint")
-    subparsers = whole.add_subparsers()
+    words = os.environ.get("COMP_LINE", "").split()
+    root = argparse.ArgumentParser(prog="triplepoint")
+    subparsers = root.add_subparsers()
     for name, about in commands.items():
-        if name in typed[1:2]:  # the modules of all subcommands together take a second
+        if name in words[1:2]:  # importing the modules of all subcommands takes a second
             parent = importlib.import_module(f"triplepoint.cli.{name}").parser()
             _add_names(parent)
             subparsers.add_parser(name, help=about, parents=[parent], add_help=False, conflict_handler="resolve")
         else:
             subparsers.add_parser(name, help=about)
-    argcomplete.autocomplete(whole)
+    argcomplete.autocomplete(root)
 
 
 Names = Callable[[argparse.Namespace], Iterable[str]]
+"""Lists the names that complete an argument, given the arguments before it."""
 
 
 def _add_names(parser: argparse.ArgumentParser) -> None:
-    """Give each argument that is a name the names there are; any other is completed with files."""
+    """Add completers to the arguments that are names; the shell completes all others with files."""
     for action in parser._actions:
         metavar = action.metavar if isinstance(action.metavar, str) else ""
-        names = _OF_OPTION.get(action.dest) if metavar == "NAME" else _OF_METAVAR.get(metavar)
+        names = _BY_OPTION.get(action.dest) if metavar == "NAME" else _BY_METAVAR.get(metavar)
         if names is not None:
             action.completer = _completer(names)  # type: ignore[attr-defined]
 
@@ -77,6 +78,8 @@ def _completer(names: Names) -> Callable[..., list[str]]:
 
 
 def _files(folder: str) -> Names:
+    """Return a function that lists the files of a folder of the configuration."""
+
     def names(arguments: argparse.Namespace) -> Iterable[str]:
         config: Path = getattr(arguments, "config", None) or Path("config")
         return sorted(path.stem for path in (config / folder).glob("*.yaml"))
@@ -95,12 +98,12 @@ def _figures(arguments: argparse.Namespace) -> Iterable[str]:
     return (*NAMES, *(f"{study}/{name}" for study in _files("studies")(arguments) for name in NAMES))
 
 
-_OF_METAVAR: dict[str, Names] = {
+_BY_METAVAR: dict[str, Names] = {
     "STUDY": _files("studies"),
     "RUN": _runs,
     "[STUDY/]NAME": _figures,
 }
-_OF_OPTION: dict[str, Names] = {
+_BY_OPTION: dict[str, Names] = {
     "cluster": _files("clusters"),
     "simulated": _files("clusters"),
     "gpu": _files("gpus"),

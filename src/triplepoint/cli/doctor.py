@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from triplepoint.doctor.check import Expected
     from triplepoint.doctor.probe import ProbePlan
 
-MOST_MIB = 65536
-"""Largest message of a measurement: half of the memory of the largest GPU here."""
+MAX_MIB = 65536
+"""Largest message of a measurement: half of the memory of the largest GPU in the catalogue. Unit: MiB."""
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "doctor",
         "Check this machine, or all nodes of a cluster, before GPU hours are spent. Nothing is changed on them. "
         "Exit status 0: nothing failed; 1: something did; 2: an error you can correct. With --files check the "
@@ -33,36 +33,36 @@ def parser() -> argparse.ArgumentParser:
             "files": "with --files: the files of the configuration, and what is wrong or missing",
         },
     )
-    made.add_argument(
+    parser.add_argument(
         "--files",
         nargs="*",
         metavar="NAME",
         help="check the files of these GPU types and clusters of CONFIG (default: all), and say what a missing one "
         "costs; exit status 2 if a file is broken",
     )
-    made.add_argument("--cluster", metavar="NAME", help="a cluster of CONFIG/clusters (default: this machine)")
-    made.add_argument(
+    parser.add_argument("--cluster", metavar="NAME", help="a cluster of CONFIG/clusters (default: this machine)")
+    parser.add_argument(
         "--nodes", type=whole_number(), metavar="N", help="check only N of the cluster's nodes (default: all)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--measure",
         type=seconds(0.001, 86400),
         metavar="SECONDS",
         help="also measure collectives and every GPU, for about SECONDS (default: no measurement)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--ranks", type=whole_number(), metavar="N", help="ranks of the measurement on each node (default: one a GPU)"
     )
-    made.add_argument(
-        "--largest", type=whole_number(MOST_MIB), default=256, metavar="MIB", help="largest message of the measurement"
+    parser.add_argument(
+        "--largest", type=whole_number(MAX_MIB), default=256, metavar="MIB", help="largest message of the measurement"
     )
-    add_config(made)
-    add_results(made)
-    return made
+    add_config(parser)
+    add_results(parser)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Check and tell; the exit status is 1 if something failed, 2 if a file of the configuration is broken."""
+    """Check and report; the exit status is 1 if a check failed, 2 if a file of the configuration is broken."""
     import socket
     from datetime import UTC, datetime
 
@@ -90,6 +90,7 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _check_files(arguments: argparse.Namespace) -> Answer:
+    """Check the files of the configuration instead of machines."""
     from triplepoint.doctor.config_files import as_table, check_files
     from triplepoint.errors import USER_ERROR, UserError
 
@@ -103,6 +104,7 @@ def _check_files(arguments: argparse.Namespace) -> Answer:
 
 
 def _expected(arguments: argparse.Namespace) -> "Expected":
+    """Return the expected values of the cluster; none for this machine."""
     from triplepoint.config.catalogue import Catalogue
     from triplepoint.doctor.check import Expected
     from triplepoint.errors import UserError
@@ -119,6 +121,7 @@ def _expected(arguments: argparse.Namespace) -> "Expected":
 
 
 def _plan(arguments: argparse.Namespace, expected: "Expected") -> "ProbePlan":
+    """Return which nodes to probe, and what to measure on them."""
     from triplepoint.doctor.probe import ProbePlan
     from triplepoint.units import MIB
 

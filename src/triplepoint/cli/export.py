@@ -7,21 +7,20 @@ from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_results, make_parser, out_file, out_folder
 from triplepoint.errors import UserError
 
-_OUT = {"mlflow": "mlruns", "wandb": ".", "prometheus": "triplepoint.prom", "chakra": "chakra"}
-
-
+_DEFAULT_OUT = {"mlflow": "mlruns", "wandb": ".", "prometheus": "triplepoint.prom", "chakra": "chakra"}
+"""Where each format is written to by default."""
 _NEXT = {
     "mlflow": "; look at them with: MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {out}",
     "wandb": "; send them with: wandb sync {out}/wandb/offline-run-*",
     "prometheus": "; node_exporter reads it with --collector.textfile.directory",
     "chakra": "; 'triplepoint trace' and ASTRA-sim read them",
 }
-"""What a user does with what was written."""
+"""Next step with the written files."""
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "export",
         "Write the runs of a study in the format of another tool. Only files are written: nothing is sent.",
         [
@@ -37,21 +36,21 @@ def parser() -> argparse.ArgumentParser:
         "chakra: OUT/RUN/chakra.RANK.et, the traces of runs as MLCommons' Chakra execution traces.",
         answer={"to": "format", "num_runs": "runs of the study", "files": "folder of each run, or the file"},
     )
-    made.add_argument("study", metavar="STUDY", help="study whose runs are exported; its tables must exist")
-    made.add_argument("--to", choices=tuple(_OUT), required=True, help="tool that will read the runs")
-    made.add_argument(
+    parser.add_argument("study", metavar="STUDY", help="study whose runs are exported; its tables must exist")
+    parser.add_argument("--to", choices=tuple(_DEFAULT_OUT), required=True, help="tool that will read the runs")
+    parser.add_argument(
         "--out",
         metavar="OUT",
         help="folder to write into, a file for prometheus "
-        f"(default: {', '.join(f'{place} for {kind}' for kind, place in _OUT.items())})",
+        f"(default: {', '.join(f'{place} for {kind}' for kind, place in _DEFAULT_OUT.items())})",
     )
-    add_results(made)
-    return made
+    add_results(parser)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Write the runs of the study."""
-    kind, out = arguments.to, arguments.out or _OUT[arguments.to]
+    kind, out = arguments.to, arguments.out or _DEFAULT_OUT[arguments.to]
     try:
         target: Path = out_file(out) if kind == "prometheus" else out_folder(out)
     except argparse.ArgumentTypeError as error:

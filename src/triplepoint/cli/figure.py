@@ -13,16 +13,16 @@ from triplepoint.figures import NAMES, spec_of
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "figure",
         "Draw one figure from RESULTS/tables as PDF, SVG and PNG, and its numbers as CSV.",
         ["triplepoint figure microbatch_power", "triplepoint figure mine/timeline --out figs/mine"],
         answer={"files": "files that were written"},
     )
-    made.add_argument("name", metavar="[STUDY/]NAME", help=f"of its studies, or of one study: {', '.join(NAMES)}")
-    made.add_argument("--out", type=out_folder, default=Path("figs"), metavar="DIR", help="folder for the figure")
-    add_results(made)
-    return made
+    parser.add_argument("name", metavar="[STUDY/]NAME", help=f"of its studies, or of one study: {', '.join(NAMES)}")
+    parser.add_argument("--out", type=out_folder, default=Path("figs"), metavar="DIR", help="folder for the figure")
+    add_results(parser)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> Answer:

@@ -40,48 +40,48 @@ _ANSWER = {
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "frontier",
         "Choose the clocks of pipeline stages that save energy at a given step time, or keep a power budget.",
         _EXAMPLES,
         _ABOUT,
         answer=_ANSWER,
     )
-    made.add_argument("source", metavar="SOURCE", help="run or point, see below")
-    made.add_argument(
+    parser.add_argument("source", metavar="SOURCE", help="run or point, see below")
+    parser.add_argument(
         "--slowdown", type=number(0, 100, "percent"), metavar="PERCENT",
         help="how much longer a step may take (default: 1; with a budget, as little as it needs)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--node-power",
         type=number(1, 1e6, "watts"),
         metavar="W",
         help="budget of the node that draws most (default: none)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--rack-power", type=number(1, 1e7, "watts"), metavar="W",
         help="budget of the rack that draws most; the cluster needs nodes_per_rack (default: none)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--hall-power",
         type=number(1, 1e9, "watts"),
         metavar="W",
         help="budget of all nodes of the job together (default: none)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--gpu-temp", type=number(1, 150, "degC"), metavar="C", help="limit of the hottest GPU (default: none)"
     )
-    made.add_argument("--figure", type=out_figure, metavar="OUT", help=".pdf, .png or .svg to write (default: none)")
-    made.add_argument(
+    parser.add_argument("--figure", type=out_figure, metavar="OUT", help=".pdf, .png or .svg to write (default: none)")
+    parser.add_argument(
         "--script", type=out_file, metavar="FILE", help="file for the script that sets clocks (default: none)"
     )
-    add_results(made)
-    add_config(made)
-    return made
+    add_results(parser)
+    add_config(parser)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Say which clocks stages should have."""
+    """Choose the clocks of pipeline stages."""
     from triplepoint.advise.frontier.frontier import Budget, advise
     from triplepoint.advise.frontier.text import content, render, script
     from triplepoint.cli.named_points import named_points

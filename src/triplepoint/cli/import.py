@@ -1,4 +1,4 @@
-"""`triplepoint import FOLDER`: make a run of recordings that other tools made."""
+"""`triplepoint import FOLDER`: make a run from recordings of other tools."""
 
 import argparse
 import gc
@@ -48,7 +48,7 @@ _ANSWER = {
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "import",
         "Turn a folder of recordings into a run: telemetry of nvidia-smi, DCGM, Prometheus, rocm-smi, amd-smi, "
         "Omnistat, "
@@ -57,55 +57,55 @@ def parser() -> argparse.ArgumentParser:
         _EXAMPLES,
         answer=_ANSWER,
     )
-    made.add_argument(
+    parser.add_argument(
         "folder",
         type=Path,
         metavar="FOLDER",
         help="folder with the recordings of one job, or one file; - for standard input",
     )
-    add_job(made, "job")
-    made.add_argument(
+    add_job(parser, "job")
+    parser.add_argument(
         "--steps", type=in_file, metavar="CSV", help="steps of the job: columns step, start, end (default: none)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--log", type=in_file, metavar="FILE", help="training log whose lines mark steps, with times (default: none)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--step-pattern",
         metavar="NAME|REGEX",
         help="lines of --log that end a step: megatron, torchtitan, ... (no default)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--map", type=in_file, metavar="FILE", help="YAML that names the columns of CSV files (default: none)"
     )
-    _add_clocks(made)
-    _add_places(made)
-    made.add_argument(
+    _add_clocks(parser)
+    _add_places(parser)
+    parser.add_argument(
         "--query-gpu", metavar="LIST", help="columns of nvidia-smi CSV files without a header (no default)"
     )
-    made.add_argument("--skip-bad", action="store_true", help="leave out lines that have too few or too many cells")
-    add_config(made)
-    add_results(made)
-    return made
+    parser.add_argument("--skip-bad", action="store_true", help="leave out lines that have too few or too many cells")
+    add_config(parser)
+    add_results(parser)
+    return parser
 
 
-def _add_clocks(made: argparse.ArgumentParser) -> None:
-    made.add_argument(
+def _add_clocks(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--timezone",
         metavar="ZONE",
         help="zone of times without one: Europe/Berlin, UTC, +08:00 (default: found by the traces and steps, else UTC)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--offset",
         action="append",
         default=[],
         metavar="[HOST=]S",
         help="seconds to add to a host's clock; repeatable (default: none)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--start", metavar="TIME", help="time of the first sample, for recordings without times (no default)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--period",
         type=seconds(0.001, 3600),
         metavar="S",
@@ -113,15 +113,17 @@ def _add_clocks(made: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_places(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--hosts", metavar="LIST", help="hosts in the order of ranks (default: sorted by name)")
-    made.add_argument(
+def _add_places(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--hosts", metavar="LIST", help="hosts in the order of ranks (default: sorted by name)")
+    parser.add_argument(
         "--host-pattern",
         metavar="REGEX",
         help="finds the host in a file's path, as its group (default: by column, folder or file name)",
     )
-    made.add_argument("--gpus", metavar="LIST", help="GPUs of each host that worked for the job: 0-3,6 (default: all)")
-    made.add_argument(
+    parser.add_argument(
+        "--gpus", metavar="LIST", help="GPUs of each host that worked for the job: 0-3,6 (default: all)"
+    )
+    parser.add_argument(
         "--gpus-per-node",
         type=whole_number(),
         metavar="N",
@@ -130,7 +132,7 @@ def _add_places(made: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Import the folder and say what came of it."""
+    """Import the folder and report the run."""
     from triplepoint.importers.declaration import ReadOptions
     from triplepoint.importers.folder import ImportOptions
     from triplepoint.importers.hosts import parse_offsets
@@ -138,7 +140,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     from triplepoint.importers.times import find_zone
     from triplepoint.trace.pipes import spool_pipes
 
-    gc.disable()  # millions of cells that are in no cycle, walked again and again
+    gc.disable()  # it would go through millions of cells, none of them in a cycle, again and again
     if arguments.timezone:
         find_zone(arguments.timezone)
     catalogue, described = _describe(arguments)
@@ -157,14 +159,14 @@ def run(arguments: argparse.Namespace) -> Answer:
     with Progress("looking at files") as progress, tempfile.TemporaryDirectory() as scratch:
         (folder,) = spool_pipes([arguments.folder], Path(scratch) / "pipes", progress)
         try:
-            done = import_folder(folder, arguments.results, job, options, catalogue, progress)
+            imported = import_folder(folder, arguments.results, job, options, catalogue, progress)
         except UserError as error:
             raise UserError(str(error).replace(str(folder), str(arguments.folder))) from None
-    return Answer(asdict(done), "\n".join(_lines(done, arguments.results)))
+    return Answer(asdict(imported), "\n".join(_lines(imported, arguments.results)))
 
 
 def _describe(arguments: argparse.Namespace) -> tuple[Any, Any]:
-    """Return the configuration, None where there is none, and what is known of the job."""
+    """Return the catalogue of the configuration, None without one, and the description of the job."""
     from triplepoint.config.catalogue import Catalogue
     from triplepoint.recorded.description import read_description
 
@@ -174,7 +176,7 @@ def _describe(arguments: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def _steps(arguments: argparse.Namespace) -> tuple[Path | None, Path | None, str]:
-    """Return what tells the steps: a CSV, or a log with its pattern."""
+    """Return the source of steps: a CSV, or a log with its pattern."""
     if (arguments.log is None) != (arguments.step_pattern is None):
         raise UserError(
             "import: --log and --step-pattern are needed together: the log file, and the lines in it that end a step"
@@ -185,27 +187,29 @@ def _steps(arguments: argparse.Namespace) -> tuple[Path | None, Path | None, str
 
 
 def _listed(text: str | None) -> list[str]:
+    """Return the words of a list with commas."""
     return [word.strip() for word in (text or "").split(",") if word.strip()]
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:
-    found: list[int] = []
+    """Return the GPUs in an argument such as `0-3,6`. Raises `UserError` for another form."""
+    numbers: list[int] = []
     for word in _listed(text):
         match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", word)
         if match is None:
             raise UserError(f"import: --gpus {text!r}: expected numbers such as 0-3,6")
-        found += range(int(match[1]), int(match[2] or match[1]) + 1)
-    return tuple(found)
+        numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return tuple(numbers)
 
 
-def _lines(done: "Imported", results: Path) -> list[str]:
-    """Return what was imported, to be read: the run first, and what to do with it."""
+def _lines(imported: "Imported", results: Path) -> list[str]:
+    """Return the report as text: first the run, and the command that explains it."""
     from triplepoint.recorded.run import sum_up
     from triplepoint.units import counted
 
-    folder = results / "runs" / done.run
+    folder = results / "runs" / imported.run
     lines = [f"imported as {folder}: {sum_up(folder)}", f"why it is slow: triplepoint why {shlex.quote(str(folder))}"]
-    sampled = [host for host in done.hosts if host["num_samples"]]
+    sampled = [host for host in imported.hosts if host["num_samples"]]
     for host in sampled[:_MOST_LISTED]:
         gpus = counted(host["num_gpus"], "GPU")
         samples = f"{counted(host['num_samples'], 'sample')}, each device every {host['period_s']:.3g} s"
@@ -213,23 +217,25 @@ def _lines(done: "Imported", results: Path) -> list[str]:
         lines.append(f"{host['host']}: {gpus}, {samples}, {host['start']} to {host['end']}: {columns}")
     if len(sampled) > _MOST_LISTED:
         lines.append(f"and {len(sampled) - _MOST_LISTED} more hosts: --json lists them all")
-    if silent := [host["host"] for host in done.hosts if not host["num_samples"]]:
+    if silent := [host["host"] for host in imported.hosts if not host["num_samples"]]:
         lines.append(f"without telemetry: {counted(len(silent), 'host')}, {_some(silent)}")
     steps = (
-        ", ".join(f"{num} {kind}" for kind, num in done.steps.items()) or "none, so the whole recording is one window"
+        ", ".join(f"{num} {kind}" for kind, num in imported.steps.items())
+        or "none, so the whole recording is one window"
     )
-    lines.append(f"traces: {done.num_traces}; steps: {steps}")
-    lines += [f"note: {note}" for note in done.notes[:_MOST_LISTED]]
-    if len(done.notes) > _MOST_LISTED:
-        lines.append(f"note: {len(done.notes) - _MOST_LISTED} more; --json lists them all")
-    lines += [f"shows: {line}" for line in done.shows]
-    if done.left_out:
-        lines.append(f"left out: {_some([f'{name} ({why})' for name, why in done.left_out.items()])}")
-    if done.others:
-        lines.append(f"not read, of no format that is known: {_some(done.others)}")
+    lines.append(f"traces: {imported.num_traces}; steps: {steps}")
+    lines += [f"note: {note}" for note in imported.notes[:_MOST_LISTED]]
+    if len(imported.notes) > _MOST_LISTED:
+        lines.append(f"note: {len(imported.notes) - _MOST_LISTED} more; --json lists them all")
+    lines += [f"shows: {line}" for line in imported.shows]
+    if imported.left_out:
+        lines.append(f"left out: {_some([f'{name} ({why})' for name, why in imported.left_out.items()])}")
+    if imported.others:
+        lines.append(f"not read, of no format that is known: {_some(imported.others)}")
     return lines
 
 
 def _some(names: list[str]) -> str:
+    """Return the first names as text, and the number of the others."""
     more = len(names) - _MOST_LISTED
     return ", ".join(names[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -16,15 +16,15 @@ from triplepoint.cli.arguments import RUN_ANSWER, add_config, add_run, make_pars
 
 STDERR = 2
 WALL_MARGIN = 2.0
-"""The scheduler is asked for so many times the upper end of the predicted wall time: longer jobs wait longer to start,
-and a prediction is no promise."""
+"""Wall time requested from the scheduler, over the upper end of the predicted wall time: more than the prediction,
+which may be wrong, but no more than needed, since longer jobs wait longer."""
 WALL_FLOOR_S = 900.0
-"""The least it is asked for, however short the steps are. Unit: s."""
+"""Shortest wall time requested from the scheduler. Unit: s."""
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "launch",
         "Train one run as a gang through submitit. A result that is already there is kept; a Slurm job whose "
         "launcher was killed is continued. "
@@ -32,16 +32,16 @@ def parser() -> argparse.ArgumentParser:
         ["triplepoint launch RUN"],
         answer=RUN_ANSWER,
     )
-    add_run(made)
-    add_config(made)
-    made.add_argument("--log", type=Path, metavar="FILE", help="file for the messages (default: standard error)")
-    made.add_argument("--force", action="store_true", help="launch again even if the result is there")
-    return made
+    add_run(parser)
+    add_config(parser)
+    parser.add_argument("--log", type=Path, metavar="FILE", help="file for the messages (default: standard error)")
+    parser.add_argument("--force", action="store_true", help="launch again even if the result is there")
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Launch the run; the exit status is 1 if it ended without a result."""
-    sys.stderr = tell(arguments.log)
+    sys.stderr = open_log(arguments.log)
     folder = run_folder(arguments)
     from triplepoint.launch.launch_run import LaunchFailed, launch
 
@@ -53,8 +53,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     return answer_of_run(folder, manifest)
 
 
-class _Tell(io.RawIOBase):
-    """A log, or standard error where it takes nothing: a launch does not fail for want of a listener."""
+class _RobustLog(io.RawIOBase):
+    """A log that falls back to standard error and ignores failures of both, so that no launch fails because of it."""
 
     def __init__(self, log: int | None) -> None:
         self._log = log
@@ -66,7 +66,7 @@ class _Tell(io.RawIOBase):
         return STDERR
 
     def write(self, text: "ReadableBuffer") -> int:
-        """Write to the log, or else to standard error; a full disk and a reader that has gone are borne."""
+        """Write to the log, or else to standard error; ignore a full disk and a closed pipe."""
         for file in (self._log, STDERR):
             with contextlib.suppress(OSError):
                 if file is not None and os.write(file, text):
@@ -74,23 +74,23 @@ class _Tell(io.RawIOBase):
         return len(memoryview(text))
 
 
-def tell(log: Path | None) -> TextIO:
+def open_log(log: Path | None) -> TextIO:
     """Return a text stream to a log.
 
     Args:
-        log: The file, which is begun anew; None for standard error.
+        log: File to overwrite. None: standard error.
     """
     file = None
     if log is not None:
         with contextlib.suppress(OSError):
             log.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o666)
-    out = io.BufferedWriter(_Tell(file))
+    out = io.BufferedWriter(_RobustLog(file))
     return io.TextIOWrapper(out, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def _wall_s(folder: Path, results: Path, config: Path) -> float | None:
-    """Return the wall time to ask a scheduler for; None where there is none, or no prediction. Unit: s."""
+    """Return the wall time to request from the scheduler; None without a scheduler or a prediction. Unit: s."""
     from triplepoint.config.plan import Plan, PlanEntry, read_planned_run
 
     planned = read_planned_run(folder / "point.json")

@@ -1,4 +1,4 @@
-"""Points that an argument names: of a file, one of them, or of a run."""
+"""Points named by an argument: all or one of a file, or that of a run."""
 
 import argparse
 from pathlib import Path
@@ -11,12 +11,12 @@ from triplepoint.predictions import Request, read_points
 
 
 def named_points(text: str, arguments: argparse.Namespace, most: int) -> list[Request]:
-    """Return the points that an argument names: those of a file, FILE:ID one of them, or a run's.
+    """Return the points that an argument names: `FILE` all of a file, `FILE:ID` one of them, `RUN` that of a run.
 
     Args:
         text: The argument.
-        arguments: With `results` and `config`.
-        most: How many they may be.
+        arguments: Command line, with `results` and `config`.
+        most: Maximum number of points.
 
     Raises:
         UserError: If there is no such file, id or run, or there are too many.
@@ -40,12 +40,13 @@ def named_points(text: str, arguments: argparse.Namespace, most: int) -> list[Re
 
 
 def _point_of_run(run: str, arguments: argparse.Namespace) -> Request:
-    named = argparse.Namespace(run=run, results=arguments.results)
-    folder = run_folder(named)
+    """Return the point of a run. Raises `UserError` if a recorded job is not described well enough."""
+    run_arguments = argparse.Namespace(run=run, results=arguments.results)
+    folder = run_folder(run_arguments)
     planned = read_json(PlannedRun, folder / "point.json", "plan the run again")
     if not planned.point.knows("model", "tp", "pp", "dp", "global_batch_size", "micro_batch_size"):
         raise UserError(
             f"{run}: the model, layout or batch of the recorded job is unknown; describe the job in a job.yaml, see "
             "docs/own_job.md"
         )
-    return Request(named.run, folder, planned.point, None, None)
+    return Request(run_arguments.run, folder, planned.point, None, None)

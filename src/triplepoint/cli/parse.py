@@ -1,4 +1,4 @@
-"""`triplepoint parse RUN FIRST-LAST`: the traces of some ranks of a run, so that ranks are parsed side by side."""
+"""`triplepoint parse RUN FIRST-LAST`: parse the traces of some ranks, so that jobs share the ranks of a run."""
 
 import argparse
 import re
@@ -12,7 +12,7 @@ from triplepoint.trace.taxonomy import SCHEMES, Scheme, load_scheme
 
 
 def add_rules(parser: argparse.ArgumentParser) -> None:
-    """Add `--scheme` and `--rules`, what kernels are told apart by."""
+    """Add `--scheme` and `--rules`, which classify kernels."""
     parser.add_argument("--scheme", choices=SCHEMES, default="default", help="classes to sort kernels into")
     parser.add_argument(
         "--rules", type=Path, metavar="FILE", help="YAML file of rules tried before those of the scheme (default: none)"
@@ -20,7 +20,7 @@ def add_rules(parser: argparse.ArgumentParser) -> None:
 
 
 def add_steps(parser: argparse.ArgumentParser) -> None:
-    """Add `--steps`, which annotations are steps."""
+    """Add `--steps`, the pattern of annotations that are steps."""
     parser.add_argument(
         "--steps",
         type=_pattern,
@@ -38,29 +38,25 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def load_rules(arguments: argparse.Namespace) -> Scheme:
-    """Return the scheme that was asked for.
-
-    Raises:
-        UserError: If the file of rules is wrong.
-    """
+    """Return the classification of `--scheme` and `--rules`. Raises `UserError` if the file of rules is invalid."""
     return load_scheme(arguments.scheme, arguments.rules)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "parse",
         "Parse the traces of some ranks of a run; `triplepoint trace --run` joins them.",
         ["triplepoint parse RUN 0-7"],
         answer={"folder": "folder with the tables of each rank"},
     )
-    add_run(made)
-    made.add_argument("part", metavar="FIRST-LAST", help="first and last of the ranks, such as 0-7")
-    made.add_argument(
+    add_run(parser)
+    parser.add_argument("part", metavar="FIRST-LAST", help="first and last of the ranks, such as 0-7")
+    parser.add_argument(
         "--jobs", type=whole_number(), metavar="N", help="traces to parse at once (default: one per core)"
     )
-    add_rules(made)
-    return made
+    add_rules(parser)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -74,8 +70,8 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _ranks(part: str) -> range:
-    found = re.fullmatch(r"(\d+)-(\d+)", part)
-    ranks = range(int(found[1]), int(found[2]) + 1) if found else range(0)
+    match = re.fullmatch(r"(\d+)-(\d+)", part)
+    ranks = range(int(match[1]), int(match[2]) + 1) if match else range(0)
     if not ranks:
         raise UserError(f"parse: ranks {part!r}: expected the first and the last, such as 0-7")
     return ranks

@@ -1,15 +1,14 @@
-"""`triplepoint predict FILE [OUT]`, and `triplepoint predict --published IN.csv OUT.csv` for tables of others."""
+"""`triplepoint predict FILE [OUT]`, and `triplepoint predict --published IN.csv OUT.csv` for published runs."""
 
 import argparse
 import csv
 import io
 import math
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triplepoint.cli.answer import Answer
-from triplepoint.cli.arguments import add_config, in_table, make_parser, out_table, say
+from triplepoint.cli.arguments import add_config, in_table, make_parser, out_table, require_different_files, say
 from triplepoint.cli.progress import Progress
 from triplepoint.errors import UserError
 from triplepoint.units import counted, show_seconds
@@ -98,43 +97,45 @@ _EXAMPLES = (
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "predict",
         "Predict time, memory, power and bottleneck of configurations before they are run.",
         _EXAMPLES,
         _ABOUT,
         answer={"rows": "columns of OUT, null where a cell is blank", "out": "file that was written, or null"},
     )
-    made.add_argument(
+    parser.add_argument(
         "source", type=in_table, metavar="FILE",
         help="configurations: .csv, .tsv, .txt, .yaml, .yml or .json; - for standard input",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "target", type=out_table, nargs="?", metavar="OUT", default=False,
         help="CSV with all columns to write, - for standard output (default: none, a summary is printed)",
     )  # fmt: skip
-    made.add_argument("--published", action="store_true", help="FILE is a table of published training runs, see below")
-    made.add_argument(
+    parser.add_argument(
+        "--published", action="store_true", help="FILE is a table of published training runs, see below"
+    )
+    parser.add_argument(
         "--simulated", action="append", default=[], metavar="NAME",
         help="give points on this cluster the run ids of 'plan --simulated NAME'; repeatable (default: none)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--time-only", action="store_true",
         help="leave power, heat and clocks out: several times faster, with clocks as in the fitted measurements",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--rank", action="store_true",
         help="rank layouts of one training: columns rank ... tied_with_first, see below",
     )  # fmt: skip
-    add_config(made)
-    return made
+    add_config(parser)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Predict the rows of a file."""
     source, config = arguments.source, arguments.config
     if arguments.target:
-        _check_apart(source, arguments.target)
+        require_different_files(source, arguments.target)
     if arguments.published and arguments.simulated:
         raise UserError(
             "predict: --simulated simulates clusters of the configuration, and a --published table has none; leave "
@@ -146,16 +147,16 @@ def run(arguments: argparse.Namespace) -> Answer:
 
     with Progress(f"reading {source}") as progress:
         if arguments.published:
-            read = predict_table(source, config, say, not arguments.time_only, progress)
-            rows = [({"id": key}, prediction) for key, prediction in read]
+            published = predict_table(source, config, say, not arguments.time_only, progress)
+            rows = [({"id": key}, prediction) for key, prediction in published]
         else:
-            found = predict_file(source, config, progress, arguments.simulated, not arguments.time_only)
-            rows = [({"id": key, "run": run}, prediction) for key, run, prediction in found]
+            predicted = predict_file(source, config, progress, arguments.simulated, not arguments.time_only)
+            rows = [({"id": key, "run": run}, prediction) for key, run, prediction in predicted]
     if arguments.rank:
         from triplepoint.ranking import rank
 
         ranked = rank([prediction for _, prediction in rows], config)
-        rows = [(keys | more, prediction) for (keys, prediction), more in zip(rows, ranked, strict=True)]
+        rows = [(keys | columns, prediction) for (keys, prediction), columns in zip(rows, ranked, strict=True)]
     values = [{name: _value(name, cell) for name, cell in keys.items()} | it.values() for keys, it in rows]
     content = {
         "rows": [{k: None if v == "" else v for k, v in row.items()} for row in values], "out": arguments.target or None
@@ -174,56 +175,52 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _value(name: str, cell: object) -> object:
-    """Return what a cell of the ranking says; a key of a row, which is text, stays as it is."""
+    """Convert a cell of the ranking for the JSON; cells of other columns stay as they are."""
     if name == "tied_with_first" and cell:
         return cell == "yes"
     return float(str(cell)) if name.endswith("_fraction") and cell else cell
 
 
-def _check_apart(source: Path, target: Path) -> None:
-    """Refuse to write over what is read, however its path is spelled."""
-    if source.exists() and target.exists() and source.samefile(target):
-        raise UserError(f"{target}: is the file that is read, {source}; name another one to write")
-
-
 def _summary(rows: "list[tuple[dict[str, object], Prediction]]", source: str) -> str:
-    """Return predictions to be read: the answer in a sentence, then a line for each."""
+    """Return predictions as text: the answer in a sentence, then a line for each."""
     ranks = ("rank", "slower_fraction") if rows and "rank" in rows[0][0] else ()
     lines = [("", *(name.removesuffix("_fraction") for name in ranks), *_SUMMARY.values())]
-    for keys, one in rows:
+    for keys, prediction in rows:
         ranked = (str(keys[name]) for name in ranks)
-        lines.append((_called(keys), *ranked, *(_shown(one, name) for name in _SUMMARY)))
+        lines.append((_name(keys), *ranked, *(_show_value(prediction, name) for name in _SUMMARY)))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
-    reasons = [f"{_called(keys)}: {one.reason}" for keys, one in rows if one.status != "ok" and one.reason]
-    notes = dict.fromkeys(one.reason for _, one in rows if one.status == "ok" and one.reason)
+    explained = [(keys, prediction) for keys, prediction in rows if prediction.reason]
+    reasons = [f"{_name(keys)}: {failed.reason}" for keys, failed in explained if failed.status != "ok"]
+    notes = dict.fromkeys(prediction.reason for _, prediction in explained if prediction.status == "ok")
     end = f"in brackets: 90 % intervals. All columns: triplepoint predict {source} - (or OUT.csv, or --json)"
     return "\n".join([_first_line(rows), "", *table, "", *reasons, *notes, end])
 
 
 def _first_line(rows: "list[tuple[dict[str, object], Prediction]]") -> str:
-    """Return the answer: of one configuration its step, of several what becomes of them."""
+    """Return the answer in a sentence: the step time of a single configuration, or the number of each status."""
     if len(rows) != 1:
-        counts = Counter(str(one.status) for _, one in rows)
+        counts = Counter(str(prediction.status) for _, prediction in rows)
         return f"{len(rows)} configurations: {', '.join(f'{num} {status}' for status, num in counts.most_common())}"
-    ((keys, one),) = rows
-    if not one.step_time_s > 0 or one.status not in ("ok", "undecided"):
-        return f"{_called(keys)}: {one.status}: {one.reason}"
-    low, high = (show_seconds(value) for value in (one.step_time_lo_s, one.step_time_hi_s))
-    whole = "batch" if one.time_to_first_token_s > 0 else "step"
-    largest = f"; largest part of the time: {one.bottleneck}" if one.bottleneck else ""
-    speed = f"{one.tokens_per_s_per_gpu:.4g} token/s per GPU"
-    return f"{_called(keys)}: {show_seconds(one.step_time_s)} a {whole} ({low} to {high}), {speed}{largest}"
+    ((keys, prediction),) = rows
+    if not prediction.step_time_s > 0 or prediction.status not in ("ok", "undecided"):
+        return f"{_name(keys)}: {prediction.status}: {prediction.reason}"
+    low, high = (show_seconds(value) for value in (prediction.step_time_lo_s, prediction.step_time_hi_s))
+    unit = "batch" if prediction.time_to_first_token_s > 0 else "step"
+    largest = f"; largest part of the time: {prediction.bottleneck}" if prediction.bottleneck else ""
+    speed = f"{prediction.tokens_per_s_per_gpu:.4g} token/s per GPU"
+    return f"{_name(keys)}: {show_seconds(prediction.step_time_s)} a {unit} ({low} to {high}), {speed}{largest}"
 
 
 _SUMMARY = {
     "status": "status", "step_time_s": "step s", "tokens_per_s_per_gpu": "token/s/GPU", "mfu": "MFU %",
     "memory_gib": "GiB", "gpu_power_w": "GPU W", "gpu_temp_max_c": "max degC", "gpu_energy_per_token_j": "J/token",
 }  # fmt: skip
-"""Columns of the summary by those of a prediction; intervals stand with step time, power, temperature and energy."""
+"""Columns of the summary: heading by column of a prediction. A value with an interval is followed by it."""
 
 
-def _called(keys: "dict[str, object]") -> str:
+def _name(keys: "dict[str, object]") -> str:
+    """Return the name of a row: its run id if it has one, else its id."""
     return str(keys.get("run") or keys["id"])
 
 
@@ -231,9 +228,9 @@ def _interval(low: float, high: float) -> str:
     return f"{low:.3g} to {high:.3g}"
 
 
-def _shown(one: "Prediction", name: str) -> str:
-    """Return a value of a prediction with its interval where it has one; nothing where it is not known."""
-    values = one.values()
+def _show_value(prediction: "Prediction", name: str) -> str:
+    """Return a value of a prediction as text, with its interval if it has one; empty if it is unknown."""
+    values = prediction.values()
     value = values[name]
     if not isinstance(value, float):
         return str(value)
@@ -248,7 +245,7 @@ def _shown(one: "Prediction", name: str) -> str:
 
 
 def _table(rows: "list[tuple[dict[str, object], Prediction]]") -> str:
-    """Return predictions as CSV, each with the columns it is known by in front."""
+    """Return predictions as CSV, with the columns that identify a row in front."""
     from triplepoint.simulate.predict.prediction import COLUMNS
 
     text = io.StringIO()

@@ -59,82 +59,82 @@ _ANSWER = {
     "num_draws": "draws of parts",
     "figure": "file that was written, or null",
 }
-_ASKED = (
+_QUESTION_OPTIONS = (
     "gpus", "batch", "topology", "oversubscription", "gpus_per_leaf", "adapters", "draws", "failures", "checkpoint",
     "restart",
 )  # fmt: skip
-"""Options that a file of `config/projection` has as keys."""
+"""Options that are keys of a file in `config/projection`."""
 _MOST_DRAWS = 10_000
 _MOST_GPUS = 10**7
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "project",
         "Project a training job to 1,000 to 100,000 GPUs: speed, power, heat, failures.",
         _EXAMPLES,
         _ABOUT,
         answer=_ANSWER,
     )
-    made.add_argument("point", metavar="SOURCE", help="the job to start from, see above")
-    add_results(made)
-    made.add_argument(
+    parser.add_argument("point", metavar="SOURCE", help="the job to start from, see above")
+    add_results(parser)
+    parser.add_argument(
         "--gpus", type=_sizes, default=(), metavar="N,N",
         help="numbers of GPUs (default: near 1024, 8192, 32768, 102400; with --batch fixed, doublings that divide it)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--batch",
         choices=("grown", "fixed"),
         default="grown",
         help="whether the global batch grows or stays",
     )
-    _add_network(made)
-    made.add_argument("--draws", type=whole_number(_MOST_DRAWS), default=20, metavar="N", help="draws of GPU parts")
-    _add_failures(made)
-    made.add_argument("--figure", type=out_figure, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
-    made.add_argument(
+    _add_network(parser)
+    parser.add_argument("--draws", type=whole_number(_MOST_DRAWS), default=20, metavar="N", help="draws of GPU parts")
+    _add_failures(parser)
+    parser.add_argument("--figure", type=out_figure, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
+    parser.add_argument(
         "--study", type=out_file, metavar="FILE",
         help="write a study of the sizes that the cluster has, to check the efficiency (default: none)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--out", type=out_file, metavar="FILE", help="write the table projection, .parquet or .csv (default: none)"
     )
-    add_config(made)
-    return made
+    add_config(parser)
+    return parser
 
 
-def _add_network(made: argparse.ArgumentParser) -> None:
-    made.add_argument(
+def _add_network(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--topology",
         choices=("fat_tree", "rail_optimised", "dragonfly"),
         help="switches (default: the cluster's)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--oversubscription", type=number(1, 64), metavar="RATIO",
         help="bandwidth into a leaf switch or group, over the bandwidth out of it (default: the cluster's)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--gpus-per-leaf",
         type=whole_number(_MOST_GPUS),
         metavar="N",
         help="GPUs below one leaf switch, or of one group (default: by topology)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--adapters", action="append", default=[], type=_adapters, metavar="NxGB/S",
         help="adapters of a node and Gb/s of each, such as 8x400; repeat it to compare (default: the cluster's)",
     )  # fmt: skip
 
 
-def _add_failures(made: argparse.ArgumentParser) -> None:
-    made.add_argument(
+def _add_failures(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--failures", type=_rates, metavar="RATE",
         help="failures per 1,000 node-days, or LOW:RATE:HIGH with its interval (default: published curve)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--checkpoint", type=number(1e-3, 86400), metavar="S", help="seconds a checkpoint stops the job (default: 33)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--restart",
         type=number(0, 86400),
         metavar="S",
@@ -172,7 +172,7 @@ def _rates(text: str) -> tuple[float, ...]:
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Project a point, and draw the figure that is asked for."""
+    """Project a point; write the study, table and figure on request."""
     from triplepoint.advise.project import text as answer
     from triplepoint.advise.project.project import project
     from triplepoint.files import write_text
@@ -180,17 +180,17 @@ def run(arguments: argparse.Namespace) -> Answer:
     if arguments.study is not None and arguments.study.suffix != ".yaml":
         raise UserError(f"{arguments.study}: expected a name that ends in .yaml")
     question = _question(arguments)
-    found = project(question, arguments.config)
-    rows, text, figure = answer.rows(found), answer.render(found), arguments.figure
+    projection = project(question, arguments.config)
+    rows, text, figure = answer.rows(projection), answer.render(projection), arguments.figure
     if arguments.study is not None:
-        write_text(arguments.study, answer.study_of(found, arguments.config))
+        write_text(arguments.study, answer.study_of(projection, arguments.config))
         text += f"\n\nNext: triplepoint plan {arguments.study.stem}, for the study in {arguments.study}"
     if figure is not None or arguments.out is not None:
         _write(rows, arguments.out, figure)
         if figure:
             say(f"project: figure in {figure}")
     content = {
-        "answer": answer.headline(found), "start": found.start, "rows": rows, "known": found.known,
+        "answer": answer.headline(projection), "start": projection.start, "rows": rows, "known": projection.known,
         "failures": question.failures, "batch": question.batch, "num_draws": question.num_draws, "figure": figure,
         "measured_step_time_s": question.measured_s, "study": arguments.study,
     }  # fmt: skip
@@ -198,7 +198,7 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _question(arguments: argparse.Namespace) -> "Question":
-    """Return what is asked, by a file of `config/projection` or by options."""
+    """Return the question, from a file in `config/projection` or from options."""
     from triplepoint.advise.project.file import is_projection, read_question
     from triplepoint.advise.project.network import Network
     from triplepoint.advise.project.project import Question
@@ -207,8 +207,8 @@ def _question(arguments: argparse.Namespace) -> "Question":
 
     path = Path(arguments.point)
     if is_projection(path):
-        usual = parser().parse_args([arguments.point])
-        if given := [name for name in _ASKED if getattr(arguments, name) != getattr(usual, name)]:
+        defaults = parser().parse_args([arguments.point])
+        if given := [name for name in _QUESTION_OPTIONS if getattr(arguments, name) != getattr(defaults, name)]:
             option = given[0].replace("_", "-")
             raise UserError(f"project: {path} says what is asked; leave out --{option}, or give a point")
         return read_question(path, arguments.config)
@@ -221,7 +221,7 @@ def _question(arguments: argparse.Namespace) -> "Question":
 
 
 def _write(rows: list[dict[str, Any]], out: Path | None, figure: Path | None) -> None:
-    """Write the table and the figure that are asked for."""
+    """Write the table and draw the figure, if their paths are given."""
     from triplepoint.tables.projection import PROJECTION
 
     table = PROJECTION.from_rows(rows)

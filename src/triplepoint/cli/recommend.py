@@ -58,7 +58,7 @@ _ANSWER = {
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "recommend",
         "Recommend what to repair, where to place pipeline stages, and which power limits to set.",
         [
@@ -70,53 +70,53 @@ def parser() -> argparse.ArgumentParser:
         _ABOUT,
         answer=_ANSWER,
     )
-    made.add_argument(
+    parser.add_argument(
         "run",
         nargs="?",
         metavar="RUN|CLUSTER",
         help="run id, or the folder of a run; or a file in config/clusters",
     )
-    add_results(made)
-    made.add_argument(
+    add_results(parser)
+    parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE",
         help="with CLUSTER: a setting of the job; repeatable (default: none)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--layers", type=_layers, default=(), metavar="N,N,...",
         help="judge this split of layers over stages (default: search for one)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--restart-minutes",
         type=number(0, _MOST_MINUTES, "minutes", is_least_allowed=False),
         default=15,
         metavar="MIN",
         help="minutes that a restart of the job costs",
     )
-    made.add_argument(
+    parser.add_argument(
         "--hosts", type=out_file, metavar="FILE", help="write the hosts in rank order, one per line (default: none)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--caps",
         type=out_file,
         metavar="FILE",
         help="write the power limits as a script (default: none)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--study", type=out_file, metavar="FILE", help="write a study that verifies the gain, .yaml (default: none)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--found",
         nargs=2,
         metavar=("A", "B"),
         help="add a pair of finished runs, before and after, to the ledger and print it (default: none)",
     )
-    made.add_argument("--ledger", action="store_true", help="print promised and measured gains, nothing else")
-    add_config(made)
-    return made
+    parser.add_argument("--ledger", action="store_true", help="print promised and measured gains, nothing else")
+    add_config(parser)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Learn, search and say what to do; or say what became of it."""
+    """Recommend changes for a run or a cluster, or show the ledger."""
     if arguments.run and is_run_folder(arguments.run):
         run_folder(arguments)
     from triplepoint.advise.recommend.kept_passports import find_drift, keep, last_before
@@ -127,8 +127,8 @@ def run(arguments: argparse.Namespace) -> Answer:
         return _ledger(arguments)
     if arguments.study is not None and arguments.study.suffix != ".yaml":
         raise UserError(f"{arguments.study}: expected a name that ends in .yaml")
-    if (of_sensors := _of_sensors(arguments)) is not None:
-        return of_sensors
+    if (answer := _answer_from_sensors(arguments)) is not None:
+        return answer
     advice = _advise(arguments)
     drift = []
     if advice.passport is not None and advice.measured_s.size:
@@ -143,7 +143,7 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _next(arguments: argparse.Namespace, advice: "Advice", has_study: bool) -> str:
-    """Return what to run next, as the end of the text: the study that verifies the gain, where there is one."""
+    """Return the end of the text: the next command to run, if something is recommended."""
     if has_study:
         studies, path = arguments.config / "studies", arguments.study
         move = "" if path.resolve().parent == studies.resolve() else f"move {path} to {studies}, then "
@@ -154,6 +154,7 @@ def _next(arguments: argparse.Namespace, advice: "Advice", has_study: bool) -> s
 
 
 def _advise(arguments: argparse.Namespace) -> "Advice":
+    """Return the advice for a run, or for a job on a cluster."""
     from triplepoint.advise.recommend.advice import advise, advise_cluster
     from triplepoint.advise.recommend.kept_passports import last_of
 
@@ -195,7 +196,7 @@ def _not_written(path: Path) -> str:
 
 
 def _promise(arguments: argparse.Namespace, advice: "Advice") -> dict[str, object] | None:
-    """Write down what is promised, and the study that is asked for."""
+    """Add the promised gains to the ledger, and write the study on request; return its entry in the JSON."""
     from triplepoint.advise.recommend import ledger, verification
     from triplepoint.files import write_text
 
@@ -208,11 +209,11 @@ def _promise(arguments: argparse.Namespace, advice: "Advice") -> dict[str, objec
     study = verification.follow_up(advice, path.stem, arguments.config) if path is not None else None
     for kind, gain in promised.items():
         runs = study.pairs[kind]._asdict() if study and kind in study.pairs else {}
-        given = ledger.Promise(
+        entry = ledger.Promise(
             name=advice.name, kind=kind, gain=gain.share, gain_lo=gain.lo, gain_hi=gain.hi, **runs,
             is_simulated=advice.site.point.engine == "simulated",
         )  # fmt: skip
-        say(f"recommend: promised gain ({kind}) kept in {ledger.promise(arguments.results, given)}")
+        say(f"recommend: promised gain ({kind}) kept in {ledger.promise(arguments.results, entry)}")
     if study is None or path is None:
         return None
     write_text(path, study.text)
@@ -224,6 +225,7 @@ def _promise(arguments: argparse.Namespace, advice: "Advice") -> dict[str, objec
 
 
 def _ledger(arguments: argparse.Namespace) -> Answer:
+    """Return the ledger, after adding the pair of runs of `--found`."""
     from triplepoint.advise.recommend import ledger
 
     if arguments.found:
@@ -232,8 +234,8 @@ def _ledger(arguments: argparse.Namespace) -> Answer:
     return Answer({"ledger": rows}, ledger.render(rows))
 
 
-def _of_sensors(arguments: argparse.Namespace) -> Answer | None:
-    """Return what sensors say of a recorded run whose cluster or job nobody described; None of other runs."""
+def _answer_from_sensors(arguments: argparse.Namespace) -> Answer | None:
+    """Return the advice from sensors alone, for a recorded run without a described cluster or job; else None."""
     from triplepoint.advise.recommend.advice import is_described
 
     folder: Path = arguments.results / "runs" / str(arguments.run)
@@ -244,8 +246,8 @@ def _of_sensors(arguments: argparse.Namespace) -> Answer | None:
     from triplepoint.trace.taxonomy import load_scheme
     from triplepoint.why.sources import why
 
-    found = why(str(folder), Context(arguments.results, arguments.config, load_scheme()))
-    return Answer(dict.fromkeys(_ANSWER) | content(folder, found), render(folder, found))
+    explained = why(str(folder), Context(arguments.results, arguments.config, load_scheme()))
+    return Answer(dict.fromkeys(_ANSWER) | content(folder, explained), render(folder, explained))
 
 
 def _layers(text: str) -> tuple[int, ...]:

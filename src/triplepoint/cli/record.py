@@ -1,4 +1,4 @@
-"""`triplepoint record -- COMMAND`: watch a job of one's own, and make a run of it."""
+"""`triplepoint record -- COMMAND`: record a job of the user and make a run from it."""
 
 import argparse
 import shlex
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from triplepoint.recorded.record import Watching
     from triplepoint.recorded.session import Session
 
-_MOST_STEPS = 1_000_000
+_MAX_STEPS = 1_000_000
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "record",
         "Record a job of your own: its step times, the power and temperature of each node, and a trace if you ask for "
         "one. It becomes a run in RESULTS/runs, which 'why', 'compare' and the report read; with --describe it is "
@@ -44,83 +44,83 @@ def parser() -> argparse.ArgumentParser:
         "docs/own_job.md tells how steps are marked, which launchers work, and how a job can end.",
         answer={"exit_status": "exit status of the job"},
     )
-    _add_targets(made)
-    add_job(made, "its script")
-    made.add_argument(
+    _add_targets(parser)
+    add_job(parser, "its script")
+    parser.add_argument(
         "--steps",
         choices=("auto", "calls", "framework", "profiler", "optimizer", "none"),
         default="auto",
         help="what marks a step in the job's Python processes; auto: the first of calls, framework, profiler and "
         "optimizer that marks one",
     )
-    made.add_argument(
+    parser.add_argument(
         "--step-pattern",
         metavar="NAME|REGEX",
         help="mark steps by lines of the job's output: megatron, deepspeed, torchtitan, huggingface, lightning, or a "
         "regular expression (default: none)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--log",
         type=Path,
         metavar="FILE",
         help="with --pid or --job: file with the job's output, for --step-pattern (default: none)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--warmup",
-        type=whole_number(_MOST_STEPS, least=0),
+        type=whole_number(_MAX_STEPS, least=0),
         default=2,
         metavar="N",
         help="number of first steps that count as warm-up",
     )
-    made.add_argument(
+    parser.add_argument(
         "--profile",
         metavar="FIRST:LAST",
         help="steps to profile, LAST excluded: 20:22 are steps 20 and 21 (default: none)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--device", choices=("cpu", "cuda", "rocm"), help="what the job computes on (default: what this machine has)"
     )
-    made.add_argument("--period", type=seconds(0.001, 3600), default=0.1, metavar="S", help="seconds between samples")
-    made.add_argument(
+    parser.add_argument("--period", type=seconds(0.001, 3600), default=0.1, metavar="S", help="seconds between samples")
+    parser.add_argument(
         "--fast-period",
         type=seconds(0.001, 3600),
         default=0.05,
         metavar="S",
         help="seconds between samples of GPU power",
     )
-    add_config(made)
-    add_results(made)
-    made.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the job")
-    return made
+    add_config(parser)
+    add_results(parser)
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the job")
+    return parser
 
 
-def _add_targets(made: argparse.ArgumentParser) -> None:
-    """Add the options that name a job, or a recording, other than that of a command."""
-    made.add_argument(
+def _add_targets(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name a job or a recording instead of a command."""
+    parser.add_argument(
         "--pid",
         type=whole_number(2**22),
         metavar="PID",
         help="record a process that runs already, until it ends (default: COMMAND)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--job",
         metavar="ID",
         help="record a Slurm job that runs already, on all its nodes, until it ends (default: none)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--finish",
         nargs="?",
         const="",
         metavar="FOLDER",
         help="turn recordings whose 'triplepoint record' was killed into runs (default: all of them)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--profile-now",
-        type=whole_number(_MOST_STEPS),
+        type=whole_number(_MAX_STEPS),
         metavar="STEPS",
         help="profile the next STEPS steps of a job that is being recorded (default: none)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--session",
         metavar="FOLDER",
         help="the recording that --profile-now profiles (default: the only one under way)",
@@ -128,16 +128,17 @@ def _add_targets(made: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Watch the job; its exit status is that of the command."""
+    """Record the job; the exit status is that of its command."""
     status = _record(arguments)
     return Answer({"exit_status": status}, status=status)
 
 
 def _record(arguments: argparse.Namespace) -> int:
+    """Do what the options ask for, and return the exit status. Raises `UserError` unless one job is named."""
     command = _command(arguments)
-    meant = [name for name in ("pid", "job", "finish", "profile_now") if getattr(arguments, name) is not None]
-    if len(meant) + bool(command) != 1:
-        options = [f"--{name.replace('_', '-')}" for name in meant] + ["-- COMMAND"] * bool(command)
+    targets = [name for name in ("pid", "job", "finish", "profile_now") if getattr(arguments, name) is not None]
+    if len(targets) + bool(command) != 1:
+        options = [f"--{name.replace('_', '-')}" for name in targets] + ["-- COMMAND"] * bool(command)
         raise UserError(
             f"record: {' and '.join(options) or 'no job is named'}; give one of -- COMMAND, --pid, --job, --finish and "
             "--profile-now, such as 'triplepoint record -- torchrun train.py'"
@@ -157,6 +158,7 @@ def _record(arguments: argparse.Namespace) -> int:
 
 
 def _setup_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of the recording, which all nodes read."""
     from triplepoint.recorded.session import make_setup
 
     setup = make_setup(
@@ -173,7 +175,7 @@ def _setup_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _folder_of(arguments: argparse.Namespace) -> Path | None:
-    """Return the folder that the job runs in; None where only its nodes know it."""
+    """Return the working directory of the job; None for a Slurm job, which only its nodes know."""
     if arguments.job is not None:
         return None
     return Path.cwd() if arguments.pid is None else Path(f"/proc/{arguments.pid}/cwd")
@@ -185,7 +187,7 @@ def _command(arguments: argparse.Namespace) -> list[str]:
 
 
 def _job_of(arguments: argparse.Namespace) -> list[str]:
-    """Return the command of the job that is meant, that of a process as the kernel has it."""
+    """Return the command of the job; for a running process, the one that the kernel reports."""
     if arguments.pid is None:
         return _command(arguments)
     try:
@@ -196,11 +198,16 @@ def _job_of(arguments: argparse.Namespace) -> list[str]:
 
 
 def _watch(arguments: argparse.Namespace, command: list[str], setup: dict[str, Any]) -> int:
+    """Record a command or a running process on this node, and make a run if this node is the last to finish.
+
+    Returns:
+        Exit status of the command; 0 for a process.
+    """
     from triplepoint.processes import start_ticks
     from triplepoint.recorded.record import record_command, record_process
     from triplepoint.recorded.session import Session, ask_for_window, job_key, read_window
 
-    how, status = _watching(arguments), 0
+    watching, status = _watching(arguments), 0
     window = None if arguments.profile is None else read_window(arguments.profile)
     if arguments.pid is not None and start_ticks(arguments.pid) is None:
         raise UserError(f"record: --pid {arguments.pid}: no such process on this node")
@@ -213,9 +220,9 @@ def _watch(arguments: argparse.Namespace, command: list[str], setup: dict[str, A
     if window is not None:
         ask_for_window(session.folder, *window)
     if command:
-        status = record_command(session, command, how, sys.stderr if arguments.json else sys.stdout)
+        status = record_command(session, command, watching, sys.stderr if arguments.json else sys.stdout)
     else:
-        record_process(session, arguments.pid, how, arguments.log)
+        record_process(session, arguments.pid, watching, arguments.log)
     if session.problem is not None:
         say(f"triplepoint: {session.problem.strerror}; {_kept(arguments, session)}")
     elif session.is_over() and session.claim_finish():
@@ -224,13 +231,16 @@ def _watch(arguments: argparse.Namespace, command: list[str], setup: dict[str, A
 
 
 def _kept(arguments: argparse.Namespace, session: "Session") -> str:
-    """Return how a run is made of a recording that could not be finished."""
+    """Return the advice on how to make a run from a recording that could not be finished."""
     command = f"triplepoint record --finish {shlex.quote(str(session.folder))} --results {arguments.results}"
     return f"the recording is kept, make a run of it with '{command}'"
 
 
 def _finish_one(arguments: argparse.Namespace) -> Any:
-    """Return what makes a run of a recording and says so; a job's exit status is not changed by what it finds wrong."""
+    """Return a function that makes a run from a recording and reports it.
+
+    It reports errors too and raises none, because they must not change the exit status of the job.
+    """
 
     def finish_session(session: "Session") -> None:
         from triplepoint.manifest import read_manifest
@@ -247,8 +257,9 @@ def _finish_one(arguments: argparse.Namespace) -> Any:
             return
         except (UserError, OSError) as error:
             (session.folder / "finish").rmdir()
-            said = f"{error.filename2 or error.filename}: {error.strerror}" if isinstance(error, OSError) else error
-            say(f"triplepoint: {said}; {_kept(arguments, session)}, and --set KEY=VALUE where the description is wrong")
+            reason = f"{error.filename2 or error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+            advice = f"{_kept(arguments, session)}, and --set KEY=VALUE where the description is wrong"
+            say(f"triplepoint: {reason}; {advice}")
             return
         folder = arguments.results / "runs" / run_name
         say(f"triplepoint: recorded as {folder}: {sum_up(folder)}")
@@ -262,6 +273,7 @@ def _finish_one(arguments: argparse.Namespace) -> Any:
 
 
 def _watching(arguments: argparse.Namespace) -> "Watching":
+    """Return how to sample and to find steps. Raises `UserError` if options contradict each other."""
     from triplepoint.recorded.patterns import step_pattern
     from triplepoint.recorded.record import Watching, find_device
 
@@ -283,55 +295,61 @@ def _watching(arguments: argparse.Namespace) -> "Watching":
 def _check_program(program: str) -> None:
     if shutil.which(program) is None:
         is_file = Path(program).is_file()
-        found = f"not executable; 'chmod +x' it, or write -- python {program}" if is_file else (
+        problem = f"not executable; 'chmod +x' it, or write -- python {program}" if is_file else (
             "no such program; expected a command after --, such as -- python train.py"
         )  # fmt: skip
-        raise UserError(f"record: {program!r}: {found}")
+        raise UserError(f"record: {program!r}: {problem}")
 
 
-def _open_sessions(arguments: argparse.Namespace, named: str | None) -> "list[Session]":
+def _open_sessions(arguments: argparse.Namespace, folder: str | None) -> "list[Session]":
+    """Return the recordings under way: the one in a folder, or all of them.
+
+    Raises:
+        UserError: If the folder is not a recording.
+    """
     from triplepoint.recorded.marks import SETUP
     from triplepoint.recorded.session import Session, open_folder
 
-    if named:
-        if not (Path(named) / SETUP).is_file():
-            known = [str(path.parent) for path in sorted(open_folder(arguments.results).glob(f"*/{SETUP}"))]
-            raise UserError(f"record: {named}: no recording under way; found {', '.join(known) or 'none'}")
-        return [Session(Path(named))]
-    return [Session(path.parent) for path in sorted(open_folder(arguments.results).glob(f"*/{SETUP}"))]
+    sessions = [Session(path.parent) for path in sorted(open_folder(arguments.results).glob(f"*/{SETUP}"))]
+    if not folder:
+        return sessions
+    if not (Path(folder) / SETUP).is_file():
+        known = ", ".join(str(session.folder) for session in sessions)
+        raise UserError(f"record: {folder}: no recording under way; found {known or 'none'}")
+    return [Session(Path(folder))]
 
 
 def _words(session: "Session") -> str:
-    """Return the command of a recording, as a line names it."""
+    """Return the command of a recording for a message."""
     return shown(shlex.join(session.setup().get("command", ())))
 
 
 def _finish_all(arguments: argparse.Namespace) -> int:
-    """Make runs of recordings whose processes have gone."""
+    """Make runs from recordings whose processes have ended; return 1 if one could not be finished."""
     from triplepoint.files import write_json
     from triplepoint.recorded.marks import SETUP
     from triplepoint.recorded.session import describe_again
 
     settings = read_settings(arguments.set, "record")
     sessions = _open_sessions(arguments, arguments.finish or None)
-    left = [session for session in sessions if arguments.finish or session.is_abandoned()]
-    if not left:
+    unfinished = [session for session in sessions if arguments.finish or session.is_abandoned()]
+    if not unfinished:
         under_way = [f"{session.folder} ({_words(session)})" for session in sessions]
         say(
             f"triplepoint: record: nothing to finish in {arguments.results}; recordings under way: "
             f"{', '.join(under_way) or 'none'}"
         )
-    for session in left:
+    for session in unfinished:
         if settings or arguments.describe:
             setup = describe_again(session.setup(), arguments.config, arguments.describe, settings)
             write_json(session.folder / SETUP, setup)
         session.claim_finish()
         _finish_one(arguments)(session)
-    return int(any(session.folder.exists() for session in left))
+    return int(any(session.folder.exists() for session in unfinished))
 
 
 def _profile_now(arguments: argparse.Namespace) -> int:
-    """Ask the ranks of a recording under way for a profiled window, a few steps ahead so that all begin at one step."""
+    """Request a profiled window from the ranks of a recording, far enough ahead to begin at one step."""
     from triplepoint.recorded.finish import next_common_step
     from triplepoint.recorded.session import ask_for_window
 

@@ -48,12 +48,12 @@ def reference() -> str:
 
 def parser_of(command: str) -> Parser:
     """Return the parser of a subcommand."""
-    made: Parser = importlib.import_module(f"triplepoint.cli.{command}").parser()
-    return made
+    parser: Parser = importlib.import_module(f"triplepoint.cli.{command}").parser()
+    return parser
 
 
 def arguments_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """Return the arguments that a parser shows, but for `--help`."""
+    """Return the arguments in the help of a parser, without `--help`."""
     return [action for action in parser._actions if action.dest != "help" and action.help != argparse.SUPPRESS]
 
 
@@ -63,6 +63,7 @@ def help_of(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 
 def _chapter(name: str, parser: Parser) -> str:
+    """Return the chapter of a subcommand."""
     rows = "\n".join(_row(parser, action) for action in arguments_of(parser))
     keys = "\n".join(f"| `{key}` | {_cell(about)} |" for key, about in parser.answer.items())
     epilog = (parser.epilog or "").strip("\n")
@@ -74,6 +75,7 @@ def _chapter(name: str, parser: Parser) -> str:
 
 
 def _row(parser: Parser, action: argparse.Action) -> str:
+    """Return the row of an argument in the table of its subcommand."""
     metavar = action.metavar if isinstance(action.metavar, str) else "|".join(map(str, action.choices or ()))
     repeated = {"*": f"[{metavar}...]", "?": f"[{metavar}]", "+": f"{metavar}..."}.get(str(action.nargs), metavar)
     value = "" if action.nargs == 0 else repeated

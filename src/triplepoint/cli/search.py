@@ -55,7 +55,7 @@ _EXAMPLES = (
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "search",
         "Find the configuration to train with, and the few configurations that are worth measuring.",
         _EXAMPLES,
@@ -70,38 +70,38 @@ def parser() -> argparse.ArgumentParser:
             "figure": "file that was written, or null",
         },
     )
-    made.add_argument("model", metavar="MODEL", help="a file in config/models")
-    made.add_argument("cluster", metavar="CLUSTER", help="a file in config/clusters")
-    made.add_argument(
+    parser.add_argument("model", metavar="MODEL", help="a file in config/models")
+    parser.add_argument("cluster", metavar="CLUSTER", help="a file in config/clusters")
+    parser.add_argument(
         "--batch", type=whole_number(_MOST_BATCH), required=True, metavar="N", help="global batch, sequences per step"
     )
-    made.add_argument(
+    parser.add_argument(
         "--for", dest="objective", choices=_OBJECTIVES, default="time", help="what to minimise (default: time)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUES",
         help="values of a setting, such as tp=4,8; repeatable (default: usual values)",
     )
-    made.add_argument("--stack", metavar="NAME", help="software stack and version (default: that of the cluster)")
-    _add_limits(made)
-    add_prices(made)
-    made.add_argument(
+    parser.add_argument("--stack", metavar="NAME", help="software stack and version (default: that of the cluster)")
+    _add_limits(parser)
+    add_prices(parser)
+    parser.add_argument(
         "--within", type=number(0, 1), default=0.25, metavar="SHARE",
         help="predict power and heat of configurations up to this share slower than the fastest (default: 0.25)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--measure", type=whole_number(50), default=6, metavar="N", help="configurations to measure, at most"
     )
-    made.add_argument("--study", type=out_file, metavar="FILE", help="write them as a study, .yaml (default: none)")
-    made.add_argument("--figure", type=out_figure, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
-    add_config(made)
-    return made
+    parser.add_argument("--study", type=out_file, metavar="FILE", help="write them as a study, .yaml (default: none)")
+    parser.add_argument("--figure", type=out_figure, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
+    add_config(parser)
+    return parser
 
 
-def _add_limits(made: argparse.ArgumentParser) -> None:
+def _add_limits(parser: argparse.ArgumentParser) -> None:
     limits = {
         "step-time": ("SECONDS", "limit of the step time"),
         "energy": ("J", "limit of the energy of all GPUs per token"),
@@ -113,16 +113,16 @@ def _add_limits(made: argparse.ArgumentParser) -> None:
     }
     limit = number(0, 1e15, is_least_allowed=False)
     for name, (unit, what) in limits.items():
-        made.add_argument(
+        parser.add_argument(
             f"--max-{name}", type=limit, default=math.inf, metavar=unit, help=f"{what} (default: no limit)"
         )
-    made.add_argument(
+    parser.add_argument(
         "--fits", type=number(0, 1), default=0.5, metavar="SHARE", help="lowest probability of fitting in memory"
     )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Search, and write the study and the figure that are asked for."""
+    """Search; write the study and the figure on request."""
     from triplepoint.advise.search.search import Limits, search
     from triplepoint.advise.search.space import Question
 
@@ -143,15 +143,15 @@ def run(arguments: argparse.Namespace) -> Answer:
     )
     question = Question(arguments.model, arguments.cluster, arguments.batch, values, arguments.stack)
     with Progress("listing configurations") as say:
-        found = search(
+        result = search(
             question, arguments.config, arguments.objective, limits, arguments.within, arguments.measure,
             read_prices(arguments), lambda line: say(f"search: {line}"),
         )  # fmt: skip
-    return _answer(found, arguments.config / "studies", arguments.study, arguments.figure)
+    return _answer(result, arguments.config / "studies", arguments.study, arguments.figure)
 
 
 def _values(text: str) -> tuple[str, list[Any]]:
-    """Return a setting and the values it may have, `tp=2,4` or `overlap=[],[grad,param]`."""
+    """Return a setting and its values from `tp=2,4` or `overlap=[],[grad,param]`."""
     from triplepoint.config.yaml_file import load
 
     name, equals, values = text.partition("=")
@@ -160,31 +160,31 @@ def _values(text: str) -> tuple[str, list[Any]]:
     return name, load(f"[{values}]", f"search: --set {name}", "values")
 
 
-def _answer(found: "Found", studies: Path, study: Path | None, figure: Path | None) -> Answer:
-    """Return the answer, with the files that are asked for written."""
+def _answer(result: "Found", studies: Path, study: Path | None, figure: Path | None) -> Answer:
+    """Return the answer; write the study and the figure if their paths are given."""
     from triplepoint.advise.search import text as answer
     from triplepoint.files import write_text
 
     content: dict[str, Any] = {
-        "answer": answer.headline(found),
-        "rows": answer.rows(found),
-        "measure": answer.measured_content(found),
-        "counts": found.counts,
-        "nearest": found.nearest and {"run": found.nearest[0].run, "excess": found.nearest[1]},
-        "study": study if found.chosen else None,
-        "figure": figure if found.chosen else None,
+        "answer": answer.headline(result),
+        "rows": answer.rows(result),
+        "measure": answer.measured_content(result),
+        "counts": result.counts,
+        "nearest": result.nearest and {"run": result.nearest[0].run, "excess": result.nearest[1]},
+        "study": study if result.chosen else None,
+        "figure": figure if result.chosen else None,
     }
-    text = answer.render(found)
-    if found.chosen and figure is not None:
+    text = answer.render(result)
+    if result.chosen and figure is not None:
         from triplepoint.advise.search.figure import draw
         from triplepoint.figures.write import save
 
-        save(draw(found), figure)
+        save(draw(result), figure)
         say(f"search: figure in {figure}")
-    if found.chosen and study is not None:
-        write_text(study, answer.study_of(found, study.stem))
+    if result.chosen and study is not None:
+        write_text(study, answer.study_of(result, study.stem))
         move = "" if study.resolve().parent == studies.resolve() else f"move {study} to {studies}, then "
-        text += f"\nNext: {move}triplepoint plan {study.stem} --cluster {found.question.cluster}"
-    elif len(found.to_measure) > 1:
+        text += f"\nNext: {move}triplepoint plan {study.stem} --cluster {result.question.cluster}"
+    elif len(result.to_measure) > 1:
         text += "\nNext: the same command with --study FILE.yaml writes the marked ones as a study to run."
-    return Answer(content, text, status=0 if found.chosen else 1)
+    return Answer(content, text, status=0 if result.chosen else 1)

@@ -1,4 +1,4 @@
-"""`triplepoint serve SOCKET`: the process that Snakemake starts so that jobs of cheap stages import nothing."""
+"""`triplepoint serve SOCKET`: the fork server that Snakemake starts, so that jobs of cheap stages import nothing."""
 
 import argparse
 import contextlib
@@ -12,7 +12,7 @@ from triplepoint.config.base import Strict
 from triplepoint.errors import UserError
 from triplepoint.forks import SERVED, serve
 
-_BEHIND = {
+_LATE_IMPORTS = {
     "simulate": ("triplepoint.simulate.artefacts.simulate_run", "numpy.random"),
     "telemetry": ("triplepoint.telemetry.align",),
     "trace": ("triplepoint.slow_nodes", "triplepoint.trace.join"),
@@ -25,19 +25,22 @@ _BEHIND = {
         "matplotlib.pyplot",
     ),
 }
-"""By command, what it imports only once its arguments are read; none of it starts a thread that a fork would lack."""
-_BEHIND_ALL = ("dateutil.relativedelta", "numpy.ma", "pyarrow.compute", "pyarrow.parquet")
+"""Modules that each command imports only after it has read its arguments. None of them starts a thread, which a fork
+would not have."""
+_LATE_IMPORTS_OF_ALL = ("dateutil.relativedelta", "numpy.ma", "pyarrow.compute", "pyarrow.parquet")
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "serve",
         "Fork a child for each job that asks on a socket, until standard input ends.",
         ["triplepoint serve /tmp/triplepoint/lean"],
     )
-    made.add_argument("socket", type=Path, metavar="SOCKET", help="socket to listen on; its name is the family of jobs")
-    return made
+    parser.add_argument(
+        "socket", type=Path, metavar="SOCKET", help="socket to listen on; its name is the family of jobs"
+    )
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -51,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _prepare(command: str, folder: Path) -> bool:
-    """Prepare for a command; return whether jobs of the folder can be forks of this process."""
+    """Prepare for a command; return whether jobs in the folder can be forks of this process."""
     # Caches hold the configuration of the current folder.
     if folder != Path.cwd():
         return False
@@ -61,14 +64,14 @@ def _prepare(command: str, folder: Path) -> bool:
 
 @cache
 def _load(command: str) -> None:
-    """Import the modules of a command, read its configuration, and build pydantic's validators."""
-    for module in (f"triplepoint.cli.{command}", *_BEHIND[command], *_BEHIND_ALL):
+    """Import the modules of a command, read its configuration, and build the pydantic validators."""
+    for module in (f"triplepoint.cli.{command}", *_LATE_IMPORTS[command], *_LATE_IMPORTS_OF_ALL):
         importlib.import_module(module)
     models = [Strict]
     for model in models:
         models += model.__subclasses__()
         model.model_rebuild(raise_errors=False)
-    # A job that reads a wrong file reports the error itself.
+    # A job that reads an invalid file reports the error itself.
     with contextlib.suppress(UserError, OSError):
         _read_ahead(command)
 

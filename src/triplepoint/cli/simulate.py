@@ -9,19 +9,19 @@ from triplepoint.errors import UserError
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "simulate",
         "Simulate one run: write the files that a launch would write, with step times and traces of the model.",
         ["triplepoint simulate RUN"],
         answer=RUN_ANSWER,
     )
-    add_run(made)
-    add_config(made)
-    return made
+    add_run(parser)
+    add_config(parser)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Simulate the run, whatever is there already."""
+    """Simulate the run; an existing result is replaced."""
     folder = run_folder(arguments)
     from triplepoint.config.plan import read_planned_run
     from triplepoint.files import atomic_folder

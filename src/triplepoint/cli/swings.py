@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from triplepoint.advise.swings.spec import SwingSpec
     from triplepoint.predictions import Request
 
-    Wanted = tuple[SwingSpec | None, tuple[float, float] | None, int]
+    Question = tuple[SwingSpec | None, tuple[float, float] | None, int]
     """Specification, band and number of jobs."""
 
 _ABOUT = """\
@@ -63,57 +63,57 @@ _ANSWER = {
     "remedies": "stagger, floor, storage, cap: whether it is enough, what it takes and costs",
     "notes": "what could not be told, and why",
 }
-_TREES = (".yaml", ".yml", ".json")
+_POINT_SUFFIXES = (".yaml", ".yml", ".json")
 _CAPS = (0.9, 0.8, 0.7)
-"""Of the power limit, tried where a point is beyond its limits and no cap is named."""
+"""Power limits to try if a point exceeds a limit of the specification and no cap is given, over the present one."""
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "swings",
         "Show how far and how fast the power of a job swings, whether limits allow it, and what would smooth it.",
         _EXAMPLES,
         _ABOUT,
         answer=_ANSWER,
     )
-    made.add_argument("source", metavar="SOURCE", help="run, file or point, see below")
-    made.add_argument("--spec", type=in_file, metavar="FILE", help="YAML with limits (default: no limits)")
-    made.add_argument(
+    parser.add_argument("source", metavar="SOURCE", help="run, file or point, see below")
+    parser.add_argument("--spec", type=in_file, metavar="FILE", help="YAML with limits (default: no limits)")
+    parser.add_argument(
         "--band",
         type=_band,
         metavar="LOW:HIGH",
         help="band of frequencies in Hz; refused unless readings show all of it (default: what they show of 0.1:20)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--jobs", type=whole_number(1000), default=1, metavar="N", help="ask about N independent jobs in one hall"
     )
-    made.add_argument(
+    parser.add_argument(
         "--nodes-per-rack", type=whole_number(), metavar="N", help="nodes that share a rack (default: the cluster's)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--window", type=seconds(0, 3600), metavar="S",
         help="time a reading is averaged over (default: from sensor cards; of a point, the same as --period)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--period", type=seconds(1e-3, 3600), metavar="S",
         help="of a point, time between readings of its meters (default: as fine as it is simulated)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--steps", type=whole_number(10000), default=64, metavar="N", help="of a point, steps to simulate"
     )
-    made.add_argument(
+    parser.add_argument(
         "--evaluate", type=_evaluations, metavar="EVERY:SEQUENCES",
         help="of a point, an evaluation of so many sequences after every so many steps (default: none)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--cap", action="append", default=[], type=number(0, 1e5, "watts", is_least_allowed=False), metavar="W",
         help="of a point, power limit of GPUs to try; repeatable (default: 90, 80 and 70 %% if power exceeds a limit)",
     )  # fmt: skip
-    made.add_argument("--figure", type=out_figure, metavar="OUT", help=".pdf, .png or .svg to write (default: none)")
-    add_results(made)
-    add_config(made)
-    return made
+    parser.add_argument("--figure", type=out_figure, metavar="OUT", help=".pdf, .png or .svg to write (default: none)")
+    add_results(parser)
+    add_config(parser)
+    return parser
 
 
 def _band(text: str) -> tuple[float, float]:
@@ -135,15 +135,18 @@ def _evaluations(text: str) -> tuple[int, int]:
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Say how power swings."""
+    """Report the power swings of a recording or a simulated point."""
     from triplepoint.advise.swings.answer import answer_of
     from triplepoint.advise.swings.spec import read_spec
     from triplepoint.advise.swings.text import headline, render
 
     out: Path | None = arguments.figure
     spec = read_spec(arguments.spec) if arguments.spec else None
-    wanted = spec, arguments.band, arguments.jobs
-    answer = _of_point(arguments, wanted) if _is_point(arguments.source) else answer_of(_read(arguments), *wanted)
+    question = spec, arguments.band, arguments.jobs
+    if _is_point(arguments.source):
+        answer = _answer_of_point(arguments, question)
+    else:
+        answer = answer_of(_read_power(arguments), *question)
     if out is not None:
         from triplepoint.advise.swings.figure import draw
         from triplepoint.figures.write import save
@@ -157,30 +160,31 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _is_point(source: str) -> bool:
-    return Path(source).suffix in _TREES or Path(source.rpartition(":")[0]).suffix in _TREES
+    return Path(source).suffix in _POINT_SUFFIXES or Path(source.rpartition(":")[0]).suffix in _POINT_SUFFIXES
 
 
-def _of_point(arguments: argparse.Namespace, wanted: "Wanted") -> "SwingAnswer":
-    """Return the swings of a simulated point, under power limits too where those may be needed."""
+def _answer_of_point(arguments: argparse.Namespace, question: "Question") -> "SwingAnswer":
+    """Return the swings of a simulated point, also under power caps if they are given or a limit is exceeded."""
     from triplepoint.advise.swings.answer import answer_of
     from triplepoint.advise.swings.point import simulate_power
 
     request = _request(arguments)
     simulated = simulate_power(request, arguments.config)
     power = _over_steps(simulated, arguments)
-    answer = answer_of(power, *wanted)
+    answer = answer_of(power, *question)
     caps = list(arguments.cap)
     if not caps and any(not verdict.passes for verdict in answer.verdicts):
         caps = [share * simulated.power_limit_w for share in _CAPS]
-    capped = [_capped(request, arguments, cap_w, simulated.step.length_s) for cap_w in caps]
-    return answer_of(power, *wanted, capped) if capped else answer
+    capped = [_simulate_cap(request, arguments, cap_w, simulated.step.length_s) for cap_w in caps]
+    return answer_of(power, *question, capped) if capped else answer
 
 
 def _request(arguments: argparse.Namespace) -> "Request":
+    """Return the point `FILE` or `FILE:ID`."""
     from triplepoint.predictions import read_points
 
     path, key = Path(arguments.source), ""
-    if path.suffix not in _TREES:
+    if path.suffix not in _POINT_SUFFIXES:
         name, _, key = arguments.source.rpartition(":")
         path = Path(name)
     known = {request.id: request for request in read_points(path, arguments.config)}
@@ -194,6 +198,7 @@ def _request(arguments: argparse.Namespace) -> "Request":
 
 
 def _over_steps(simulated: "SimulatedPower", arguments: argparse.Namespace) -> "NodePower":
+    """Return the power of nodes over many steps, as meters show it if their period is given."""
     from triplepoint.advise.swings.point import Evaluations, over_steps
     from triplepoint.simulate.power.over_time import Meter
 
@@ -207,7 +212,15 @@ def _over_steps(simulated: "SimulatedPower", arguments: argparse.Namespace) -> "
     return replace(power, nodes_per_rack=arguments.nodes_per_rack or power.nodes_per_rack)
 
 
-def _capped(request: "Request", arguments: argparse.Namespace, cap_w: float, step_s: float) -> "Capped":
+def _simulate_cap(request: "Request", arguments: argparse.Namespace, cap_w: float, step_s: float) -> "Capped":
+    """Return the power under a power limit of GPUs.
+
+    Args:
+        request: The point.
+        arguments: Command line.
+        cap_w: Power limit. Unit: W.
+        step_s: Step time without it. Unit: s.
+    """
     from triplepoint.advise.swings.answer import Capped
     from triplepoint.advise.swings.point import simulate_power
 
@@ -215,8 +228,8 @@ def _capped(request: "Request", arguments: argparse.Namespace, cap_w: float, ste
     return Capped(cap_w, simulated.step.length_s / step_s, _over_steps(simulated, arguments))
 
 
-def _read(arguments: argparse.Namespace) -> "NodePower":
-    """Return the power in a file or of a run."""
+def _read_power(arguments: argparse.Namespace) -> "NodePower":
+    """Return the recorded power of a file or a run."""
     from triplepoint.advise.swings.source import SUFFIXES, read_file, read_run
 
     for option in ("period", "evaluate", "cap"):

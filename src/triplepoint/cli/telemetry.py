@@ -8,14 +8,14 @@ from triplepoint.cli.arguments import add_run, make_parser, run_folder
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "telemetry",
         "Write a run's telemetry.parquet: all nodes on one clock, steps and gaps marked.",
         ["triplepoint telemetry RUN"],
         answer={"file": "file that was written"},
     )
-    add_run(made)
-    return made
+    add_run(parser)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> Answer:

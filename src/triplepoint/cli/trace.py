@@ -13,7 +13,7 @@ from triplepoint.errors import USER_ERROR, UserError
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "trace",
         "Analyse traces of PyTorch (Kineto), Nsight Systems (nsys export --type sqlite), rocprof or MLCommons' Chakra, "
         "one per rank of a job: where each rank's time went, which kernels ran, which collectives waited for whom, and "
@@ -25,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
             "damaged": "by file, what of it could not be read; empty with --run",
         },
     )
-    made.add_argument(
+    parser.add_argument(
         "traces",
         nargs="*",
         type=Path,
@@ -33,28 +33,28 @@ def parser() -> argparse.ArgumentParser:
         help="traces, folders of them, or pipes ('-': standard input); with --run, folders of parsed ranks (default: "
         "all of the run)",
     )
-    made.add_argument("--out", type=out_folder, metavar="DIR", help="folder for the tables (no default)")
-    made.add_argument("--csv", action="store_true", help="write breakdown.csv, kernels.csv and the tables as CSV too")
-    made.add_argument("--chakra", action="store_true", help="write the GPU work of every rank as a Chakra trace too")
-    made.add_argument(
+    parser.add_argument("--out", type=out_folder, metavar="DIR", help="folder for the tables (no default)")
+    parser.add_argument("--csv", action="store_true", help="write breakdown.csv, kernels.csv and the tables as CSV too")
+    parser.add_argument("--chakra", action="store_true", help="write the GPU work of every rank as a Chakra trace too")
+    parser.add_argument(
         "--jobs", type=whole_number(), metavar="N", help="traces to parse at once (default: one per core)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--parity",
         choices=["hta"],
         help="write breakdown.csv and kernels.csv with the rows and classes of HTA, and no tables (default: tables)",
     )
-    add_steps(made)
-    made.add_argument("--run", metavar="RUN", help="join the parsed ranks of this run (default: analyse files)")
-    made.add_argument("--parse", action="store_true", help="with --run: parse the run's traces first")
-    add_rules(made)
-    add_results(made)
-    return made
+    add_steps(parser)
+    parser.add_argument("--run", metavar="RUN", help="join the parsed ranks of this run (default: analyse files)")
+    parser.add_argument("--parse", action="store_true", help="with --run: parse the run's traces first")
+    add_rules(parser)
+    add_results(parser)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Analyse loose files, or join the parsed ranks of a run."""
-    gc.disable()  # millions of objects that are in no cycle, walked again and again
+    gc.disable()  # it would go through millions of objects, none of them in a cycle, again and again
     if not (arguments.run or arguments.traces):
         raise UserError("trace: name either traces with --out DIR, or a run with --run RUN")
     if arguments.chakra and (arguments.run or arguments.parity):
@@ -76,13 +76,13 @@ def run(arguments: argparse.Namespace) -> Answer:
         raise UserError("trace: --out DIR is missing; name the folder for the tables")
     from triplepoint.trace.loose_traces import trace_files, trace_files_as_hta
 
-    how = {"csv": arguments.csv, "chakra": arguments.chakra, "num_jobs": arguments.jobs, "steps": arguments.steps}
+    options = {"csv": arguments.csv, "chakra": arguments.chakra, "num_jobs": arguments.jobs, "steps": arguments.steps}
     with Progress("reading traces") as progress:
         if arguments.parity:
-            done = trace_files_as_hta(arguments.traces, arguments.out, progress)
+            analysis = trace_files_as_hta(arguments.traces, arguments.out, progress)
         else:
-            done = trace_files(arguments.traces, arguments.out, load_rules(arguments), progress, **how)
-    for name, damage in done.damaged.items():
+            analysis = trace_files(arguments.traces, arguments.out, load_rules(arguments), progress, **options)
+    for name, damage in analysis.damaged.items():
         say(f"triplepoint: {name}: {damage}; the tables hold what could be read")
-    content = {"folder": arguments.out, "summary": done.summary.splitlines(), "damaged": done.damaged}
-    return Answer(content, done.summary, 0 if done.is_any_whole else USER_ERROR)
+    content = {"folder": arguments.out, "summary": analysis.summary.splitlines(), "damaged": analysis.damaged}
+    return Answer(content, analysis.summary, 0 if analysis.is_any_whole else USER_ERROR)

@@ -49,7 +49,7 @@ _EXAMPLES = (
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "whatif",
         "Show what network, memory, power limit, heat or a faulty part cost a job, or why two jobs differ.",
         _EXAMPLES,
@@ -60,29 +60,30 @@ def parser() -> argparse.ArgumentParser:
             "measured": "median measured step of each run that is named, in seconds",
         },
     )
-    made.add_argument("points", metavar="POINTS", help="points, a run or a comparison, see below")
-    made.add_argument(
+    parser.add_argument("points", metavar="POINTS", help="points, a run or a comparison, see below")
+    parser.add_argument(
         "other",
         metavar="OTHER",
         nargs="?",
         help="point to compare with POINTS (default: none)",
     )
-    made.add_argument(
+    parser.add_argument(
         "-f", "--factor", action="append", default=[], metavar="FACTOR",
         help="factor to change, repeatable (default: network, scale_up, pipeline, memory, power_limit, cooling)",
     )  # fmt: skip
-    add_prices(made)
-    made.add_argument(
+    add_prices(parser)
+    parser.add_argument(
         "--no-shapley", action="store_true", help="do not simulate combinations: an eighth of the time with six factors"
     )
-    made.add_argument("--out", type=out_file, metavar="OUT", help="file to write, .parquet or .csv (default: none)")
-    made.add_argument("--figure", type=out_figure, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
-    add_results(made)
-    add_config(made)
-    return made
+    parser.add_argument("--out", type=out_file, metavar="OUT", help="file to write, .parquet or .csv (default: none)")
+    parser.add_argument("--figure", type=out_figure, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
+    add_results(parser)
+    add_config(parser)
+    return parser
 
 
 def _factors() -> str:
+    """Return the lines of the help on factors and their values."""
     from triplepoint.whatif.factors import FACTORS
 
     lines = []
@@ -93,7 +94,7 @@ def _factors() -> str:
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Explain points, the difference of two, or a comparison."""
+    """Explain points, the difference of two points, or a comparison."""
     from triplepoint.errors import UserError
 
     out: Path | None = arguments.out
@@ -119,19 +120,20 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _measured(arguments: argparse.Namespace) -> dict[str, float]:
-    """Return the median measured step of every run that is named and was measured, not simulated. Unit: s."""
+    """Return the median measured step of each run on the command line that was measured, not simulated. Unit: s."""
     from triplepoint.aggregate.steps import measured_step_s
     from triplepoint.errors import UserError
 
-    found = {}
+    measured_steps_s = {}
     for run in (text for text in (arguments.points, arguments.other) if text and not Path(text).exists()):
         with contextlib.suppress(UserError):  # a recording may have no measured step
             if (measured_s := measured_step_s(arguments.results / "runs" / run)) is not None:
-                found[run] = measured_s
-    return found
+                measured_steps_s[run] = measured_s
+    return measured_steps_s
 
 
 def _rows(arguments: argparse.Namespace, prices: "Prices") -> list[dict[str, Any]]:
+    """Return the rows of table `whatif` for the points on the command line."""
     from triplepoint.cli.named_points import named_points
     from triplepoint.errors import UserError
     from triplepoint.whatif.case import Case
@@ -152,12 +154,12 @@ def _rows(arguments: argparse.Namespace, prices: "Prices") -> list[dict[str, Any
         if len(requests) != 2:
             raise UserError(f"whatif: {len(requests)} points, a difference is of one each; name one as FILE:ID")
     cases = [Case.of(request, config) for request in requests]
-    found = explain(cases, changes, config, prices, not arguments.no_shapley)
+    explained = explain(cases, changes, config, prices, not arguments.no_shapley)
     if arguments.other:
-        one, other = found
-        own = [*case_rows(one, side="from"), *case_rows(other, side="to")]
-        return own + list(difference_rows((one, other), config))
-    return [row for explained in found for row in case_rows(explained)]
+        one, other = explained
+        rows = [*case_rows(one, side="from"), *case_rows(other, side="to")]
+        return rows + list(difference_rows((one, other), config))
+    return [row for case in explained for row in case_rows(case)]
 
 
 def _write(rows: list[dict[str, Any]], out: Path) -> None:

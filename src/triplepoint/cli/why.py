@@ -56,26 +56,26 @@ _EXAMPLES = (
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser(
+    parser = make_parser(
         "why",
         "Say why a job is slow, per GPU and per step: causes, what each costs, what to do.",
         _EXAMPLES,
         _ABOUT,
         answer=_ANSWER,
     )
-    made.add_argument("source", metavar="RUN|FOLDER|TRACES|FILE", help="what to explain, see below")
-    made.add_argument(
+    parser.add_argument("source", metavar="RUN|FOLDER|TRACES|FILE", help="what to explain, see below")
+    parser.add_argument(
         "-o", "--out", type=out_file, metavar="OUT", help="table 'why' to write, .parquet or .csv (default: none)"
     )
-    add_steps(made)
-    add_rules(made)
-    add_results(made)
-    add_config(made)
-    return made
+    add_steps(parser)
+    add_rules(parser)
+    add_results(parser)
+    add_config(parser)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Say why a job is slow."""
+    """Explain why a job is slow."""
     from triplepoint.compare.sides import Context
     from triplepoint.why.sources import why as why_of
     from triplepoint.why.text import render

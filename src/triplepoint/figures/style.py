@@ -385,7 +385,8 @@ def provenance(points: DataFrame) -> str:
     """Return one line on the origin of the numbers: engines, software, hosts and commits of launched runs."""
     launched = points[points["engine"] != "simulated"]
     hosts = sorted({host for line in launched["host"].dropna() for host in line.split(",")})
-    commits = points["git_commit"].dropna().str[:7]
+    # Without any commit, as of a package outside a clone, the column is of numbers.
+    commits = points["git_commit"].dropna().astype(str).str[:7]
     parts = [
         _named("", launched["engine"]),
         _named("torch ", launched["torch_version"]),

@@ -1,4 +1,4 @@
-"""A case to change: a job on its cluster, simulated in process as `triplepoint predict` does."""
+"""Cases of a what-if analysis: a job on its cluster, predicted as by `triplepoint predict`."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from triplepoint.simulate.stacks import OF_ENGINE
 from triplepoint.status import PredictionStatus
 
 RUNS = (PredictionStatus.OK, PredictionStatus.UNDECIDED)
+"""Statuses of a case that runs."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,10 @@ class Case:
     """One point, ready to be simulated.
 
     Attributes:
-        name: Its run id.
+        name: Run id of the point.
         job: The job.
-        serving: What is asked of it; None for training.
-        cluster: Where it runs.
+        serving: Batch of inference; None for training.
+        cluster: Cluster of the job.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Case:
 
     @property
     def steps_per_mtoken(self) -> float:
-        """Steps, or batches of inference, that a million tokens take: those trained on, or those generated."""
+        """Steps or batches of inference for a million tokens, trained or generated."""
         job, serving = self.job, self.serving
         trained = job.global_batch_size * job.sequence_length
         tokens = trained if serving is None else job.layout.dp * serving.batch_size * serving.output_tokens
@@ -56,11 +57,11 @@ class Case:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of its cluster that it has."""
+        """Number of nodes of the job."""
         return -(-self.job.num_gpus // self.cluster.gpus_per_node)
 
     def on(self, cluster: ClusterConfig, config: Path) -> "Case":
-        """Return the case on a changed cluster, with the GPUs and links of that."""
+        """Return the case on a changed cluster, with its GPUs and links."""
         catalogue = Catalogue(config)
         gpu = catalogue.gpu_of(cluster)
         assert gpu is not None, "a case has GPUs"
@@ -73,7 +74,7 @@ class Case:
         return replace(self, job=replace(self.job, **changes))  # type: ignore[arg-type]
 
     def predict(self, config: Path, with_power: bool = True) -> Prediction:
-        """Return its prediction, power and heat on request."""
+        """Return the prediction of the case, by default with power and heat."""
         return predict_job(self.job, self.serving, config, self.cluster, with_power)
 
 
@@ -82,9 +83,9 @@ class Quantity:
     """A quantity of a step, or of a batch of inference.
 
     Attributes:
-        name: Its name, which ends in its unit.
-        unit: Unit of it and of its changes.
-        what: What it is.
+        name: Name, which ends in the unit.
+        unit: Unit of the quantity and of its changes.
+        what: Description.
     """
 
     name: str
@@ -100,12 +101,12 @@ QUANTITIES = (
     Quantity("node_energy_j", "J", "all nodes at the plug, for a step"),
     Quantity("cost", "currency", "GPU hours and energy of a step, at the prices given"),
 )
-"""What is told of every change, in order; those without a value are left out."""
+"""Quantities of the tables, in order; those without a value are left out."""
 
 
-def quantities(case: Case, found: Prediction, prices: Prices) -> dict[str, float]:
-    """Return the quantities of a predicted case by name, NaN where not known."""
-    step_s, power = found.step_time_s, found.power
+def quantities(case: Case, prediction: Prediction, prices: Prices) -> dict[str, float]:
+    """Return the quantities of a predicted case by name; NaN if unknown."""
+    step_s, power = prediction.step_time_s, prediction.power
     energy_j = power.node_power_w * case.num_nodes * step_s
     return {
         "step_time_s": step_s,

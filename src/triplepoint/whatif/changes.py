@@ -1,4 +1,4 @@
-"""What each factor changes of a case: its cluster, its links, its pipeline, its memory."""
+"""Changes that factors make to a case: to its cluster, links, pipeline or memory."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -25,50 +25,50 @@ def on_gpu(case: Case, name: str, config: Path) -> Case:
 
 
 def with_adapters(case: Case, adapters: tuple[int, float], config: Path) -> Case:
-    """Return the case with so many network adapters in a node, of so many Gb/s each."""
+    """Return the case with other network adapters: number in a node, and Gb/s of each."""
     number, speed = adapters
     return case.on(with_nics(case.cluster, number, speed), config)
 
 
 def with_inlet(case: Case, inlet_c: float, config: Path) -> Case:
-    """Return the case with another temperature at the inlet of its nodes."""
+    """Return the case with another inlet temperature of its nodes. Unit: degC."""
     del config
     return _under(case, inlet_temp_c=inlet_c)
 
 
 def with_coolant(case: Case, coolant: str, config: Path) -> Case:
-    """Return the case cooled by air, by liquid, or ideally; what blocked the air is gone with the air."""
+    """Return the case cooled by air, liquid or ideally; without air, blocked airflow has no effect."""
     del config
     return _under(case, coolant=coolant, **({} if coolant == "air" else {"blocked_airflow": {}}))
 
 
 def with_power_limit(case: Case, limit_w: float, config: Path) -> Case:
-    """Return the case under another power limit of its GPUs; infinite for none."""
+    """Return the case with another power limit of its GPUs in W; infinite: no limit."""
     del config
     return _under(case, power_limit_w=limit_w)
 
 
 def with_slow_gpu(case: Case, slow: tuple[str, float], config: Path) -> Case:
-    """Return the case with one GPU of this speed against the others; 1 is a sound one."""
+    """Return the case with one GPU at this speed relative to the others; 1: healthy."""
     del config
     return replace(case, cluster=_with(case.cluster, slow_gpus=_faulty(case.cluster.slow_gpus, slow)))
 
 
 def with_bad_contact(case: Case, bad: tuple[str, float], config: Path) -> Case:
-    """Return the case with one GPU whose die has this many times its usual resistance to its sink; 1 is a sound one."""
+    """Return the case with a factor on the thermal resistance from die to sink of one GPU; 1: healthy."""
     del config
     return _under(case, bad_contact=_faulty(case.cluster.conditions.bad_contact, bad))
 
 
 def _faulty(known: Mapping[str, float], part: tuple[str, float]) -> dict[str, float]:
-    """Return factors of faulty parts with one more, or one repaired."""
+    """Return the factors of faulty parts with one added, or removed if its factor is 1."""
     name, factor = part
     others = {other: value for other, value in known.items() if other != name}
     return others if factor == 1 else others | {name: factor}
 
 
 def with_bad_adapter(case: Case, share: float | None, config: Path) -> Case:
-    """Return the case with a node that has this share of its network bandwidth; None: all adapters but one."""
+    """Return the case with a node with this share of its network bandwidth. None: one adapter has failed."""
     del config
     if share is None:
         number = int(case.cluster.nics_per_node.value) if case.cluster.nics_per_node else 1
@@ -82,7 +82,7 @@ def with_bad_adapter(case: Case, share: float | None, config: Path) -> Case:
 
 
 def with_domain(case: Case, num_gpus: float, config: Path) -> Case:
-    """Return the case with scale-up links that join so many GPUs; infinite for all."""
+    """Return the case with scale-up links between this number of GPUs; infinite: all."""
     del config
     number = int(min(num_gpus, max(case.cluster.num_gpus, case.job.num_gpus)))
     package = case.job.fabric.levels[0].num_gpus if len(_inside(case)) > 1 else 1
@@ -92,17 +92,18 @@ def with_domain(case: Case, num_gpus: float, config: Path) -> Case:
 
 
 def _inside(case: Case) -> list[object]:
+    """Return the levels of links inside a scale-up domain."""
     return [level for level in case.job.fabric.levels if not level.is_network]
 
 
 def with_network(case: Case, factor: float, config: Path) -> Case:
-    """Return the case with a network this many times as fast; infinite where crossing it takes no time."""
+    """Return the case with a network this many times as fast; infinite: transfers take no time."""
     del config
     return _with_links(case, True, factor)
 
 
 def with_scale_up(case: Case, factor: float, config: Path) -> Case:
-    """Return the case with links inside its nodes this many times as fast; infinite where they take no time."""
+    """Return the case with links inside nodes this many times as fast; infinite: transfers take no time."""
     del config
     return _with_links(case, False, factor)
 
@@ -113,19 +114,19 @@ def _with_links(case: Case, is_network: bool, factor: float) -> Case:
 
 
 def without_bubble(case: Case, value: float, config: Path) -> Case:
-    """Return the case with pipeline stages that never wait for one another."""
+    """Return the case with pipeline stages that never wait for each other."""
     del value, config
     _refuse_serving(case, "pipeline")
     return case.with_job(waits_for_stages=False)
 
 
 def with_memory(case: Case, capacity_bytes: float, config: Path) -> Case:
-    """Return the case with so much memory on a GPU, and the fastest recomputation and micro-batch that fit in it."""
+    """Return the case with another memory capacity of GPUs, and the fastest recomputation and micro-batch that fit."""
     _refuse_serving(case, "memory")
     memory = case.job.gpu.memory_capacity
-    held = memory.model_copy(update={"value": min(capacity_bytes, _MOST_BYTES)})
-    roomy = case.with_job(gpu=case.job.gpu.model_copy(update={"memory_capacity": held}))
-    fastest = min(_that_fit(roomy, config), key=lambda one: one[0], default=None)
+    capacity = memory.model_copy(update={"value": min(capacity_bytes, _MAX_BYTES)})
+    roomy = case.with_job(gpu=case.job.gpu.model_copy(update={"memory_capacity": capacity}))
+    fastest = min(_fitting(roomy, config), key=lambda timed: timed[0], default=None)
     if fastest is None:
         raise PointError(
             f"memory: {capacity_bytes / GIB:.1f} GiB hold no micro-batch of {case.name}, whatever is recomputed"
@@ -133,15 +134,15 @@ def with_memory(case: Case, capacity_bytes: float, config: Path) -> Case:
     return fastest[1]
 
 
-_MOST_BYTES = 1e15
-"""Memory that stands for no limit: a petabyte. Unit: byte."""
+_MAX_BYTES = 1e15
+"""Memory capacity that stands for no limit: a petabyte. Unit: byte."""
 
 
-def _that_fit(case: Case, config: Path) -> Iterator[tuple[float, Case]]:
-    """Yield what fits in memory of micro-batch and recomputation, with the time of a step."""
+def _fitting(case: Case, config: Path) -> Iterator[tuple[float, Case]]:
+    """Yield the step time and case of combinations of recomputation and micro-batch that fit in memory."""
     job, of_rank = case.job, case.job.global_batch_size // case.job.layout.dp
-    own = (job.recompute, job.recompute_layers)
-    ways = dict.fromkeys([own, ("none", None), ("selective", None), ("full", None)])
+    present = (job.recompute, job.recompute_layers)
+    ways = dict.fromkeys([present, ("none", None), ("selective", None), ("full", None)])
     sizes = dict.fromkeys([job.micro_batch_size, *(2**power for power in range(of_rank.bit_length()))])
     for recompute, layers in ways:
         before = math.inf
@@ -150,21 +151,21 @@ def _that_fit(case: Case, config: Path) -> Iterator[tuple[float, Case]]:
             step_s = _step_s(tried, config)
             if step_s is not None:
                 yield step_s, tried
-            # Beyond the size that is fastest, bubbles grow faster than kernels gain.
+            # Above the fastest size, bubbles grow by more than kernels gain.
             if size > job.micro_batch_size and (step_s is None or step_s > before):
                 break
             before = step_s or before
 
 
 def _step_s(case: Case, config: Path) -> float | None:
-    """Return the time of a step at calibrated clocks, None where it does not fit or cannot run."""
+    """Return the step time at calibrated clocks; None if the case does not fit or cannot run. Unit: s."""
     try:
         if not peak_memory(case.job).fits:
             return None
-        found = case.predict(config, with_power=False)
+        prediction = case.predict(config, with_power=False)
     except PointError:
         return None
-    return found.step_time_s if found.status in RUNS else None
+    return prediction.step_time_s if prediction.status in RUNS else None
 
 
 def _refuse_serving(case: Case, factor: str) -> None:

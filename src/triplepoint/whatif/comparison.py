@@ -1,4 +1,4 @@
-"""Comparisons of two clusters, `config/whatif/*.yaml`: the fastest points of both, and why they differ."""
+"""Files with comparisons of two clusters, `config/whatif/*.yaml`: the fastest points of both, and their difference."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -28,8 +28,9 @@ from triplepoint.whatif.rows import Row, case_rows, difference_rows
 Side = Literal["from", "to"]
 
 _SIGN = {"rises": 1, "falls": -1}
-_OF_CLAIM = {"tokens_per_s": ("step_time_s", -1)}
-"""Quantities of claims that are one of ours, and whether they fall as it rises: with equal batches throughput does."""
+_CLAIM_QUANTITIES = {"tokens_per_s": ("step_time_s", -1)}
+"""Quantities of claims: the corresponding quantity here, and -1 if it falls when that of the claim rises. Batches are
+equal."""
 
 
 class Comparison(Strict):
@@ -66,11 +67,11 @@ def rows_of(source: Path, config: Path, prices: Prices, say: Callable[[str], Non
     Args:
         source: File of the comparison; its name is that of the comparison.
         config: Folder of the configuration.
-        prices: For the cost; without any there is none.
+        prices: Prices for the cost; none: no cost.
         say: Called with a line on progress.
 
     Raises:
-        UserError: If the file is wrong, or a side has no point that runs.
+        UserError: If the file is invalid, or a side has no point that runs.
     """
     comparison = read(Comparison, source)
     if set(comparison.sides) != {"from", "to"}:
@@ -95,24 +96,24 @@ def rows_of(source: Path, config: Path, prices: Prices, say: Callable[[str], Non
 def _fastest(comparison: Comparison, source: Path, config: Path) -> dict[tuple[str, str], Case]:
     """Return the fastest point that runs, by model and side."""
     catalogue = Catalogue(config)
-    asked: list[tuple[str, str, Request]] = []
+    candidates: list[tuple[str, str, Request]] = []
     for settings in expand(catalogue.study(comparison.study), catalogue.path_of_study(comparison.study)):
-        for side, own in comparison.sides.items():
-            if _has(settings, comparison.points | own, source):
-                request = request_of(settings, source, len(asked) + 1, catalogue, (settings.cluster,))
-                asked.append((settings.model, side, request))
-    requests = [request for *_, request in asked]
+        for side, of_side in comparison.sides.items():
+            if _has(settings, comparison.points | of_side, source):
+                request = request_of(settings, source, len(candidates) + 1, catalogue, (settings.cluster,))
+                candidates.append((settings.model, side, request))
+    requests = [request for *_, request in candidates]
     with ProcessPoolExecutor() as pool:
-        found = list(pool.map(partial(_timed, config=config, is_tuned=comparison.is_tuned), requests))
+        timed_cases = list(pool.map(partial(_timed, config=config, is_tuned=comparison.is_tuned), requests))
     fastest: dict[tuple[str, str], tuple[float, Case]] = {}
-    for (model, of_side, _), timed in zip(asked, found, strict=True):
-        if timed is not None and timed[0] < fastest.get((model, of_side), (math.inf,))[0]:
-            fastest[model, of_side] = timed
+    for (model, side_name, _), timed in zip(candidates, timed_cases, strict=True):
+        if timed is not None and timed[0] < fastest.get((model, side_name), (math.inf,))[0]:
+            fastest[model, side_name] = timed
     return {key: case for key, (_, case) in fastest.items()}
 
 
 def _has(settings: Settings, wanted: Mapping[str, Any], source: Path) -> bool:
-    """Return whether a point has these settings. Raises `UserError` for one that is none."""
+    """Return whether a point has these settings. Raises `UserError` for an unknown one."""
     for key in wanted:
         if key not in Settings.model_fields:
             raise UserError(f"{source}: unknown setting {key!r}{nearest(key, Settings.model_fields)}")
@@ -120,18 +121,18 @@ def _has(settings: Settings, wanted: Mapping[str, Any], source: Path) -> bool:
 
 
 def _timed(request: Request, config: Path, is_tuned: bool) -> tuple[float, Case] | None:
-    """Return the time of a step with its case; None where it does not run."""
+    """Return the step time of a case (s), and the case; None if it does not run."""
     try:
         case = Case.of(request, config)
         if is_tuned:
-            own = with_memory(case, case.job.gpu.memory_capacity.value, config).job
-            chosen = {"recompute": own.recompute, "micro_batch_size": own.micro_batch_size}
-            tuned = request.point.model_copy(update={**chosen, "recompute_layers": own.recompute_layers})
+            job = with_memory(case, case.job.gpu.memory_capacity.value, config).job
+            settings = {"recompute": job.recompute, "micro_batch_size": job.micro_batch_size}
+            tuned = request.point.model_copy(update={**settings, "recompute_layers": job.recompute_layers})
             case = Case.of(replace(request, point=tuned), config)
-        found = case.predict(config)
+        prediction = case.predict(config)
     except PointError:
         return None
-    return (found.step_time_s, case) if found.status in RUNS else None
+    return (prediction.step_time_s, case) if prediction.status in RUNS else None
 
 
 def _read_published(comparison: Comparison, source: Path, config: Path) -> dict[str, dict[str, tuple[int, str]]]:
@@ -141,10 +142,12 @@ def _read_published(comparison: Comparison, source: Path, config: Path) -> dict[
     found = {}
     for model, name in comparison.published.items():
         claim = claims.get(name)
-        if not isinstance(claim, ChangeClaim) or claim.quantity not in _OF_CLAIM:
-            what = f"says nothing of {', '.join(_OF_CLAIM)}" if claim else f"is not there{nearest(name, claims)}"
+        if not isinstance(claim, ChangeClaim) or claim.quantity not in _CLAIM_QUANTITIES:
+            what = (
+                f"says nothing of {', '.join(_CLAIM_QUANTITIES)}" if claim else f"is not there{nearest(name, claims)}"
+            )
             raise UserError(f"{source}: published: {model}: claim {name!r} of {config / FILE} {what}")
-        quantity, sign = _OF_CLAIM[claim.quantity]
+        quantity, sign = _CLAIM_QUANTITIES[claim.quantity]
         is_forward = all(claim.after.get(key) == value for key, value in comparison.sides["to"].items())
         sign *= _SIGN[claim.direction] * (1 if is_forward else -1)
         found[model] = {quantity: (sign, f"{claim.says} ({claim.source})")}

@@ -1,4 +1,4 @@
-"""Simulate cases with factors changed, and say what each factor does to every quantity, with paired intervals."""
+"""Effects of factors on the quantities of cases: simulations with factors changed, and with each uncertainty moved."""
 
 import contextlib
 import math
@@ -19,7 +19,7 @@ from triplepoint.whatif.shares import MOST_EXACT, Factors, Shares, all_combinati
 from triplepoint.whatif.unknown import Unknown, unknowns_of
 
 _MANY = 12
-"""Simulations from which on a second process pays: one takes some 0.1 to 0.5 s, a process 0.5 s to start."""
+"""Simulations for each worker process: a simulation takes 0.1 to 0.5 s, the start of a process 0.5 s."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class Explained:
     """A case with factors changed.
 
     Attributes:
-        case: The case as it is.
+        case: The unchanged case.
         changes: The factors, in the order in which they are applied.
-        values: Of every quantity that is known, its value by what is changed.
-        moved: Of every quantity, by unknown, its values with that moved.
-        unknowns: What is not known of the case.
-        notes: By factor, what was chosen with it.
-        prices: What its cost was counted with.
+        values: Value of each known quantity, by the set of changed factors.
+        moved: The same values with one uncertainty moved, by quantity and uncertainty.
+        unknowns: Uncertainties of the case.
+        notes: Recomputation and micro-batch that a factor changes, by factor.
+        prices: Prices of the cost.
     """
 
     case: Case
@@ -46,40 +46,41 @@ class Explained:
 
     @property
     def names(self) -> list[str]:
-        """The factors."""
+        """Names of the factors."""
         return [change.name for change in self.changes]
 
     @property
     def steps_per_day(self) -> float:
-        """Steps that it takes in a day as it is."""
+        """Steps of the unchanged case in a day."""
         return S_PER_DAY / self.values["step_time_s"][Factors()]
 
     def shares(self, quantity: str) -> Shares:
-        """Return what each factor does to a quantity."""
+        """Return the effect of each factor on a quantity."""
         return shares(self.values[quantity], self.names)
 
     def parts(self, quantity: str) -> dict[str, float]:
-        """Return parts of a quantity: see `parts_of`."""
+        """Return the parts of a quantity, see `Parts`."""
         return parts_of(self.shares(quantity))
 
     def moves(self, quantity: str) -> dict[Unknown, "Parts"]:
-        """Return by how much each unknown moves the parts of a quantity."""
-        usual = self.parts(quantity)
-        found: dict[Unknown, Parts] = {}
+        """Return the change of each part of a quantity by each uncertainty."""
+        central = self.parts(quantity)
+        moves: dict[Unknown, Parts] = {}
         for unknown, values in self.moved[quantity].items():
             other = parts_of(shares(values, self.names))
-            found[unknown] = {part: other[part] - value for part, value in usual.items()}
-        return found
+            moves[unknown] = {part: other[part] - value for part, value in central.items()}
+        return moves
 
 
 Parts = Mapping[str, float]
-"""Of a quantity: its change by factor, `interaction` and `whole`; the value as it is, `base`, and changed, `rest`."""
+"""Parts of a quantity: its change by each factor, by their `interaction` and by all, `whole`; its value without
+changes, `base`, and with all, `rest`."""
 
 
-def parts_of(found: Shares) -> dict[str, float]:
+def parts_of(of_quantity: Shares) -> dict[str, float]:
     """Return the parts of a quantity."""
-    ends = {"base": found.base, "rest": found.changed}
-    return {**found.effect, "interaction": found.interaction, "whole": found.whole, **ends}
+    ends = {"base": of_quantity.base, "rest": of_quantity.changed}
+    return {**of_quantity.effect, "interaction": of_quantity.interaction, "whole": of_quantity.whole, **ends}
 
 
 @dataclass(frozen=True)
@@ -108,14 +109,14 @@ def explain(
     prices: Prices = UNPRICED,
     with_shapley: bool = True,
 ) -> list[Explained]:
-    """Return what factors do to each case.
+    """Return the effects of factors on each case.
 
     Args:
         cases: The cases.
         changes: The factors, in the order in which they are applied.
         config: Folder of the configuration.
-        prices: For the cost; without any there is none.
-        with_shapley: Whether all combinations of up to `MOST_EXACT` factors are simulated, for Shapley values.
+        prices: Prices for the cost; none: no cost.
+        with_shapley: Whether to simulate all combinations of up to `MOST_EXACT` factors, for Shapley values.
 
     Raises:
         UserError: If a case cannot run, or not with a factor.
@@ -207,15 +208,16 @@ def _explained(
     case: Case,
     changes: Sequence[Change],
     changed: Mapping[tuple[int, Factors], _Changed],
-    found: Mapping[_Identity, Mapping[str, float]],
+    results: Mapping[_Identity, Mapping[str, float]],
     unknowns: Sequence[Unknown],
 ) -> Explained:
-    own = {key[1:]: values for key, values in found.items() if key[0] == id(case)}
-    base = own[Factors(), None]
+    """Collect the results of one case."""
+    of_case = {key[1:]: values for key, values in results.items() if key[0] == id(case)}
+    base = of_case[Factors(), None]
     known = [quantity.name for quantity in QUANTITIES if not math.isnan(base[quantity.name])]
 
     def column(quantity: str, unknown: Unknown | None) -> dict[Factors, float]:
-        return {some: values[quantity] for (some, of), values in own.items() if of == unknown}
+        return {some: values[quantity] for (some, moved_by), values in of_case.items() if moved_by == unknown}
 
     values = {name: column(name, None) for name in known}
     moved = {name: {unknown: column(name, unknown) for unknown in unknowns} for name in known}
@@ -225,8 +227,8 @@ def _explained(
 
 
 def _note(case: Case, changed: Case) -> str:
-    """Return what a factor chose of recomputation and micro-batch, nothing where they stay."""
-    one, other = case.job, changed.job
-    if (one.recompute, one.micro_batch_size) == (other.recompute, other.micro_batch_size):
+    """Return words on recomputation and micro-batch if a factor changes them; else an empty text."""
+    before, after = case.job, changed.job
+    if (before.recompute, before.micro_batch_size) == (after.recompute, after.micro_batch_size):
         return ""
-    return f"recomputation {other.recompute}, micro-batch {other.micro_batch_size}"
+    return f"recomputation {after.recompute}, micro-batch {after.micro_batch_size}"

@@ -1,4 +1,4 @@
-"""The factors that can be changed, one declaration each: what it changes, which values it takes, where that is from."""
+"""Factors of a what-if analysis, one declaration each: effect, values and source."""
 
 import math
 import re
@@ -19,15 +19,15 @@ class Factor:
     """One factor.
 
     Attributes:
-        name: Its name on the command line and in tables.
-        label: Its name in figures.
-        what: What is changed, in a line.
-        values: Values it takes, in a line.
-        default: Value without one given; None where one must be.
-        read: Returns the value that a text means; raises ValueError where it means none.
+        name: Name on the command line and in tables.
+        label: Name in figures.
+        what: Effect, in a line.
+        values: Allowed values, in a line.
+        default: Default value; None: a value is required.
+        read: Converts a text to the value; raises ValueError for an invalid one.
         change: Returns the case with the factor changed.
-        source: Why the changed case stands for the factor, or what it leaves out.
-        needs_power: Whether it acts through power and heat.
+        source: Reason why the changed case represents the factor, or its limitation.
+        needs_power: Whether the factor acts through power and heat.
     """
 
     name: str
@@ -46,9 +46,9 @@ class Change:
     """A factor with its value.
 
     Attributes:
-        name: Of the factor.
-        text: The value as it was given.
-        value: The value.
+        name: Name of the factor.
+        text: Value on the command line.
+        value: Converted value.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Rows of table `whatif`: of cases by themselves, and of the difference of two."""
+"""Rows of table `whatif`: of single cases, and of the difference of two cases."""
 
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -21,7 +21,7 @@ from triplepoint.whatif.paired import (
 Row = dict[str, Any]
 
 _LABELS = {"interaction": "interaction", "rest": "computing", "whole": "all together"}
-"""Parts that are no factor, as figures write them."""
+"""Labels in figures of parts that are not factors."""
 
 
 def case_rows(explained: Explained, comparison: str | None = None, side: str | None = None) -> Iterator[Row]:
@@ -29,8 +29,8 @@ def case_rows(explained: Explained, comparison: str | None = None, side: str | N
 
     Args:
         explained: The case with its factors changed.
-        comparison: Name of the comparison it is of.
-        side: Its side of it.
+        comparison: Name of the comparison; None without one.
+        side: Side of the comparison, `from` or `to`.
     """
     of_case = {"comparison": comparison, "side": side, **_of(explained)}
     for quantity in _known(explained):
@@ -56,10 +56,10 @@ def difference_rows(
     comparison: str | None = None,
     published: Mapping[str, tuple[int, str]] | None = None,
 ) -> Iterator[Row]:
-    """Yield the rows of a difference, second case less first: what factors, their interaction and the rest make of it.
+    """Yield the rows of a difference, second case minus first: factors, their interaction, the rest and the whole.
 
-    A factor's part is what it costs the second case less what it costs the first; the rest is the difference that is
-    left with all factors changed. All but the whole add up to it.
+    The part of a factor is its cost for the second case minus that for the first; the rest is the difference with all
+    factors changed. All parts but the whole add up to the whole.
 
     Args:
         sides: Both cases, with the same factors.

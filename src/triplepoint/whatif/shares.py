@@ -1,4 +1,4 @@
-"""Shares of a change that several factors make together: one at a time, their interaction, and Shapley values."""
+"""Shares of factors in a joint change: effects of single factors, their interaction, and Shapley values."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from itertools import combinations
 
 Factors = frozenset[str]
-"""Names of the factors that are changed; nothing else is."""
+"""Names of the changed factors."""
 
 MOST_EXACT = 6
-"""Factors of which Shapley values are computed: all 64 combinations of six are simulated."""
+"""Largest number of factors with Shapley values: all 64 combinations of six are simulated."""
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Shares:
 
     Attributes:
         base: The quantity with no factor changed.
-        changed: With all of them changed.
-        effect: By factor, what changing it alone does.
-        shapley: By factor, its Shapley value; they add up to the whole. Empty where not computed.
+        changed: The quantity with all factors changed.
+        effect: Change by each factor alone.
+        shapley: Shapley value of each factor; they add up to the whole. Empty if not computed.
     """
 
     base: float
@@ -30,17 +30,17 @@ class Shares:
 
     @property
     def whole(self) -> float:
-        """What changing all factors does."""
+        """Change by all factors together."""
         return self.changed - self.base
 
     @property
     def interaction(self) -> float:
-        """What effects of factors one at a time leave unexplained of the whole."""
+        """Part of the whole that the effects of single factors do not explain."""
         return self.whole - math.fsum(self.effect.values())
 
 
 def one_at_a_time(names: Sequence[str]) -> list[Factors]:
-    """Return what has to be known for effects and their interaction: nothing, each factor, all."""
+    """Return the sets of factors needed for effects and interaction: none, each alone, all."""
     return list(dict.fromkeys([Factors(), *(Factors([name]) for name in names), Factors(names)]))
 
 
@@ -50,21 +50,21 @@ def all_combinations(names: Sequence[str]) -> list[Factors]:
 
 
 def shares(values: Mapping[Factors, float], names: Sequence[str]) -> Shares:
-    """Return the shares of factors in a change; Shapley values where all combinations are there.
+    """Return the shares of factors in a change, with Shapley values if all combinations are given.
 
     Args:
-        values: The quantity by what is changed: nothing, each factor alone and all at least.
-        names: The factors.
+        values: Quantity by the set of changed factors: at least none, each factor alone, and all.
+        names: Names of the factors.
     """
     base = values[Factors()]
     effect = {name: values[Factors([name])] - base for name in names}
-    is_whole = all(some in values for some in all_combinations(names))
-    found = {name: _shapley(values, name, names) for name in names} if is_whole else {}
-    return Shares(base, values[Factors(names)], effect, found)
+    is_complete = all(some in values for some in all_combinations(names))
+    shapley = {name: _shapley(values, name, names) for name in names} if is_complete else {}
+    return Shares(base, values[Factors(names)], effect, shapley)
 
 
 def _shapley(values: Mapping[Factors, float], name: str, names: Sequence[str]) -> float:
-    """Return the mean of what a factor adds to those before it, over all orders of the factors.
+    """Return the mean change by a factor after those before it, over all orders of the factors.
 
     Source:
         Shapley 1953, A value for n-person games.
@@ -73,7 +73,7 @@ def _shapley(values: Mapping[Factors, float], name: str, names: Sequence[str]) -
 
 
 def _before(name: str, names: Sequence[str]) -> Iterator[tuple[Factors, float]]:
-    """Yield every set of other factors, with the share of orders in which it comes before this one."""
+    """Yield each set of other factors, with the share of orders in which exactly that set precedes this factor."""
     others = [other for other in names if other != name]
     for some in all_combinations(others):
         orders = math.factorial(len(some)) * math.factorial(len(others) - len(some))

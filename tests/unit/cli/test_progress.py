@@ -66,7 +66,7 @@ def test_first_line_comes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_line_says_how_far_it_is(line: str, far: tuple[float, int] | None) -> None:
-    assert module.how_far(line) == far
+    assert module.parse_progress(line) == far
 
 
 def test_time_left_follows_from_the_pace_of_the_part_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

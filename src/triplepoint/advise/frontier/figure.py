@@ -1,4 +1,4 @@
-"""Time of a step against energy: the frontier by what shares a clock, the step as it is, and the plan."""
+"""Figure of step time against energy: the frontier for each sharing of clocks, the present step, and the plan."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from triplepoint.advise.frontier.text import NAMES, headline
 from triplepoint.figures import marks, style
 
 _LINES = {"stage": (marks.BLUE, "-"), "direction": (marks.ORANGE, "--"), "pass": (marks.GREEN, ":")}
-"""Colour and dashes of the frontier by what shares a clock."""
+"""Colour and dashes of the frontier by sharing of clocks."""
 _NOTE = "{stages} stages, {number} micro-batches. Lines: sum over passes. Marks: whole steps, simulated."
 
 
@@ -31,13 +31,13 @@ def draw(answer: FrontierAnswer) -> Figure:
 
 
 def _draw_lines(axes: Axes, answer: FrontierAnswer) -> list[Line2D]:
-    """Draw lines and marks, and return them for the legend."""
-    present, drawn = answer.present, list[Line2D]()
+    """Draw lines and marks; return them for the legend."""
+    present, lines = answer.present, list[Line2D]()
 
     def add(outcomes: Sequence[Plan | Outcome], name: str, color: str, **look: Any) -> None:
-        slowdown = [100.0 * (one.step_s / present.step_s - 1.0) for one in outcomes]
-        energy = [100.0 * one.gpu_energy_j / present.gpu_energy_j for one in outcomes]
-        drawn.extend(axes.plot(slowdown, energy, color=color, label=name, **look))
+        slowdown = [100.0 * (outcome.step_s / present.step_s - 1.0) for outcome in outcomes]
+        energy = [100.0 * outcome.gpu_energy_j / present.gpu_energy_j for outcome in outcomes]
+        lines.extend(axes.plot(slowdown, energy, color=color, label=name, **look))
 
     for sharing in SHARINGS:
         color, dashes = _LINES[sharing]
@@ -46,4 +46,4 @@ def _draw_lines(axes: Axes, answer: FrontierAnswer) -> list[Line2D]:
     add([present], "as it is", marks.BLACK, marker="s", linestyle="", markersize=4)
     add([answer.verified], "the plan", marks.VERMILION, marker="o", linestyle="", markersize=5)
     axes.set(xlabel="step longer than now by (%)", ylabel="energy of GPUs (% of now)")
-    return drawn
+    return lines

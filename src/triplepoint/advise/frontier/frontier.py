@@ -1,4 +1,4 @@
-"""Frontier of time and energy of a training with a pipeline: clocks of its stages, verified by simulation."""
+"""Clocks of pipeline stages: plans on the frontier of step time and energy, verified by simulation."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,19 +18,19 @@ from triplepoint.simulate.power.node import rack_power_w
 from triplepoint.simulate.predict.power import nodes_power_w, predict_power
 
 USUAL_SLOWDOWN = 0.01
-"""How much longer a step may take where nothing is said, the question Perseus asks. Unit: 1."""
+"""Default slowdown of a step, as in Perseus. Unit: 1."""
 SLOWDOWNS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
-"""Of the frontier: longer steps cost energy again on all GPUs known."""
+"""Slowdowns of points on the frontier. Longer steps cost more energy again on all known GPUs."""
 HELD = 0.01
-"""Share of the step that the power limit costs from which on it is said to hold."""
-_MOST_TURNS = 6
-"""Times a plan is simulated, with the time it may take corrected by what its simulated step takes."""
-_NEAR, _FINE, _SAME = 3e-4, 0.01, 1e-4
-"""How far the simulated step may stay below what is allowed, how near the least slowdown to a budget is found, and by
-how much steps are longer that count as equally long. Unit: 1."""
-_MAY_SAVE_MORE = 1.05
-"""Energy of one clock for all over that of a clock for each stage, passes added up, up to which it is simulated too:
-its steps come nearer to what passes add up to. Measured: 1.02 where it saved more."""
+"""Share of the step lost to the power limit from which the limit counts as effective."""
+_MAX_TURNS = 6
+"""Simulations of a plan; after each, the target time is corrected by the simulated step time."""
+_MAX_UNUSED, _SLOWDOWN_RESOLUTION, _SAME = 3e-4, 0.01, 1e-4
+"""Share of the allowed time that the simulated step may leave unused, resolution of the least slowdown for a budget,
+and relative difference of step times that count as equal. Unit: 1."""
+_MAX_EXCESS_OF_ONE_CLOCK = 1.05
+"""Largest ratio of the energies of one clock for all stages and a clock for each, both as the sum of passes, at which
+the former is simulated too: its simulated energy is closer to the sum. Measured: 1.02 where it saved more."""
 _WORDS = {
     "node_w": "a node draws", "rack_w": "a rack draws", "hall_w": "all nodes draw", "gpu_temp_c": "the hottest die has",
 }  # fmt: skip
@@ -38,12 +38,12 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Budget:
-    """What a plan has to keep to; None where nothing is asked. Power is the mean over a step, at the plug.
+    """Limits of a plan; None: no limit. Power is the mean over a step, at the plug.
 
     Attributes:
-        node_w: Of the node that draws most. Unit: W.
-        rack_w: Of the rack that draws most. Unit: W.
-        hall_w: Of all nodes of the job. Unit: W.
+        node_w: Power of the node that draws most. Unit: W.
+        rack_w: Power of the rack that draws most. Unit: W.
+        hall_w: Power of all nodes of the job. Unit: W.
         gpu_temp_c: Highest temperature of the hottest die. Unit: degC.
     """
 
@@ -54,23 +54,23 @@ class Budget:
 
     @property
     def is_given(self) -> bool:
-        """Whether anything is asked."""
+        """Whether there is any limit."""
         return self != Budget()
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """A step, simulated with clocks in place.
+    """A simulated step with given clocks.
 
     Attributes:
-        step_s: Length. Unit: s.
-        gpu_energy_j: Of all GPUs. Unit: J.
-        node_w: Mean of the node that draws most, at the plug. Unit: W.
-        rack_w: The same of the rack; None where a cluster does not say which nodes share one. Unit: W.
-        hall_w: The same of all nodes. Unit: W.
+        step_s: Step time. Unit: s.
+        gpu_energy_j: Energy of all GPUs. Unit: J.
+        node_w: Mean power at the plug of the node that draws most. Unit: W.
+        rack_w: Mean power at the plug of the rack that draws most; None if racks are unknown. Unit: W.
+        hall_w: Mean power at the plug of all nodes. Unit: W.
         gpu_temp_c: Highest temperature of the hottest die. Unit: degC.
-        throttle_fraction: Share of GPU time in which limits hold clocks below those set. Unit: 1.
-        lost_to_power_limit_fraction: Share of the step that the power limit costs. Unit: 1.
+        throttle_fraction: Share of GPU time in which limits keep clocks below those set. Unit: 1.
+        lost_to_power_limit_fraction: Share of the step lost to the power limit. Unit: 1.
     """
 
     step_s: float
@@ -85,21 +85,21 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class FrontierAnswer:
-    """What the clocks of a job should be.
+    """Recommended clocks of a job.
 
     Attributes:
-        name: Of the run or point.
-        site: The job where it runs.
-        bubble_fraction: Of the step, waiting for other stages, mean over ranks. Unit: 1.
-        present: The step as it is, under the governor.
-        slowdown: By how much a step may take longer. Unit: 1.
-        chosen: Plan of least energy for that, by what shares a clock; without those that cannot be as fast.
-        plan: A clock for each stage, or one for all, whose simulated step keeps to that.
-        verified: The plan, simulated.
-        steady: Highest clock of each stage at which the power limit holds nothing, simulated; None where it holds
-            nothing anyway.
-        frontier: Plans for other lengths of a step.
-        cap_w: Power of a GPU in the heaviest pass of every stage at its clock. Unit: W.
+        name: Name of the run or point.
+        site: The job on its cluster.
+        bubble_fraction: Share of the step in which ranks wait for other stages, mean over ranks. Unit: 1.
+        present: Present step, under the governor.
+        slowdown: Allowed relative increase of the step time. Unit: 1.
+        chosen: Plan of least energy for this slowdown, by sharing of clocks; without sharings that are too slow.
+        plan: A clock for each stage, or one for all, with a simulated step within the slowdown.
+        verified: Simulated step of the plan.
+        steady: Simulated step at the highest clock of each stage that the power limit never lowers; None if the limit
+            has no effect at present.
+        frontier: Plans for other step times.
+        cap_w: Power of a GPU in the heaviest pass of each stage at its clock. Unit: W.
     """
 
     name: str
@@ -116,17 +116,17 @@ class FrontierAnswer:
 
     @cached_property
     def points(self) -> list[Plan]:
-        """The frontier by what shares a clock."""
+        """Plans on the frontier, for each sharing of clocks."""
         return _points(self.frontier, self.present.step_s)
 
     @property
     def is_held(self) -> bool:
-        """Whether the power limit holds the clocks of the step as it is."""
+        """Whether the power limit lowers the clocks of the present step."""
         return self.present.lost_to_power_limit_fraction > HELD
 
     @property
     def stage_clocks_mhz(self) -> list[int]:
-        """Clock of every stage. Unit: MHz."""
+        """Clock of each stage in the plan. Unit: MHz."""
         return [round(float(mhz)) for mhz in self.plan.clock_mhz[:, 0]]
 
 
@@ -136,16 +136,16 @@ def advise(
     """Return the frontier of a job, and the plan on it.
 
     Args:
-        name: Of the run or point.
+        name: Name of the run or point.
         job: The job.
-        cluster: Where it runs.
+        cluster: Its cluster.
         config: Folder of the configuration.
-        slowdown: By how much a step may take longer; None: 1 %, or as little as the budget asks. Unit: 1.
-        budget: What power and heat have to keep to.
+        slowdown: Allowed relative increase of the step time. None: 1 %, or the least that keeps the budget. Unit: 1.
+        budget: Limits of power and temperature.
 
     Raises:
-        PointError: If it has no pipeline, or clocks of its GPUs are not known.
-        UserError: If no clocks keep to the budget, or not in that time.
+        PointError: If it has no pipeline, or the clocks of its GPUs are unknown.
+        UserError: If no clocks keep the budget, or none within the slowdown.
     """
     if budget.rack_w is not None and cluster.nodes_per_rack is None:
         raise UserError(f"cluster {cluster.name} has no nodes_per_rack; set it, or use a budget of the node or hall")
@@ -154,7 +154,7 @@ def advise(
     is_held = present.lost_to_power_limit_fraction > HELD
     steady = simulate_plan(site, frontier.steady) if is_held else None
     if slowdown is None and not budget.is_given:
-        # Where even the highest steady clocks are slower than clocks that swing, those are what there is.
+        # Under the power limit even the highest steady clocks may be slower than the present ones, which vary.
         slowdown = max(USUAL_SLOWDOWN, steady.step_s / present.step_s - 1.0 if steady else 0.0)
     if slowdown is None:
         slowdown, stage_plan, verified = _least_slowdown(frontier, present, budget)
@@ -173,7 +173,7 @@ def advise(
 
 
 def _chosen(frontier: Frontier, step_s: float) -> dict[Sharing, Plan]:
-    """Return the plans of least energy for a step so long, by what shares a clock; without those never so fast."""
+    """Return the plans of least energy for a step time, by sharing of clocks; without sharings that are too slow."""
     chosen: dict[Sharing, Plan] = {}
     if (even := frontier.even(step_s)) is not None:
         chosen["job"] = even
@@ -184,12 +184,12 @@ def _chosen(frontier: Frontier, step_s: float) -> dict[Sharing, Plan]:
 
 
 def simulate_plan(site: Site, plan: Plan) -> Outcome:
-    """Return a step with a clock for each stage, simulated."""
+    """Simulate a step with the lowest clock of each stage in a plan."""
     return outcome_of(replace(site, warm=site.simulate(dict(enumerate(plan.clock_mhz.min(axis=1).tolist())))))
 
 
 def outcome_of(site: Site) -> Outcome:
-    """Return what a simulated step takes."""
+    """Return time, energy, power and heat of a simulated step."""
     warm, job, size = site.warm, site.job, site.cluster.nodes_per_rack
     nodes_w = nodes_power_w(warm, node_power_of(job.gpu, site.config)).mean(axis=0)
     numbers = range(len(nodes_w))
@@ -208,9 +208,9 @@ def outcome_of(site: Site) -> Outcome:
 
 
 def _verified(frontier: Frontier, present: Outcome, slowdown: float) -> tuple[Plan, Outcome]:
-    """Return the plan of least energy whose simulated step is at most so much longer, and that step.
+    """Return the plan of least energy whose simulated step is within a slowdown, and that step.
 
-    It has a clock for each stage, or one for all where that saves more.
+    It has a clock for each stage, or one for all if that saves more.
 
     Raises:
         UserError: If no clocks within the power limit are that fast.
@@ -220,15 +220,15 @@ def _verified(frontier: Frontier, present: Outcome, slowdown: float) -> tuple[Pl
     def of_stages(step_s: float) -> Plan:
         return frontier.steady if step_s <= frontier.steady.step_s else frontier.plan("stage", step_s)
 
-    found, even = _simulated(frontier.site, of_stages, limit_s), frontier.even(limit_s)
-    if even is not None and even.gpu_energy_j < _MAY_SAVE_MORE * of_stages(limit_s).gpu_energy_j:
-        found += _simulated(frontier.site, frontier.even, limit_s)
-    is_fast = [pair for pair in found if pair[1].step_s <= limit_s * (1.0 + _SAME)]
+    simulated, even = _simulated(frontier.site, of_stages, limit_s), frontier.even(limit_s)
+    if even is not None and even.gpu_energy_j < _MAX_EXCESS_OF_ONE_CLOCK * of_stages(limit_s).gpu_energy_j:
+        simulated += _simulated(frontier.site, frontier.even, limit_s)
+    is_fast = [pair for pair in simulated if pair[1].step_s <= limit_s * (1.0 + _SAME)]
     if not is_fast:
-        found.append((frontier.steady, simulate_plan(frontier.site, frontier.steady)))
-        is_fast = [pair for pair in found if pair[1].step_s <= limit_s * (1.0 + _SAME)]
+        simulated.append((frontier.steady, simulate_plan(frontier.site, frontier.steady)))
+        is_fast = [pair for pair in simulated if pair[1].step_s <= limit_s * (1.0 + _SAME)]
     if not is_fast:
-        least = min(outcome.step_s for _, outcome in found) / present.step_s - 1.0
+        least = min(outcome.step_s for _, outcome in simulated) / present.step_s - 1.0
         raise UserError(
             f"steps are {least:.2%} longer at the highest steady clocks under the power limit; "
             f"use --slowdown {_upwards(least)}"
@@ -237,31 +237,33 @@ def _verified(frontier: Frontier, present: Outcome, slowdown: float) -> tuple[Pl
 
 
 def _simulated(site: Site, plan_for: Callable[[float], Plan | None], limit_s: float) -> list[tuple[Plan, Outcome]]:
-    """Return plans with their simulated steps, ever nearer to a length: they differ from what passes add up to.
+    """Return plans with their simulated steps, which approach a step time.
+
+    A simulated step differs from the sum of its passes, so the target of the plan is corrected after each simulation.
 
     Args:
         site: The job.
-        plan_for: Returns the plan for a length of a step as passes add up, None where there is none.
-        limit_s: Length of a simulated step. Unit: s.
+        plan_for: Returns the plan for a step time as the sum of passes; None if there is none.
+        limit_s: Simulated step time to approach. Unit: s.
     """
-    target_s, found = limit_s, list[tuple[Plan, Outcome]]()
-    for _ in range(_MOST_TURNS):
+    target_s, plans = limit_s, list[tuple[Plan, Outcome]]()
+    for _ in range(_MAX_TURNS):
         plan = plan_for(target_s)
-        if plan is None or any((plan.clock_mhz == known.clock_mhz).all() for known, _ in found):
+        if plan is None or any((plan.clock_mhz == known.clock_mhz).all() for known, _ in plans):
             break
-        found.append((plan, simulate_plan(site, plan)))
-        left_s = limit_s - found[-1][1].step_s
-        if 0.0 <= left_s < _NEAR * limit_s:
+        plans.append((plan, simulate_plan(site, plan)))
+        left_s = limit_s - plans[-1][1].step_s
+        if 0.0 <= left_s < _MAX_UNUSED * limit_s:
             break
         target_s += left_s
-    return found
+    return plans
 
 
 def _least_slowdown(frontier: Frontier, present: Outcome, budget: Budget) -> tuple[float, Plan, Outcome]:
-    """Return the least slowdown that keeps to a budget, to within a hundredth, with its plan.
+    """Return the least slowdown that keeps a budget, with a resolution of 1 %, its plan and its simulated step.
 
     Raises:
-        UserError: If none does.
+        UserError: If none keeps it.
     """
     begin = max(simulate_plan(frontier.site, frontier.steady).step_s / present.step_s - 1.0, 0.0)
     best: tuple[float, Plan, Outcome] | None = None
@@ -274,7 +276,7 @@ def _least_slowdown(frontier: Frontier, present: Outcome, budget: Budget) -> tup
         low = slowdown
     if best is None:
         raise UserError(f"{broken}, even with steps {SLOWDOWNS[-1]:.0%} longer; raise the budget")
-    while best[0] - low > _FINE:
+    while best[0] - low > _SLOWDOWN_RESOLUTION:
         middle = (best[0] + low) / 2
         plan, verified = _verified(frontier, present, middle)
         if _broken(verified, budget):
@@ -285,30 +287,30 @@ def _least_slowdown(frontier: Frontier, present: Outcome, budget: Budget) -> tup
 
 
 def _broken(outcome: Outcome, budget: Budget) -> str:
-    """Return the first line of a budget that a step does not keep to, in words; empty if it keeps to all."""
+    """Return words on the first limit of a budget that a step exceeds; empty if it keeps all."""
     for name, most in asdict(budget).items():
-        found = getattr(outcome, name)
-        if most is not None and found is not None and found > most:
+        value = getattr(outcome, name)
+        if most is not None and value is not None and value > most:
             unit = "degC" if name.endswith("_c") else "W"
-            return f"{_WORDS[name]} {found:.0f} {unit}, more than the budget of {most:.0f} {unit}"
+            return f"{_WORDS[name]} {value:.0f} {unit}, more than the budget of {most:.0f} {unit}"
     return ""
 
 
 def _upwards(share: float) -> str:
-    """Return a share as percent, rounded up: what it allows is allowed."""
+    """Return a share in percent, rounded up to a tenth, so that an option with this value allows it."""
     return f"{math.ceil(share * 1000.0) / 10.0:g}"
 
 
 def _points(frontier: Frontier, present_s: float) -> list[Plan]:
-    """Return the frontier by what shares a clock, up to where a longer step saves nothing."""
-    found: list[Plan] = []
+    """Return the plans on the frontier for each sharing of clocks, without those that save nothing."""
+    points: list[Plan] = []
     for sharing in SHARINGS:
         begin = frontier.steady if sharing == "stage" else frontier.fastest
-        limits = (begin.step_s * (1.0 + _NEAR), *(present_s * (1.0 + slowdown) for slowdown in SLOWDOWNS))
+        limits = (begin.step_s * (1.0 + _MAX_UNUSED), *(present_s * (1.0 + slowdown) for slowdown in SLOWDOWNS))
         plans = [frontier.plan(sharing, limit) for limit in sorted(limits) if limit >= begin.step_s]
         least_j = math.inf
         for plan in plans:
             if plan.gpu_energy_j < least_j:
-                found.append(plan)
+                points.append(plan)
                 least_j = plan.gpu_energy_j
-    return found
+    return points

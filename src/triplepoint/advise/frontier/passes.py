@@ -1,4 +1,4 @@
-"""Time and energy of the passes of a pipeline at every clock, from the models of kernels and of power."""
+"""Time and energy of the passes of a pipeline at each clock, from the models of kernels and power."""
 
 import math
 from collections.abc import Mapping
@@ -24,19 +24,19 @@ from triplepoint.simulate.timeline.durations import Pass
 from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD, Int64
 
 GOVERNED_S = 0.05
-"""Shorter passes a governor sees as the mean of a forward and a backward pass: its control period. Unit: s."""
+"""Control period of a governor: of shorter passes it sees the mean power of a forward and a backward pass. Unit: s."""
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A training job where it runs.
+    """A training job on its cluster.
 
     Attributes:
         job: The job, with a pipeline.
-        cluster: Where it runs.
+        cluster: The cluster.
         config: Folder of the configuration.
-        prepared: Its step at the clocks it was calibrated with.
-        warm: Its step as it is, under the governor.
+        prepared: Step at the clocks of the calibration.
+        warm: Step with power, heat and clocks, at present under the governor.
     """
 
     job: Job
@@ -47,15 +47,15 @@ class Site:
 
     @classmethod
     def of(cls, job: Job, cluster: ClusterConfig, config: Path) -> "Site":
-        """Simulate a job as it is.
+        """Simulate the present step of a job.
 
         Args:
             job: The job.
-            cluster: Where it runs.
+            cluster: Its cluster.
             config: Folder of the configuration.
 
         Raises:
-            PointError: If it has no pipeline or does not fit, or clocks of its GPUs are not known or held by a brake.
+            PointError: If it has no pipeline, does not fit, or its clocks are unknown or held by a power brake.
         """
         if job.layout.pp == 1:
             raise PointError("pp: 1 is one stage, which waits for no other; a frontier needs a pipeline, set pp: 2")
@@ -66,22 +66,26 @@ class Site:
         memory = peak_memory(job)
         if memory.is_out_of_memory:
             raise PointError(f"does not fit on a rank of stage {memory.stage}: {memory.explain()}")
-        # Every stage at its own pace, as where clocks are chosen: not all at that of the slowest.
+        # Stages run at their own clocks, as in the plans, not at that of the slowest GPU.
         free = dict.fromkeys(range(job.layout.pp), math.inf)
         prepared = prepare_step(job, read_calibrations(config)[0].constants(job), config)
         return cls(job, cluster, config, prepared, _warmed(job, cluster, config, prepared, free))
 
     def simulate(self, clock_limit_mhz: Mapping[int, float]) -> Warm[Training[Step]]:
-        """Return its step with the clock of every stage locked, by stage. Unit: MHz."""
+        """Simulate the step with locked clocks.
+
+        Args:
+            clock_limit_mhz: Clock by stage. Unit: MHz.
+        """
         return _warmed(self.job, self.cluster, self.config, self.prepared, clock_limit_mhz)
 
     @cached_property
     def slower(self) -> Float:
-        """Factor on the computation of every stage by GPUs that its cluster calls slow; shape (num_stages,)."""
+        """Factor on the computation time of each stage due to slow GPUs of the cluster; shape (num_stages,)."""
         factor = np.ones(self.job.layout.pp)
-        for rank, own in slow_ranks(self.cluster, self.job).items():
+        for rank, of_rank in slow_ranks(self.cluster, self.job).items():
             stage = self.job.mesh.place(rank).pp
-            factor[stage] = max(factor[stage], own)
+            factor[stage] = max(factor[stage], of_rank)
         return factor
 
     @cached_property
@@ -118,7 +122,7 @@ class Priced:
 
 
 def price(site: Site) -> Priced:
-    """Return what the passes of a job take and draw at every clock."""
+    """Return time and energy of the passes of a job at each clock."""
     job, work = site.job, site.warm.load.workload
     num_stages, num_chunks = job.layout.pp, site.prepared.order.num_chunks
     seconds = np.zeros((num_stages, 3, num_chunks, len(site.table.mhz)))
@@ -155,19 +159,19 @@ def _timed(site: Site, kind: int, stage: int, chunk: int) -> Pass:
 
 
 def _at_clocks(site: Site, work: Float, timed: Pass, slower: float) -> tuple[Float, Float]:
-    """Return time, and energy beyond waiting, of some work at every clock, lowest first.
+    """Return time, and energy minus that of waiting, of some work at each clock, lowest first.
 
     Args:
         site: The job.
-        work: On the units of a GPU, at the calibrated clock; shape (len(UNITS),). Unit: s.
-        timed: Its time at the calibrated clock; arrays of shape (1,).
-        slower: Factor on its computation, whatever the clock.
+        work: Busy time of the units of a GPU at the calibrated clock; shape (len(UNITS),). Unit: s.
+        timed: Time of the work at the calibrated clock; arrays of shape (1,).
+        slower: Factor on the computation time at any clock.
     """
     power, table = site.warm.machine.power, site.table
     awake, tensor, sm, hbm, link, bound = work
     assert UNITS == ("awake", "tensor", "sm", "hbm", "link", "clock_bound")
     share = power.calibrated_clock.value / power.clocks.max_clock.value
-    # At the highest clock: what goes with the clock takes less time there.
+    # At the highest clock, work that scales with the clock takes less time.
     highest = awake - bound * (1.0 - share)
     kernels = highest + bound * share * table.stretch + hbm * table.starved
     factor = kernels / awake if awake > 0.0 else np.ones_like(kernels)
@@ -183,10 +187,10 @@ def _polling(site: Site) -> float:
 
 
 def _standing_w(site: Site, stage: int) -> Float:
-    """Return what a GPU of a stage draws that waits, at every clock, as warm as the job makes it. Unit: W."""
+    """Return the power of a waiting GPU of a stage at each clock, at its mean temperature in the job. Unit: W."""
     machine, table = site.warm.machine, site.table
-    own = site.warm.seats.stage == stage
-    temp_c, leaks = site.warm.trace.temp_c.mean(axis=0)[own], machine.devices.leakage[own]
+    of_stage = site.warm.seats.stage == stage
+    temp_c, leaks = site.warm.trace.temp_c.mean(axis=0)[of_stage], machine.devices.leakage[of_stage]
     leakage = leakage_w(machine.power, table.mhz[:, None], temp_c) * leaks
     tree_w = machine.power.clock_tree.value * _polling(site) * table.energy_share * table.share
     fixed_w = machine.power.base.value + machine.power.memory_idle.value
@@ -194,7 +198,7 @@ def _standing_w(site: Site, stage: int) -> Float:
 
 
 def _within_limit(site: Site, seconds: Float, active_j: Float, standing_w: Float) -> Int64:
-    """Return, counted from the highest clock, the first one at which passes stay within the power limit."""
+    """Return the index of the highest clock at which each pass is under the power limit, counted from the highest."""
     limit_w = float(site.warm.machine.limits_w.min())
     both_s, both_j = seconds.sum(axis=1, keepdims=True), active_j.sum(axis=1, keepdims=True)
     is_short = (seconds < GOVERNED_S).all(axis=(1, 3), keepdims=True)

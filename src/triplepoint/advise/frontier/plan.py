@@ -1,4 +1,4 @@
-"""Time, energy, power and heat of a step at chosen clocks, and the plans on the frontier between time and energy."""
+"""Plans of clocks: time, energy, power and heat of a step, and the plans on the frontier of time and energy."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,23 +14,24 @@ from triplepoint.simulate.timeline.schedule import Int64
 from triplepoint.simulate.timeline.tasks import run
 
 SHARINGS: tuple[Sharing, ...] = ("stage", "direction", "pass")
-_MOST_TURNS, _NEAR = 3, 1e-4
-"""Times a plan is solved again with a time by which sends and collectives delay it, and how near is enough."""
+_MAX_TURNS, _TOLERANCE = 3, 1e-4
+"""Solutions of a plan, each with the target corrected by the delay of sends and collectives, and relative tolerance of
+the step time."""
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Clocks of all passes, and what a step takes with them.
+    """Clocks of all passes, and the step with these clocks.
 
     Attributes:
-        sharing: Which passes have one clock.
-        clock_mhz: Of every task; shape (num_stages, num_tasks). Unit: MHz.
-        step_s: Length of a step. Unit: s.
-        gpu_energy_j: Of all GPUs in a step. Unit: J.
-        stage_w: Mean power of a GPU of every stage; shape (num_stages,). Unit: W.
-        node_w: Mean power of every node at the plug; shape (num_nodes,). Unit: W.
+        sharing: Which passes share a clock.
+        clock_mhz: Clock of each task; shape (num_stages, num_tasks). Unit: MHz.
+        step_s: Step time. Unit: s.
+        gpu_energy_j: Energy of all GPUs in a step. Unit: J.
+        stage_w: Mean power of a GPU of each stage; shape (num_stages,). Unit: W.
+        node_w: Mean power of each node at the plug; shape (num_nodes,). Unit: W.
         gpu_temp_c: Mean temperature of the hottest die. Unit: degC.
-        after_s: From the end of the last pass to that of the step. Unit: s.
+        after_s: Time from the end of the last pass to the end of the step. Unit: s.
     """
 
     sharing: Sharing
@@ -44,10 +45,10 @@ class Plan:
 
 
 class Frontier:
-    """A job whose clocks are chosen."""
+    """Plans for a job; each is computed once."""
 
     def __init__(self, site: Site) -> None:
-        """Take the job."""
+        """Compute time and energy of the passes of a job at all clocks."""
         self.site, self.priced = site, price(site)
         order, durations = site.prepared.order, site.prepared.durations
         lag_s = np.where(order.is_sent, durations.send[order.boundary], 0.0)
@@ -58,19 +59,19 @@ class Frontier:
 
     @cached_property
     def fastest(self) -> Plan:
-        """The highest clocks that the power limit leaves every pass, held steadily."""
+        """Plan with the highest steady clock of each pass under the power limit."""
         return self.evaluate(self.priced.choices.first[self._where], "direction")
 
     @cached_property
     def steady(self) -> Plan:
-        """One clock for each stage, the highest that the power limit leaves all of its passes."""
+        """Plan with one clock for each stage, the highest at which all its passes are under the power limit."""
         first = self.priced.choices.first
         used = np.zeros(first.shape[0], dtype=np.int64)
         np.maximum.at(used, np.broadcast_to(self._where[0], self._where[1].shape), first[self._where])
         return self.evaluate(np.broadcast_to(used[:, None], self._where[1].shape), "stage")
 
     def plan(self, sharing: Sharing, step_s: float) -> Plan:
-        """Return the plan of least energy whose step takes no longer.
+        """Return the plan of least energy with at most this step time.
 
         Raises:
             UserError: If no clocks within the power limit are fast enough.
@@ -81,12 +82,13 @@ class Frontier:
         return known
 
     def even(self, step_s: float) -> Plan | None:
-        """Return the lowest clock of all stages whose step takes no longer and saves energy; None if none is."""
+        """Return the plan with one clock for all stages that saves most within a step time; None if there is none."""
         if step_s not in self._even:
             self._even[step_s] = self._lowest_even(step_s)
         return self._even[step_s]
 
     def _lowest_even(self, step_s: float) -> Plan | None:
+        """Search by bisection for the lowest clock within the step time, then upwards while energy falls."""
         shape = self._where[1].shape
         index, best = int(self.priced.choices.first[self._where].max()), None
         after = len(self.priced.clocks_mhz)
@@ -99,34 +101,34 @@ class Frontier:
             else:
                 high = middle
         for place in range(max(low - 1, index), index - 1, -1):
-            made = self.evaluate(np.full(shape, place), "job")
-            if made.step_s > step_s or (best is not None and made.gpu_energy_j >= best.gpu_energy_j):
+            plan = self.evaluate(np.full(shape, place), "job")
+            if plan.step_s > step_s or (best is not None and plan.gpu_energy_j >= best.gpu_energy_j):
                 break
-            best = made
+            best = plan
         return best
 
     def _plan(self, sharing: Sharing, step_s: float) -> Plan:
         best = self.steady if sharing == "stage" else self.fastest
-        if best.step_s > step_s * (1.0 + _NEAR):
+        if best.step_s > step_s * (1.0 + _TOLERANCE):
             raise UserError(
                 f"a step takes {best.step_s:.4g} s at the highest steady clocks under the power limit, found a limit "
                 f"of {step_s:.4g} s; raise --slowdown"
             )
-        # Clocks that fewer share are among those that more share: these never save less.
+        # A coarser sharing is a special case of a finer one, so a finer plan must not save less.
         shared = self._shared_by_more(sharing, step_s)
         if shared is not None and shared.gpu_energy_j < best.gpu_energy_j:
             best = replace(shared, sharing=sharing)
         waiting_w, target_s = self._waiting_w(sharing, step_s), step_s - best.after_s
-        for _ in range(_MOST_TURNS):
+        for _ in range(_MAX_TURNS):
             clock = self.pipeline.solve(self.priced.choices, sharing, target_s, waiting_w)
-            made = self.evaluate(clock, sharing)
-            if made.step_s <= step_s * (1.0 + _NEAR):
-                return made if made.gpu_energy_j < best.gpu_energy_j else best
-            target_s = max(target_s - (made.step_s - step_s), best.step_s - best.after_s)
+            plan = self.evaluate(clock, sharing)
+            if plan.step_s <= step_s * (1.0 + _TOLERANCE):
+                return plan if plan.gpu_energy_j < best.gpu_energy_j else best
+            target_s = max(target_s - (plan.step_s - step_s), best.step_s - best.after_s)
         return best
 
     def _shared_by_more(self, sharing: Sharing, step_s: float) -> Plan | None:
-        """Return the plan of the next coarser sharing; None where none is as fast."""
+        """Return the plan of the next coarser sharing; None if it is too slow."""
         if sharing == "stage":
             return self.even(step_s)
         if sharing == "direction":
@@ -134,7 +136,7 @@ class Frontier:
         return self.plan("direction", step_s)
 
     def _waiting_w(self, sharing: Sharing, step_s: float) -> Float:
-        """Return what a GPU of every stage draws that waits, at about the clocks that it will have. Unit: W."""
+        """Return the power of a waiting GPU of each stage at the mean clock of a similar plan. Unit: W."""
         if sharing == "stage" or self.steady.step_s > step_s:
             like = self.steady
         else:
@@ -146,11 +148,11 @@ class Frontier:
         ])  # fmt: skip
 
     def evaluate(self, clock: Int64, sharing: Sharing) -> Plan:
-        """Return what a step takes with these clocks; GPUs that wait have the clock of the pass that follows.
+        """Return the plan with these clocks. A waiting GPU has the clock of the next pass.
 
         Args:
-            clock: Of every task, index into the clocks; shape (num_stages, num_tasks).
-            sharing: Which passes have one clock.
+            clock: Index of the clock of each task; shape (num_stages, num_tasks).
+            sharing: Which passes share a clock.
         """
         choices, order = self.priced.choices, self.site.prepared.order
         at = *self._where, clock
@@ -172,7 +174,7 @@ class Frontier:
         )  # fmt: skip
 
     def heaviest_w(self, plan: Plan) -> Float:
-        """Return the power of a GPU in the heaviest pass of every stage at its clock; shape (num_stages,). Unit: W."""
+        """Return the power of a GPU in the heaviest pass of each stage at its clock; shape (num_stages,). Unit: W."""
         choices, falling = self.priced.choices, -self.priced.clocks_mhz
         at = *self._where, np.searchsorted(falling, -plan.clock_mhz)
         watts = choices.active_j[at] / np.maximum(choices.seconds[at], 1e-12)
@@ -182,9 +184,9 @@ class Frontier:
         """Return the mean power of nodes, and the mean temperature of the hottest die, from the power of stages."""
         warm, machine = self.site.warm, self.site.warm.machine
         present_w = warm.trace.power_w.mean(axis=0)
-        # Parts differ as they do in the step as it is.
-        own = np.append(stage_w / self._present_w, 1.0)[warm.seats.stage]
-        gpus_w = present_w * own
+        # GPUs of a stage differ as in the present step.
+        change = np.append(stage_w / self._present_w, 1.0)[warm.seats.stage]
+        gpus_w = present_w * change
         machine = machine.under_load(gpus_w)
         rise_k = (machine.responses @ gpus_w[..., None])[..., 0]
         used = warm.seats.weight > 0
@@ -194,6 +196,6 @@ class Frontier:
 
     @cached_property
     def _present_w(self) -> Float:
-        """Mean power of a GPU of every stage in the step as it is. Unit: W."""
+        """Mean power of a GPU of each stage in the present step. Unit: W."""
         stage, mean_w = self.site.warm.seats.stage, self.site.warm.trace.power_w.mean(axis=0)
         return np.array([mean_w[stage == each].mean() for each in range(self.site.job.layout.pp)])

@@ -1,9 +1,9 @@
-"""Time-cost trade-off of a pipeline: the clocks of least energy for a length of its passes, as a linear program.
+"""Time-cost trade-off of a pipeline: the clocks of least energy for a total time of its passes, as a linear program.
 
-A pass starts once the one before it on its stage is done, and the output it takes is there. The pipeline is folded:
-passes of the first and of the last micro-batches (warm-up and drain) stand for themselves, those between (steady state)
-for one each that repeats, with a period of its own. Whatever the folded pipeline can do the whole one can, so its
-energy is never less than what can be had.
+A pass starts when the previous pass of its stage has ended and its input has arrived. The pipeline is folded: each pass
+of the first and last micro-batches (warm-up and drain) has variables of its own; the passes between (steady state)
+share variables with a period. Every solution of the folded pipeline is one of the whole pipeline, so its energy is an
+upper bound of the optimum.
 
 Source:
     Phillips and Dessouky 1977 (time-cost trade-off); on pipelines: Chung et al. 2024 (Perseus), arXiv:2312.06902.
@@ -22,24 +22,25 @@ from triplepoint.simulate.timeline.schedule import Int64, Order
 
 Float = npt.NDArray[np.float64]
 Sharing = Literal["job", "stage", "direction", "pass"]
-"""Passes that have one clock: all, all of a stage, those of a stage and direction, or none but those of the steady
-state."""
+"""Passes that share a clock: all of the job, all of a stage, those of a stage and direction, or only the repetitions of
+a pass in the steady state."""
 
 _STRAIGHT = 2e-3
-"""How far the cost of a clock may lie from the line past it, over the range of the curve, to be left out of the
-program. Clocks are rounded to all there are afterwards."""
+"""Largest distance of a clock's cost from a straight line, over the range of the curve, at which the program omits the
+clock. The solution is rounded to all available clocks."""
 _ROUNDING = 1e-9
+"""Relative tolerance of times."""
 
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """What passes take at every clock, highest first.
+    """Time and energy of passes at each clock, highest clock first.
 
     Attributes:
-        seconds: Of a pass, growing along clocks; shape (num_stages, num_kinds, num_chunks, num_clocks). Unit: s.
-        active_j: Energy of a pass beyond what its GPU draws waiting for as long; same shape. Unit: J.
-        standing_w: Power of a GPU that waits; shape (num_stages, num_clocks). Unit: W.
-        first: Index of the highest clock that the power limit leaves a pass; shape (num_stages, num_kinds, num_chunks).
+        seconds: Time of a pass; shape (num_stages, num_kinds, num_chunks, num_clocks). Unit: s.
+        active_j: Energy of a pass minus that of waiting for the same time; same shape. Unit: J.
+        standing_w: Power of a waiting GPU; shape (num_stages, num_clocks). Unit: W.
+        first: Index of the highest clock of a pass under the power limit; shape (num_stages, num_kinds, num_chunks).
     """
 
     seconds: Float
@@ -49,9 +50,13 @@ class Choices:
 
 
 class _Curve(NamedTuple):
-    """Clocks that passes with one clock may take, fastest first; those in the program, and what they cost.
+    """Clocks of a group of passes that share one, fastest first.
 
-    `seconds` has a row for every kind and chunk of the stage: shape (num_rows, num_clocks).
+    Attributes:
+        clocks: Indices of the clocks; shape (num_clocks,).
+        seconds: Time for each kind and chunk of the stage; shape (num_rows, num_clocks). Unit: s.
+        kept: Indices into `clocks` of those in the program.
+        cost_j: Energy of the group at each clock; shape (num_clocks,). Unit: J.
     """
 
     clocks: Int64
@@ -61,16 +66,16 @@ class _Curve(NamedTuple):
 
 
 class Pipeline:
-    """The passes of a schedule, folded, and the program that finds their clocks."""
+    """Folded passes of a schedule, and the linear program for their clocks."""
 
     def __init__(self, order: Order, lag_s: Float, is_blocking: bool, edge: int | None = None) -> None:
         """Fold a pipeline.
 
         Args:
-            order: Which pass comes after which.
-            lag_s: From the end of a pass to its output being there; shape (num_stages, num_tasks). Unit: s.
-            is_blocking: Whether a stage waits until its output is there.
-            edge: Micro-batches of warm-up and of drain that stand for themselves; None: as many as there are stages.
+            order: Order of the passes.
+            lag_s: Time from the end of a pass to the arrival of its output; shape (num_stages, num_tasks). Unit: s.
+            is_blocking: Whether a stage waits for the arrival of its output.
+            edge: Micro-batches of warm-up and of drain with variables of their own. None: the number of stages.
         """
         self._order = order
         self._base, self._turn = _fold(order, order.num_stages if edge is None else edge)
@@ -83,17 +88,17 @@ class Pipeline:
         self._last_lag_s = lag_s[:, -1] * is_blocking
 
     def solve(self, choices: Choices, sharing: Sharing, most_s: float, waiting_w: Float) -> Int64:
-        """Return the clock of every pass, as an index into those of the choices; shape (num_stages, num_tasks).
+        """Return the index of the clock of each pass in the choices; shape (num_stages, num_tasks).
 
         Args:
             choices: Times and energies of passes.
-            sharing: Which passes have one clock.
-            most_s: When all passes have to be done. Unit: s.
-            waiting_w: What a GPU of every stage draws that waits; where a stage has one clock it waits at that. Shape
-                (num_stages,). Unit: W.
+            sharing: Which passes share a clock.
+            most_s: Time limit of all passes. Unit: s.
+            waiting_w: Power of a waiting GPU of each stage, used unless a stage has one clock, at which it also waits;
+                shape (num_stages,). Unit: W.
 
         Raises:
-            UserError: If they cannot be done by then.
+            UserError: If the passes cannot end within the limit.
         """
         groups = self._groups(sharing)
         known: dict[bytes, _Curve] = {}
@@ -107,14 +112,14 @@ class Pipeline:
         seconds = self._optimum(groups, curves, most_s)
         clock = np.zeros(len(self._count), dtype=np.int64)
         for group, curve in zip(groups, curves, strict=True):
-            # The lowest clock that takes no longer than the program gives any of its passes.
+            # The lowest clock at which no pass takes longer than in the solution.
             rows = self._row[group]
             fits = (curve.seconds[rows] <= seconds[group][:, None] * (1.0 + _ROUNDING)).all(axis=0)
             clock[group] = curve.clocks[max(int(fits.sum()) - 1, 0)]
         return np.asarray(clock[self._base])
 
     def _groups(self, sharing: Sharing) -> list[Int64]:
-        """Return folded passes that have one clock."""
+        """Return the groups of folded passes that share a clock."""
         number = len(self._count)
         keys = {
             "stage": self._stage,
@@ -125,14 +130,14 @@ class Pipeline:
         return np.split(by_key, np.flatnonzero(np.diff(keys[by_key])) + 1)
 
     def _curve(self, choices: Choices, group: Int64, sharing: Sharing, most_s: float, waiting_w: Float) -> _Curve:
-        """Return what a group's clocks take and cost."""
+        """Return times and energies of a group of passes at its clocks."""
         stage, rows, count = int(self._stage[group[0]]), self._row[group], self._count[group]
         num_clocks = choices.seconds.shape[-1]
         seconds, active_j = (part[stage].reshape(-1, num_clocks) for part in (choices.seconds, choices.active_j))
         begin = int(choices.first[stage].reshape(-1)[rows].max())
         total_s, cost_j = count @ seconds[rows], count @ active_j[rows]
         if sharing == "stage":
-            # It waits at its clock too.
+            # The stage waits at the same clock.
             cost_j = cost_j + choices.standing_w[stage] * most_s
         else:
             cost_j = cost_j + total_s * (choices.standing_w[stage] - waiting_w[stage])
@@ -141,7 +146,7 @@ class Pipeline:
         return _Curve(clocks, seconds[:, clocks], kept, cost_j[clocks])
 
     def _optimum(self, groups: list[Int64], curves: list[_Curve], most_s: float) -> Float:
-        """Return the time of every folded pass. Unit: s."""
+        """Return the time of each folded pass in the optimum. Unit: s."""
         number = len(self._count)
         sizes = [len(curve.kept) - 1 for curve in curves]
         offsets = 2 * number + np.concatenate([[0], np.cumsum(sizes)])
@@ -160,14 +165,14 @@ class Pipeline:
         bounds = np.concatenate([
             np.broadcast_to([0.0, most_s], (2 * number, 2)), np.broadcast_to([0.0, 1.0], (len(cost) - 2 * number, 2))
         ])  # fmt: skip
-        found = linprog(cost, A_ub=matrix, b_ub=bound, bounds=bounds, method="highs-ds")
-        if found.status == 2:
+        solution = linprog(cost, A_ub=matrix, b_ub=bound, bounds=bounds, method="highs-ds")
+        if solution.status == 2:
             raise UserError(f"the passes cannot be done in {most_s:.4g} s at any clocks")
-        assert found.status == 0, f"a bounded linear program has an optimum: {found.message}"
-        return np.asarray(fastest_s + slower @ found.x)
+        assert solution.status == 0, f"a bounded linear program has an optimum: {solution.message}"
+        return np.asarray(fastest_s + slower @ solution.x)
 
     def _constraints(self, slower: csr_array, fastest_s: Float, most_s: float) -> tuple[csr_array, Float]:
-        """Return what starts and times have to keep to: columns are starts, periods and how far clocks are lowered."""
+        """Return matrix and bound of the constraints; columns are starts, periods, and shares of lowered clocks."""
         before, after, turn_before, turn_after, lag_s = self._rows
         number, height = len(self._count), len(before)
         row = np.arange(height)
@@ -178,7 +183,7 @@ class Pipeline:
             ),
             shape=(height, 2 * number),
         )
-        # The end of the last pass of every stage stands against most_s.
+        # The last pass of each stage must end by most_s.
         order = self._order
         last, turn = self._base[:, -1], self._turn[:, -1]
         stage = np.arange(order.num_stages)
@@ -192,7 +197,7 @@ class Pipeline:
 
 
 def _fold(order: Order, edge: int) -> tuple[Int64, Int64]:
-    """Return the folded pass of every task, and which repetition of it the task is; shape (num_stages, num_tasks)."""
+    """Return the folded pass of each task, and the number of its repetition; shape (num_stages, num_tasks)."""
     size = order.num_stages if order.num_chunks > 1 else 1
     edge = -(-edge // size) * size
     middle = order.num_microbatches - 2 * edge
@@ -210,9 +215,10 @@ def _fold(order: Order, edge: int) -> tuple[Int64, Int64]:
 def _precedence(
     order: Order, base: Int64, turn: Int64, lag_s: Float, is_blocking: bool
 ) -> tuple[Int64, Int64, Int64, Int64, Float]:
-    """Return which folded pass comes after which: both, their repetitions, and the time between them.
+    """Return the constraints on the order of folded passes: earlier and later one, their repetitions, and the lag (s).
 
-    Of repetitions that are equally far apart the first and the last suffice: all times between are straight lines.
+    Of constraints between repetitions at equal distance only the first and last are needed, since starts are linear
+    in the repetition.
     """
     number = np.arange(order.kind.size).reshape(order.kind.shape)
     before = [number[:, :-1].reshape(-1), order.needs[order.needs >= 0]]
@@ -231,7 +237,7 @@ def _precedence(
 
 
 def _convex(seconds: Float, cost_j: Float) -> Int64:
-    """Return the points of a falling curve that its lower convex hull needs, first and last among them."""
+    """Return the corners of the lower convex hull of a falling curve, thinned out, with its first and last point."""
     kept = [0]
     for point in range(1, len(seconds)):
         while len(kept) > 1 and _is_above(seconds, cost_j, kept[-2], kept[-1], point):
@@ -248,6 +254,6 @@ def _convex(seconds: Float, cost_j: Float) -> Int64:
 
 
 def _is_above(seconds: Float, cost_j: Float, left: int, middle: int, right: int) -> bool:
-    """Return whether the middle one of three points lies on or above the line between the others."""
+    """Return whether the middle of three points is on or above the line between the others."""
     width, before = seconds[right] - seconds[left], seconds[middle] - seconds[left]
     return bool((cost_j[middle] - cost_j[left]) * width >= (cost_j[right] - cost_j[left]) * before)

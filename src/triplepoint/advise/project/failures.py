@@ -13,7 +13,7 @@ from triplepoint.units import S_PER_HOUR
 
 _S_PER_DAY = 24 * S_PER_HOUR
 _GPUS_PER_NODE = 8
-"""Of the nodes that published rates are of."""
+"""GPUs of a node in published failure rates."""
 
 PUBLISHED_MTTF_H: Mapping[int, float] = MappingProxyType({8: 47.7 * 24, 1024: 7.9, 16384: 1.8, 131072: 0.23})
 """Mean time to failure of a job by its GPUs. Unit: h. Source: arXiv:2410.21680, cluster RSC-1; the first two were
@@ -31,7 +31,7 @@ _T90 = 2.920
 
 
 def fleet_factor() -> float:
-    """Return the factor, up and down, within which the rate of one more fleet is with 90 %, as these three scatter."""
+    """Return the half-width, as a factor, of the 90 % prediction interval of another fleet's rate from these three."""
     logs = [math.log(rate) for rate in FLEET_RATES.values()]
     mean = sum(logs) / len(logs)
     sigma = math.sqrt(sum((value - mean) ** 2 for value in logs) / (len(logs) - 1))
@@ -43,8 +43,8 @@ def mttf_h(num_gpus: int, rate: float | None = None) -> float:
 
     Args:
         num_gpus: GPUs of the job.
-        rate: Failures per 1,000 node-days of 8 GPUs; None: the published curve, straight between its points in
-            logarithms, and with time in inverse proportion to GPUs beyond them.
+        rate: Failures per 1,000 node-days of 8 GPUs. None: the published curve, interpolated linearly in logarithms;
+            beyond its ends the time is inversely proportional to the number of GPUs.
     """
     if rate is not None:
         return 24 * 1000 * _GPUS_PER_NODE / (rate * num_gpus)
@@ -58,20 +58,20 @@ def mttf_h(num_gpus: int, rate: float | None = None) -> float:
 
 
 class Failures(Strict):
-    """How often nodes fail, and what that costs a job."""
+    """Failure rate of nodes, and the time lost by checkpoints and restarts."""
 
     rate: Annotated[float, Field(gt=0, le=1e5)] | None = None
     """Failures per 1,000 node-days of 8 GPUs. None: the published curve, `PUBLISHED_MTTF_H`."""
     rate_lo: Annotated[float, Field(gt=0, le=1e5)] | None = None
-    """Lower end of its 90 % interval. None: without one; of the published curve as fleets scatter."""
+    """Lower end of the 90 % interval of the rate. None: no interval; for the published curve, that of fleets."""
     rate_hi: Annotated[float, Field(gt=0, le=1e5)] | None = None
-    """Upper end."""
+    """Upper end of the 90 % interval of the rate."""
     checkpoint_s: Annotated[float, Field(gt=0, le=86400)] = 33.0
-    """Time that a checkpoint stops the job. Unit: s. Source of the default: up to 4 GB of each of 16,384 GPUs at 2
+    """Time for which a checkpoint stops the job. Unit: s. Source of the default: up to 4 GB of each of 16,384 GPUs at 2
     TB/s, arXiv:2407.21783, section 3.3.1."""
     restart_s: Annotated[float, Field(ge=0, le=86400)] = 300.0
-    """From a failure until the job goes on from its last checkpoint. Unit: s. The default is assumed, with the over
-    90 % of effective training time in view that arXiv:2407.21783, section 3.3.4, has on 16,384 GPUs."""
+    """Time from a failure until the job continues from its last checkpoint. Unit: s. The default is assumed,
+    consistent with over 90 % effective training time on 16,384 GPUs, arXiv:2407.21783, section 3.3.4."""
 
     def mttf_s(self, num_gpus: int, end: Literal["mid", "lo", "hi"] = "mid") -> float:
         """Return the mean time to failure, or an end of its 90 % interval. Unit: s."""
@@ -89,8 +89,8 @@ class Checkpoints:
     """The best interval of checkpoints.
 
     Attributes:
-        interval_s: Work between two of them. Unit: s.
-        goodput: Share of the time that goes into work that is kept, 0 to 1.
+        interval_s: Time of work between two checkpoints. Unit: s.
+        goodput: Share of the time spent on work that is kept, 0 to 1.
     """
 
     interval_s: float
@@ -98,33 +98,33 @@ class Checkpoints:
 
 
 def goodput(interval_s: float, mttf_s: float, checkpoint_s: float, restart_s: float) -> float:
-    """Return the share of the time that goes into work that is kept, where failures come at random.
+    """Return the share of the time spent on work that is kept, with exponentially distributed times to failure.
 
     Args:
-        interval_s: Work between two checkpoints. Unit: s.
+        interval_s: Time of work between two checkpoints. Unit: s.
         mttf_s: Mean time to failure. Unit: s.
-        checkpoint_s: Time that a checkpoint stops the job. Unit: s.
-        restart_s: From a failure until the job goes on; it may fail meanwhile. Unit: s.
+        checkpoint_s: Time for which a checkpoint stops the job. Unit: s.
+        restart_s: Time from a failure until the job continues; it may fail again meanwhile. Unit: s.
 
     Source:
         Daly 2006, A higher order estimate of the optimum checkpoint interval, equation 20.
     """
     exponent = (interval_s + checkpoint_s) / mttf_s
-    if exponent + restart_s / mttf_s > 500:  # such a job never gets on
+    if exponent + restart_s / mttf_s > 500:  # such a job makes no progress
         return 0.0
     return interval_s / (mttf_s * math.exp(restart_s / mttf_s) * math.expm1(exponent))
 
 
 def best_checkpoints(mttf_s: float, checkpoint_s: float, restart_s: float) -> Checkpoints:
-    """Return the interval of the highest `goodput`, exactly: Young's and Daly's formulas are its first terms.
+    """Return the interval with the highest `goodput`, exactly; Young's and Daly's formulas are its first terms.
 
-    The slope is zero where `(1 - x) exp(x + d) = 1`, with the interval x and the checkpoint d in units of `mttf_s`:
+    The derivative is zero where `(1 - x) exp(x + d) = 1`, with the interval x and the checkpoint time d over `mttf_s`:
     `x = 1 + W(-exp(-1 - d))`, with Lambert's W.
 
     Args:
         mttf_s: Mean time to failure. Unit: s.
-        checkpoint_s: Time that a checkpoint stops the job. Unit: s.
-        restart_s: From a failure until the job goes on. Unit: s.
+        checkpoint_s: Time for which a checkpoint stops the job. Unit: s.
+        restart_s: Time from a failure until the job continues. Unit: s.
     """
     from scipy.special import lambertw
 

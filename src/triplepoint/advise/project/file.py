@@ -1,4 +1,4 @@
-"""Projections that are written down, `config/projection/*.yaml`: a point, sizes and networks."""
+"""Files with projections, `config/projection/*.yaml`: a point, sizes and networks."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from triplepoint.predictions import Configuration, request_of
 
 
 def _checked(text: str) -> str:
+    """Return a text such as 8x400 unchanged. Raises `ValueError` for another form."""
     read_adapters(text)
     return text
 
@@ -53,7 +54,7 @@ def is_projection(source: Path) -> bool:
 
 
 def read_question(source: Path, config: Path) -> Question:
-    """Return what a file asks. Raises `UserError` if it is wrong."""
+    """Return the question in a file. Raises `UserError` if it is invalid."""
     content = read(ProjectionFile, source)
     where = f"{source}: point"
     request = request_of(parse(Configuration, content.point, where), where, 1, Catalogue(config))

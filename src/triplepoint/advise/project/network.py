@@ -1,4 +1,4 @@
-"""The job of a projection: so many GPUs on a network, and how well the difference of two networks is known."""
+"""Jobs of a projection: a point scaled to a number of GPUs on a network, and the ratio of steps on two networks."""
 
 import math
 import re
@@ -25,13 +25,13 @@ Batch = Literal["grown", "fixed"]
 
 @dataclass(frozen=True)
 class Network:
-    """What joins the nodes; None is as the cluster has it.
+    """Network between nodes; None: as in the cluster.
 
     Attributes:
         topology: Fat tree, rail-optimised or dragonfly.
-        oversubscription: Bandwidth into a leaf switch, or a group, over that out of it.
-        adapters: Of a node, and Gb/s of each.
-        gpus_per_leaf: GPUs under a leaf switch, or of a group.
+        oversubscription: Bandwidth into a leaf switch or group over the bandwidth out of it.
+        adapters: Number of adapters of a node, and the speed of each in Gb/s.
+        gpus_per_leaf: GPUs below a leaf switch or in a group.
     """
 
     topology: Topology | None = None
@@ -40,7 +40,7 @@ class Network:
     gpus_per_leaf: int | None = None
 
     def of(self, cluster: ClusterConfig, num_gpus: int) -> ClusterConfig:
-        """Return a cluster of so many GPUs on this network."""
+        """Return a cluster with at least a number of GPUs on this network."""
         num_nodes = -(-num_gpus // cluster.gpus_per_node)
         given = {name: getattr(self, name) for name in ("topology", "oversubscription", "gpus_per_leaf")}
         given = {name: value for name, value in given.items() if value is not None}
@@ -49,19 +49,19 @@ class Network:
 
 
 def read_adapters(text: str) -> tuple[int, float]:
-    """Return the number of adapters of a node, and Gb/s of each, that a text such as `8x400` means.
+    """Return the number of adapters of a node and the speed of each in Gb/s from a text such as `8x400`.
 
     Raises:
-        ValueError: If it means none.
+        ValueError: If the text has another form.
     """
-    found = re.fullmatch(r"([1-9]\d?)x(\d{1,5}(?:\.\d{1,3})?)", text)
-    if found is None or not float(found[2]) >= 1:
+    match = re.fullmatch(r"([1-9]\d?)x(\d{1,5}(?:\.\d{1,3})?)", text)
+    if match is None or not float(match[2]) >= 1:
         raise ValueError(f"found {text[:40]!r}, expected NUMBERxGb/s, such as 8x400")
-    return int(found[1]), float(found[2])
+    return int(match[1]), float(match[2])
 
 
 class Scaled(NamedTuple):
-    """A job of one size, the cluster it takes, and what joins its nodes."""
+    """A job of one size, its cluster and its network."""
 
     job: Job
     cluster: ClusterConfig
@@ -73,9 +73,9 @@ def scale_job(request: Request, network: Network, batch: Batch, num_gpus: int, c
 
     Args:
         request: The point.
-        network: What joins the nodes.
-        batch: Whether the global batch grows with the replicas or stays.
-        num_gpus: GPUs, whole replicas.
+        network: Network between nodes.
+        batch: Whether the global batch grows with the replicas or is fixed.
+        num_gpus: Number of GPUs, a multiple of those of a replica.
         config: Folder of the configuration.
 
     Raises:
@@ -87,7 +87,7 @@ def scale_job(request: Request, network: Network, batch: Batch, num_gpus: int, c
     sequences = point.global_batch_size
     if batch == "grown":
         sequences = point.num_microbatches * point.micro_batch_size * dp
-    # Which ranks are traced and which hosts they have is of the run that was made, not of the job.
+    # Traced ranks, hosts and power limits belong to the run, not to the job.
     update = {
         "layout": layout, "num_gpus": num_gpus, "global_batch_size": sequences, "trace_ranks": "all", "hosts": (),
         "gpu_power_limits_w": (),
@@ -110,14 +110,13 @@ def scale_job(request: Request, network: Network, batch: Batch, num_gpus: int, c
 def ratio_of_steps(ratio: float, one: Job, other: Job, config: Path) -> Interval:
     """Return the ratio of the step times of a job on two networks, with its interval.
 
-    The time of computation and the bandwidth of each kind of link between nodes are moved by half their own intervals,
-    one at a time, and both jobs are simulated again at the clocks they were calibrated at: what they have in common
-    cancels.
+    Computation time and the bandwidth of each kind of link between nodes are changed by the half-width of their
+    interval, one at a time. Both jobs are simulated again at calibrated clocks, so that common errors cancel.
 
     Args:
-        ratio: Of the first over the second.
+        ratio: Step time of the first job over that of the second.
         one: A job.
-        other: The same on another network.
+        other: The same job on another network.
         config: Folder of the configuration.
     """
     calibration = read_calibrations(config)[0]
@@ -141,8 +140,10 @@ def ratio_of_steps(ratio: float, one: Job, other: Job, config: Path) -> Interval
 
 
 def _network_kind(job: Job) -> str:
+    """Return the kind of link between nodes; empty for a job without a network."""
     return next((level.kind for level in job.fabric.levels if level.is_network), "")
 
 
 def _with_less(job: Job, less: float) -> Job:
+    """Return a job with a slower network, by a difference of the log bandwidth."""
     return replace(job, fabric=job.fabric.faster(True, math.exp(-less)))

@@ -1,4 +1,4 @@
-"""Projection of a training job to more GPUs by data parallelism: time, power, heat, failures, each with an interval."""
+"""Projection of a training job to more GPUs by data parallelism: time, power, heat and failures with intervals."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,25 +26,25 @@ from triplepoint.simulate.step import Prepared, Step, prepare_step
 from triplepoint.status import PredictionStatus
 
 SIZES = (1024, 8192, 32768, 102400)
-"""GPUs asked for where none are named, as near as whole replicas and nodes come."""
+"""Default numbers of GPUs, rounded to whole replicas and nodes."""
 MOST_GPUS = 131072
-"""Most GPUs: beyond, no mean time to failure is published."""
+"""Largest number of GPUs with a published mean time to failure."""
 _SHARES = 16
-"""Parts that draws are done in: fewer draws are done in one process."""
+"""Tasks that draws are divided into; fewer draws run in one process."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is projected.
+    """A projection to make.
 
     Attributes:
         request: The point to start from.
-        sizes: GPUs; `SIZES` where empty.
-        networks: Networks to compare, the first with the others.
-        batch: `grown`: each replica has the same work, the global batch grows with them. `fixed`: it stays.
-        num_draws: Draws of the parts of all GPUs.
-        failures: How often nodes fail, and what that costs.
-        measured_s: Median measured step of the run that is the start; None to start from its prediction. Unit: s.
+        sizes: Numbers of GPUs. Empty: `SIZES`.
+        networks: Networks to compare with the first.
+        batch: `grown`: the global batch grows with the replicas, each of which has the same work. `fixed`: it stays.
+        num_draws: Number of random draws of GPU parts.
+        failures: Failure rate of nodes, and the time that failures cost.
+        measured_s: Median measured step of the run to start from. None: start from the prediction. Unit: s.
     """
 
     request: Request
@@ -58,25 +58,25 @@ class Question:
 
 @dataclass(frozen=True)
 class Projected:
-    """A job of one size on one network; NaN where power and heat of the GPU type are not known.
+    """A job of one size on one network; NaN for quantities that need unknown power and heat of the GPU type.
 
     Attributes:
         scaled: The job and its cluster.
-        step_time_s: Of a step; the value is the median over draws of parts.
+        step_time_s: Step time, median over draws of parts. Unit: s.
         efficiency: Tokens per second and GPU over those of the start on this network.
-        tokens_per_s: Of all GPUs, without failures.
-        power_w: Of all nodes at the plug, all of which becomes heat.
-        node_energy_per_token_j: The same, per token.
-        gpu_temp_max_c: Of the hottest GPU.
-        slowest_gpu: Time of the slowest GPU's computation over that of the middle one, less 1; its interval is that
-            of 90 % of the draws.
-        mttf_s: Mean time to failure of the job.
-        checkpoint_every_s: Work between two checkpoints at the highest goodput.
-        goodput: Share of the time that goes into work that is kept.
-        kept_tokens_per_s: Tokens per second that are kept.
+        tokens_per_s: Tokens per second of all GPUs, without failures.
+        power_w: Power of all nodes at the plug, all of which becomes heat. Unit: W.
+        node_energy_per_token_j: Energy of all nodes at the plug per token. Unit: J.
+        gpu_temp_max_c: Temperature of the hottest GPU. Unit: degC.
+        slowest_gpu: Computation time of the slowest GPU over that of the median one, minus 1; the interval has 90 % of
+            the draws.
+        mttf_s: Mean time to failure of the job. Unit: s.
+        checkpoint_every_s: Time of work between two checkpoints at the highest goodput. Unit: s.
+        goodput: Share of the time spent on work that is kept.
+        kept_tokens_per_s: Tokens per second with failures.
         against_first: Step time over that of the same size on the first network.
-        prediction: Of the first draw.
-        predicted_s: Predicted step, the median over draws of parts. Unit: s.
+        prediction: Prediction with the first draw of parts.
+        predicted_s: Predicted step time, median over draws of parts. Unit: s.
     """
 
     scaled: Scaled
@@ -97,19 +97,19 @@ class Projected:
 
     @property
     def num_gpus(self) -> int:
-        """GPUs."""
+        """Number of GPUs."""
         return self.scaled.job.num_gpus
 
 
 @dataclass(frozen=True)
 class Projection:
-    """The answer.
+    """Result of a projection.
 
     Attributes:
-        question: What was asked.
+        question: The question.
         start: Number of GPUs of the point.
-        rows: By network, then by size, the start first.
-        known: What leaving scale out of the fit showed.
+        rows: Jobs by network and size, the start of each network first.
+        known: Errors of predictions for larger jobs than those of the fit.
     """
 
     question: Question
@@ -119,12 +119,12 @@ class Projection:
 
 
 class Drawn(NamedTuple):
-    """What one draw of parts gives.
+    """A step with one draw of parts.
 
     Attributes:
-        step_time_s: Time of a step.
-        node_power_w: Mean of a node at the plug; NaN where it is not known.
-        slowest: Computing time of the slowest GPU over the middle one's, less 1; NaN likewise.
+        step_time_s: Step time. Unit: s.
+        node_power_w: Mean power of a node at the plug; NaN if unknown. Unit: W.
+        slowest: Computation time of the slowest GPU over that of the median one, minus 1; NaN if unknown.
     """
 
     step_time_s: float
@@ -133,14 +133,14 @@ class Drawn(NamedTuple):
 
 
 def project(question: Question, config: Path) -> Projection:
-    """Return what a point would be at other sizes.
+    """Project a point to other sizes.
 
     Args:
-        question: What is asked.
+        question: Point, sizes and networks.
         config: Folder of the configuration.
 
     Raises:
-        UserError: If the point or a size cannot run, or the configuration is wrong.
+        UserError: If the point or a size cannot run, or the configuration is invalid.
     """
     point, known = question.request.point, read_scaling(config)
     if question.request.invalid_because or point.task == "inference":
@@ -159,13 +159,13 @@ def project(question: Question, config: Path) -> Projection:
 
 
 def _unit(point: Point) -> int:
-    """Return the fewest GPUs that are whole replicas and whole nodes."""
+    """Return the smallest number of GPUs that is a multiple of a replica and of a node."""
     layout = point.layout
     return math.lcm(layout.tp * layout.pp * layout.cp, point.cluster.gpus_per_node)
 
 
 def _sizes(question: Question, config: Path) -> list[int]:
-    """Return the sizes asked for, or usual ones. Raises `UserError` if one cannot be made of the point's replicas."""
+    """Return the sizes of the question, else the default. Raises `UserError` for one without whole replicas."""
     point = question.request.point
     unit = _unit(point)
     if not question.sizes:
@@ -187,7 +187,7 @@ def _sizes(question: Question, config: Path) -> list[int]:
 
 
 def _of_fixed_batch(question: Question, config: Path) -> list[int]:
-    """Return sizes, doublings of the point's either way, at which its batch still splits over replicas and stages."""
+    """Return the sizes, doublings and halvings of the point's, at which its batch is divisible by replicas."""
     point, unit = question.request.point, _unit(question.request.point)
     near = (point.num_gpus * 2**power / 2**5 for power in range(17))
     sizes = [int(size) for size in near if size % unit == 0 and size != point.num_gpus and size <= MOST_GPUS]
@@ -195,7 +195,7 @@ def _of_fixed_batch(question: Question, config: Path) -> list[int]:
 
 
 def _refused(question: Question, size: int, config: Path) -> str | None:
-    """Return why the job cannot run at a size, in one line; None where it can."""
+    """Return the reason in one line why the job cannot run at a size; None if it can."""
     try:
         scale_job(question.request, question.networks[0], question.batch, size, config)
     except UserError as error:
@@ -204,21 +204,21 @@ def _refused(question: Question, size: int, config: Path) -> str | None:
 
 
 def draws(scaled: Scaled, numbers: Sequence[int], config: Path) -> list[Drawn]:
-    """Return what draws of parts give, of a job whose GPU type has known power and heat.
+    """Simulate a step with each draw of parts, for a job whose GPU type has known power and heat.
 
-    The work of a step is prepared once; power, heat and clocks are followed on a few nodes for each draw.
+    The step is prepared once; power, heat and clocks are simulated on a few nodes for each draw.
 
     Args:
         scaled: The job.
-        numbers: Of the draws; 0 is that of `triplepoint predict`.
+        numbers: Numbers of the draws; 0 is the draw of `triplepoint predict`.
         config: Folder of the configuration.
 
     Raises:
-        PointError: If GPUs cannot work under the conditions of the cluster.
+        PointError: If GPUs would shut down under the conditions of the cluster.
     """
     job, cluster = scaled.job, scaled.cluster
     usual = prepare_step(job, read_calibrations(config)[0].constants(job), config)
-    slow, found = slow_ranks(cluster, job), []
+    slow, drawn = slow_ranks(cluster, job), []
     for number in numbers:
         prepared = replace(usual, job=replace(job, draw=job.draw + number))
 
@@ -226,12 +226,12 @@ def draws(scaled: Scaled, numbers: Sequence[int], config: Path) -> list[Drawn]:
             return Training(prepared.run(with_factors(slow, factor)))
 
         warm = warm_up(simulate({}), simulate, cluster, config, with_few_nodes=True)
-        found.append(Drawn(warm.load.length_s, plug_power_w(warm, config)[0], _slowest(warm)))
-    return found
+        drawn.append(Drawn(warm.load.length_s, plug_power_w(warm, config)[0], _slowest(warm)))
+    return drawn
 
 
 def _slowest(warm: Warm[Any]) -> float:
-    """Return the time of the slowest GPU's computation over that of the middle one, less 1."""
+    """Return the computation time of the slowest GPU over that of the median one, minus 1."""
     slowdown, weight = warm.trace.slowdown.mean(axis=0).reshape(-1), warm.seats.weight.reshape(-1)
     order = np.argsort(slowdown)
     middle = int(np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2))
@@ -242,14 +242,14 @@ def _predicted(scaled: Scaled, num_draws: int, config: Path) -> tuple[Prediction
     """Return the prediction of the first draw of parts, and all draws. Raises `UserError` if the job cannot run."""
     calibration, gpus = read_calibrations(config)[0], scaled.job.num_gpus
     try:
-        found, _ = predict_warm(scaled.job, calibration, config, scaled.cluster, with_few_nodes=True)
-        if found.status not in (PredictionStatus.OK, PredictionStatus.UNDECIDED):
-            raise UserError(f"project: {gpus} GPUs: {found.reason}")
-        if not is_known(scaled.job.gpu, config):  # without power nothing depends on parts
-            return found, [Drawn(found.step_time_s, math.nan, math.nan)]
+        prediction, _ = predict_warm(scaled.job, calibration, config, scaled.cluster, with_few_nodes=True)
+        if prediction.status not in (PredictionStatus.OK, PredictionStatus.UNDECIDED):
+            raise UserError(f"project: {gpus} GPUs: {prediction.reason}")
+        if not is_known(scaled.job.gpu, config):  # parts matter only with power and heat
+            return prediction, [Drawn(prediction.step_time_s, math.nan, math.nan)]
         shares = [range(first, num_draws, _SHARES) for first in range(min(_SHARES, num_draws))]
-        some = on_all_cores(partial(draws, scaled, config=config), shares, _SHARES)
-        return found, [one for share in some for one in share]
+        drawn = on_all_cores(partial(draws, scaled, config=config), shares, _SHARES)
+        return prediction, [draw for share in drawn for draw in share]
     except PointError as error:
         raise UserError(f"project: {gpus} GPUs: {error}") from None
 
@@ -262,54 +262,64 @@ def _projected(
     first: Projected | None,
     known: ScalingKnown,
 ) -> Projected:
-    """Return a size with its intervals; `start` is that of its network, `first` the same size on the first network."""
+    """Return the projection to one size.
+
+    Args:
+        scaled: The job.
+        question: The question.
+        config: Folder of the configuration.
+        start: Projection to the size of the point, on the same network; None for this size itself.
+        first: Projection to the same size on the first network; None for the first network itself.
+        known: Errors of predictions for larger jobs than those of the fit.
+    """
     job = scaled.job
-    prediction, found = _predicted(scaled, question.num_draws, config)
-    step_s, of_parts = _over_draws([one.step_time_s for one in found], prediction)
+    prediction, drawn = _predicted(scaled, question.num_draws, config)
+    step_s, parts_width = _over_draws([draw.step_time_s for draw in drawn], prediction)
     predicted_s = step_s.value
-    if question.measured_s is not None:  # what the prediction is off by is the same at all sizes
+    if question.measured_s is not None:  # the error of the prediction is taken to be the same at all sizes
         longer = predicted_s / start.predicted_s if start else 1.0
-        width = math.hypot(known.ratio_width(job.num_gpus, start.num_gpus), of_parts) if start else 0.0
+        width = math.hypot(known.ratio_width(job.num_gpus, start.num_gpus), parts_width) if start else 0.0
         step_s = Interval(*[question.measured_s * longer] * 3).within(width)
     tokens_per_s = step_s.inverse.times(job.global_batch_size * job.sequence_length)
     efficiency = Interval(1.0, 1.0, 1.0)
     if start is not None:
         each, before = tokens_per_s.value / job.num_gpus, start.tokens_per_s.value / start.num_gpus
         ratio = Interval(*[each / before] * 3)
-        efficiency = ratio.within(math.hypot(known.ratio_width(job.num_gpus, start.num_gpus), of_parts))
-    power = _power(prediction, found, scaled.cluster.num_nodes)
+        efficiency = ratio.within(math.hypot(known.ratio_width(job.num_gpus, start.num_gpus), parts_width))
+    power = _power(prediction, drawn, scaled.cluster.num_nodes)
     mttf_s = Interval(*(question.failures.mttf_s(job.num_gpus, end) for end in ("mid", "lo", "hi")))
     costs = question.failures.checkpoint_s, question.failures.restart_s
     best = [best_checkpoints(end_s, *costs) for end_s in mttf_s]
-    goodput = Interval(*(one.goodput for one in best))
+    goodput = Interval(*(checkpoints.goodput for checkpoints in best))
     against = Interval(1.0, 1.0, 1.0)
     if first is not None:
         against = ratio_of_steps(predicted_s / first.predicted_s, job, first.scaled.job, config)
     temps = (prediction.power.gpu_temp_max_c, prediction.power.gpu_temp_max_lo_c, prediction.power.gpu_temp_max_hi_c)
     return Projected(
         scaled, step_s, efficiency, tokens_per_s, power,
-        power.product(tokens_per_s.inverse), Interval(*temps), _of_draws([one.slowest for one in found]),
-        mttf_s, Interval(*(one.interval_s for one in best)), goodput, tokens_per_s.product(goodput),
+        power.product(tokens_per_s.inverse), Interval(*temps), _quantiles([draw.slowest for draw in drawn]),
+        mttf_s, Interval(*(checkpoints.interval_s for checkpoints in best)), goodput, tokens_per_s.product(goodput),
         against, prediction, predicted_s,
     )  # fmt: skip
 
 
 def _over_draws(steps_s: Sequence[float], prediction: Prediction) -> tuple[Interval, float]:
-    """Return the step time with its interval, and half the interval of draws, in log."""
-    middle, low, high = _of_draws(steps_s)
-    of_parts = 0.5 * math.log(high / low)
+    """Return the step time with its interval, and the half-width of the interval of draws, in log."""
+    middle, low, high = _quantiles(steps_s)
+    parts_width = 0.5 * math.log(high / low)
     ends = prediction.step_time_lo_s / prediction.step_time_s, prediction.step_time_hi_s / prediction.step_time_s
-    return Interval(middle, *(middle * end for end in ends)).within(of_parts), of_parts
+    return Interval(middle, *(middle * end for end in ends)).within(parts_width), parts_width
 
 
-def _of_draws(values: Sequence[float]) -> Interval:
+def _quantiles(values: Sequence[float]) -> Interval:
+    """Return median, 5th and 95th percentile."""
     low, middle, high = np.quantile(values, [0.05, 0.5, 0.95])
     return Interval(float(middle), float(low), float(high))
 
 
-def _power(prediction: Prediction, found: Sequence[Drawn], num_nodes: int) -> Interval:
-    """Return the power of all nodes at the plug; that of GPUs says how well it is known. Unit: W."""
-    power, middle = prediction.power, float(np.median([one.node_power_w for one in found]))
+def _power(prediction: Prediction, drawn: Sequence[Drawn], num_nodes: int) -> Interval:
+    """Return the power of all nodes at the plug, with the relative interval of GPU power. Unit: W."""
+    power, middle = prediction.power, float(np.median([draw.node_power_w for draw in drawn]))
     if math.isnan(middle):
         return UNKNOWN
     ends = power.gpu_power_lo_w / power.gpu_power_w, power.gpu_power_hi_w / power.gpu_power_w

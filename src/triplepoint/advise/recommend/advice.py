@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from triplepoint.advise.recommend.hardware import Outlier, find_outliers
-from triplepoint.advise.recommend.hot_spots import Outlook, foresee
+from triplepoint.advise.recommend.hot_spots import Outlook, predict_drift
 from triplepoint.advise.recommend.passport import Learned, Passport, learn, of_passport
 from triplepoint.advise.recommend.placement import (
     Outcome,
@@ -19,7 +19,7 @@ from triplepoint.advise.recommend.placement import (
     with_slow_gpus,
     with_usual_parts,
 )
-from triplepoint.advise.recommend.placement_gain import Gain, find, gain_of, gain_within, judged
+from triplepoint.advise.recommend.placement_gain import Gain, find_surest, gain_of, gain_within, simulate_layers
 from triplepoint.advise.recommend.power_limits import GOALS, Caps, find_caps, leakage_of
 from triplepoint.aggregate.steps import step_times_s
 from triplepoint.config.base import parse
@@ -39,7 +39,7 @@ NEEDED = ("model", "tp", "pp", "dp", "global_batch_size", "micro_batch_size")
 
 @dataclass(frozen=True)
 class Limits:
-    """Power limits of single GPUs that are advised or left, and what they gain: energy (`save`) or time (`move`)."""
+    """Power limits of single GPUs and their gain: of energy for goal `save`, of time for `move`."""
 
     caps: Caps
     gain: Gain
@@ -47,23 +47,23 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class Advice:
-    """What is recommended for a run, or for a point on a cluster.
+    """Recommendations for a run, or for a point on a cluster.
 
     Attributes:
-        name: The run, or the cluster.
+        name: Name of the run or cluster.
         site: The job.
-        passport: Of its slots; None where the cluster is taken as it is declared.
+        passport: Passport of its slots. None: the cluster is as its file declares.
         outliers: Hardware that costs time, most first.
         hosts: Hosts of the run by node.
-        measured_s: Measured steps in order, of their slowest rank; empty without a run. Unit: s.
-        before: The predicted step of the present placement.
-        proposed: The best placement found, or the one asked about; None where none is shorter.
-        after: Its predicted step.
-        gain: Of it.
-        reasons: Why it is recommended or not, in sentences.
-        limits: Power limits of single GPUs, of the placement that is recommended; those that gain anything.
-        outlook: What the drift of its slots comes to, of a run that is long enough; None without.
-        is_split_asked: Whether a split of layers was asked about, and not searched for.
+        measured_s: Measured step times in order, each of the slowest rank; empty without a run. Unit: s.
+        before: Predicted step under the present placement.
+        proposed: Best other placement, or the one to judge; None if none has a shorter step.
+        after: Predicted step under the proposed placement.
+        gain: Predicted gain of the proposed placement over the present one.
+        reasons: Sentences on why the placement is recommended or not.
+        limits: Power limits of single GPUs with a gain, under the recommended placement.
+        outlook: Effect of the drift of slots at later times; None without a run that is long enough.
+        is_split_asked: Whether the user gave the split of layers to judge.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Advice:
 
     @property
     def present(self) -> Placement:
-        """The placement as it is."""
+        """The present placement."""
         return self.site.present
 
     @property
@@ -93,8 +93,8 @@ class Advice:
 
     @property
     def accepted_limits(self) -> list[Limits]:
-        """Power limits that are recommended."""
-        return [one for one in self.limits if one.gain.is_accepted]
+        """The recommended power limits."""
+        return [limits for limits in self.limits if limits.gain.is_accepted]
 
 
 def is_described(run: Path, config: Path) -> bool:
@@ -105,7 +105,7 @@ def is_described(run: Path, config: Path) -> bool:
         config: Folder of the configuration.
 
     Raises:
-        UserError: If its point cannot be read.
+        UserError: If the point of the run cannot be read.
     """
     point = read_planned_run(run / "point.json").point
     if point.recorded is None:
@@ -114,12 +114,12 @@ def is_described(run: Path, config: Path) -> bool:
 
 
 def advise(folder: Path, config: Path, layers: tuple[int, ...] = ()) -> Advice:
-    """Return what is recommended for a run.
+    """Return the recommendations for a run.
 
     Args:
         folder: `results/runs/<run>`, after the telemetry stage.
         config: Folder of the configuration.
-        layers: Layers of every stage to judge, in place of a search; empty to search.
+        layers: Layers of each stage to judge. Empty: search for the best.
 
     Raises:
         UserError: If a file is missing, the run is no training run or cannot be simulated.
@@ -138,21 +138,21 @@ def advise(folder: Path, config: Path, layers: tuple[int, ...] = ()) -> Advice:
 def advise_cluster(
     name: str, settings: Mapping[str, Any], config: Path, passport: Passport | None, layers: tuple[int, ...] = ()
 ) -> Advice:
-    """Return what is recommended for a point on a cluster, by a kept passport or as the cluster is declared.
+    """Return the recommendations for a point on a cluster.
 
     Args:
         name: A file in `config/clusters/`.
         settings: Settings of the point by name, as a study has them.
         config: Folder of the configuration.
-        passport: Of its slots; None to take the cluster as it is declared.
-        layers: As of `advise`.
+        passport: Kept passport of the cluster. None: the cluster is as its file declares.
+        layers: Layers of each stage to judge. Empty: search for the best.
 
     Raises:
-        UserError: If a setting is wrong, or the point cannot be simulated.
+        UserError: If a setting is invalid, or the point cannot be simulated.
     """
     catalogue = Catalogue(config)
-    chosen = parse(Settings, {"engine": "simulated"} | dict(settings) | {"cluster": name}, "recommend: --set")
-    request = request_of(chosen, "recommend: --set", 1, catalogue)
+    parsed = parse(Settings, {"engine": "simulated"} | dict(settings) | {"cluster": name}, "recommend: --set")
+    request = request_of(parsed, "recommend: --set", 1, catalogue)
     if request.invalid_because:
         raise UserError(f"recommend: {request.invalid_because}")
     memory = peak_memory(job_on_cluster(request.point, config, request.stack)[0])
@@ -165,6 +165,7 @@ def advise_cluster(
 
 
 def _advice(name: str, site: Site, learned: Learned | None, measured_s: Float, layers: tuple[int, ...]) -> Advice:
+    """Return the recommendations for a job. Raises `UserError` if it cannot be simulated."""
     if site.point.task == "inference":
         raise UserError(f"{name}: inference; placement is recommended for training runs")
     if not site.is_heat_known:
@@ -177,10 +178,10 @@ def _advice(name: str, site: Site, learned: Learned | None, measured_s: Float, l
             slowed = with_slow_gpus(site, learned, before)
             if slowed.cluster.slow_gpus != site.cluster.slow_gpus:
                 site, before = slowed, slowed.step(slowed.present)
-        proposed, after, gain = _found(site, learned, before, layers)
-        chosen = proposed if proposed and gain and gain.is_accepted else site.present
-        limits = find_limits(site, learned, chosen)
-        outlook = foresee(site, learned) if learned and measured_s.size else None
+        proposed, after, gain = _propose(site, learned, before, layers)
+        recommended = proposed if proposed and gain and gain.is_accepted else site.present
+        limits = find_limits(site, learned, recommended)
+        outlook = predict_drift(site, learned) if learned and measured_s.size else None
     except PointError as error:
         raise UserError(f"{name}: cannot be simulated: {error}") from None
     hosts = _hosts(site, learned)
@@ -191,37 +192,37 @@ def _advice(name: str, site: Site, learned: Learned | None, measured_s: Float, l
     )  # fmt: skip
 
 
-def _found(
+def _propose(
     site: Site, learned: Learned | None, before: Outcome, layers: tuple[int, ...]
 ) -> tuple[Placement, Outcome, Gain] | tuple[None, None, None]:
-    """Return the placement to judge or the best one found, its step and its gain."""
+    """Return the placement to judge, or the best other one, with its step and its gain; None if there is none."""
     if not layers:
-        return find(site, learned, before) or (None, None, None)
-    placement, after = judged(site, layers)
+        return find_surest(site, learned, before) or (None, None, None)
+    placement, after = simulate_layers(site, layers)
     return placement, after, gain_of(site, learned, before, placement, after)
 
 
 def _hosts(site: Site, learned: Learned | None) -> dict[int, str]:
     """Return the host of every node of the job."""
-    named = {slot.node: slot.host for slot in learned.passport.slots} if learned else {}
-    return {node: named.get(node, f"node{node}") for node in range(site.point.num_nodes)}
+    known = {slot.node: slot.host for slot in learned.passport.slots} if learned else {}
+    return {node: known.get(node, f"node{node}") for node in range(site.point.num_nodes)}
 
 
 def with_leakage(site: Site, learned: Learned) -> tuple[Site, Learned]:
-    """Return the job and what was learned with the leakage that clocks show; as they are where a clock is not known.
+    """Return the job and its passport with leakage estimated from clocks; unchanged if a clock is unknown.
 
     Args:
-        site: The job where it ran.
-        learned: What was learned of its slots.
+        site: The job, under the placement of the run.
+        learned: Passport of its slots.
 
     Raises:
-        PointError: If GPUs cannot work under its conditions.
+        PointError: If GPUs would shut down under its conditions.
     """
     clocks = {(slot.node, slot.device): slot.clock_mhz for slot in learned.passport.slots}
-    shown = {seat: clock_mhz for seat, clock_mhz in clocks.items() if clock_mhz is not None}
-    if len(shown) < max(len(clocks), site.point.num_gpus):
+    known = {seat: clock_mhz for seat, clock_mhz in clocks.items() if clock_mhz is not None}
+    if len(known) < max(len(clocks), site.point.num_gpus):
         return site, learned
-    leakage = leakage_of(site, shown)
+    leakage = leakage_of(site, known)
     slots = (slot.model_copy(update={"leakage": leakage[slot.node, slot.device]}) for slot in learned.passport.slots)
     learned = replace(learned, passport=learned.passport.model_copy(update={"slots": tuple(slots)}))
     return replace(site, cluster=learned_cluster(learned)), learned
@@ -230,27 +231,27 @@ def with_leakage(site: Site, learned: Learned) -> tuple[Site, Learned]:
 def find_limits(site: Site, learned: Learned | None, placement: Placement) -> list[Limits]:
     """Return power limits of single GPUs that save energy in equal time, or time at equal power, with their gain.
 
-    Where hardware is faulty there are none: its GPUs set the pace, and are to be mended first. Without the
-    clocks of this job, which tell what GPUs leak, there are none either.
+    There are none with faulty hardware, which sets the pace and is to be repaired first. There are none without the
+    clocks of this job either, from which the leakage of GPUs is estimated.
 
     Args:
         site: The job.
-        learned: What was learned of its slots; None where the cluster is taken as it is declared.
-        placement: The placement that they are for.
+        learned: Passport of its slots. None: the cluster is as its file declares.
+        placement: Placement under which the limits apply.
 
     Raises:
-        PointError: If GPUs cannot work under its conditions.
+        PointError: If GPUs would shut down under its conditions.
     """
     is_faulty = site.cluster.slow_gpus or site.cluster.conditions != site.cluster.conditions.without_faults
     is_known = learned is not None and all(slot.leakage is not None for slot in learned.passport.slots)
     if learned is None or learned.manifest is None or is_faulty or not is_known:
         return []
-    found = []
+    limits = []
     for goal in GOALS:
         caps = find_caps(site, placement, goal)
         if caps is not None:
-            found.append(Limits(caps, gain_within(caps.share, caps.share, caps.share)))
-    return found
+            limits.append(Limits(caps, gain_within(caps.share, caps.share, caps.share)))
+    return limits
 
 
 def _reasons(
@@ -261,7 +262,7 @@ def _reasons(
     gain: Gain | None,
     hosts: Mapping[int, str],
 ) -> list[str]:
-    """Return what limits the step before and after, and why a placement is recommended or not."""
+    """Return sentences on the slowest stage before and after, and on why a placement is recommended or not."""
     lines = [f"Now stage {_limit(site, site.present, before, hosts)}."]
     balance = 1.0 - float(before.busy_s.mean() / before.busy_s.max())
     if proposed is None or after is None or gain is None:
@@ -282,14 +283,14 @@ def _reasons(
 
 
 def _limit(site: Site, placement: Placement, outcome: Outcome, hosts: Mapping[int, str]) -> str:
-    """Return the stage that is busy longest, its layers and its slowest GPU, in words."""
+    """Return words on the stage that is busy longest, its layers and its slowest GPU."""
     stage = int(outcome.busy_s.argmax())
     per_stage, per_node = site.point.num_gpus // site.point.layout.pp, site.cluster.gpus_per_node
-    places = [
+    seats = [
         (placement.nodes[rank // per_node], rank % per_node)
         for rank in range(stage * per_stage, (stage + 1) * per_stage)
     ]
-    node, device = max(places, key=outcome.factor.__getitem__)
+    node, device = max(seats, key=outcome.factor.__getitem__)
     factor = outcome.factor[node, device]
     layers = f" with {placement.layers[stage]} layers" if placement.layers else ""
     text = f"{stage}{layers} is busy longest: {outcome.busy_s.max():.2f} s of {outcome.step_time_s:.2f} s"

@@ -1,6 +1,6 @@
-"""Advice on a run whose cluster or job is not described: what sensors show of its GPUs, and hardware that stands out.
+"""Advice from sensors alone, for a run without a described cluster or job: state of its GPUs, and faulty hardware.
 
-Without the cluster's airflow and the job's layout there is nothing to simulate: placement is not judged.
+Placement is not judged: a simulation needs the airflow of the cluster and the layout of the job.
 """
 
 import math
@@ -18,9 +18,10 @@ from triplepoint.why.answer import Answer
 from triplepoint.why.explain import CAUSES, Finding
 from triplepoint.why.sensed import Sensed
 
-_LISTED = 8
-_OF_HARDWARE = ("power limit", "heat", "contact", "network", "computation")
-"""Causes of a slow GPU that lie in its node, not in the job."""
+_MAX_LISTED = 8
+"""Longest list of faults in the text."""
+_HARDWARE_CAUSES = ("power limit", "heat", "contact", "network", "computation")
+"""Causes of a slow GPU that are in its node, not in the job."""
 _RANGES = {
     "temp_c": ("temperature", "degC"), "power_w": ("power", "W"), "clock_mhz": ("clock", "MHz"),
     "rise_k_per_w": ("temperature over the inlet for each watt", "K/W"),
@@ -28,21 +29,20 @@ _RANGES = {
 
 
 def content(run: Path, why: Answer) -> dict[str, Any]:
-    """Return the advice as keys of a JSON object, those of `triplepoint recommend` that can be said."""
+    """Return the advice as keys of a JSON object, a part of those of `triplepoint recommend`."""
     return {
         "answer": headline(run, why),
         "passport": {"cluster": _cluster(run), "run": why.name, "slots": _slots(why.sensed)},
         "outliers": [
             {
-                "name": one.name,
-                "kind": one.cause,
-                "evidence": one.evidence,
-                "action": CAUSES[one.cause],
-                "cost_s": one.lost_s,
-                "is_bound": one.is_bound,
+                "name": finding.name,
+                "kind": finding.cause,
+                "evidence": finding.evidence,
+                "action": CAUSES[finding.cause],
+                "cost_s": finding.lost_s,
+                "is_bound": finding.is_bound,
             }
-            for one in why.findings
-            if one.cause in _OF_HARDWARE
+            for finding in _hardware_findings(why)
         ],
         "drift": [],
         "step_time_s": None if why.step_times is None else why.step_times.median_s,
@@ -60,39 +60,37 @@ def render(run: Path, why: Answer) -> str:
 
 
 def headline(run: Path, why: Answer) -> str:
-    """Return the answer in two sentences: hardware that stands out, and what placement would need."""
-    found = _of_hardware(why)
+    """Return the answer in two sentences: the costliest fault, and what is missing to judge the placement."""
+    findings = _hardware_findings(why)
     first = f"No {why.unit} or node stands out."
-    if found:
-        cost = (
-            f"up to {percent(found[0].lost_s / why.step_s)}"
-            if found[0].is_bound
-            else percent(found[0].lost_s / why.step_s)
-        )
-        first = f"Repair {found[0].name} first: {found[0].cause}, it costs {cost} of a step."
+    if findings:
+        worst = findings[0]
+        first = f"Repair {worst.name} first: {worst.cause}, it costs {_cost_share(worst, why)} of a step."
     return f"{first} {_refusal(run)}"
 
 
-def _of_hardware(why: Answer) -> list[Finding]:
-    return [one for one in why.findings if one.cause in _OF_HARDWARE]
+def _hardware_findings(why: Answer) -> list[Finding]:
+    return [finding for finding in why.findings if finding.cause in _HARDWARE_CAUSES]
 
 
-def _share(one: Finding, why: Answer) -> str:
-    """Return what a cause costs of a step; an upper bound where only a clock is known."""
-    return f"{'up to ' * one.is_bound}{percent(one.lost_s / why.step_s)}"
+def _cost_share(finding: Finding, why: Answer) -> str:
+    """Return the share of a step that a cause costs, as text; an upper bound if only a clock is known."""
+    return f"{'up to ' * finding.is_bound}{percent(finding.lost_s / why.step_s)}"
 
 
 def _slots(sensed: Sequence[Sensed]) -> list[dict[str, Any]]:
+    """Return the measured state of each GPU for the JSON; None for what was not measured."""
     slots = []
-    for one in sensed:
-        values = {name: getattr(one, name) for name in ("temp_c", "power_w", "clock_mhz", "inlet_c")}
-        values["rise_k_per_w"] = (one.temp_c - one.inlet_c) / one.power_w if one.power_w > 0 else math.nan
+    for gpu in sensed:
+        values = {name: getattr(gpu, name) for name in ("temp_c", "power_w", "clock_mhz", "inlet_c")}
+        values["rise_k_per_w"] = (gpu.temp_c - gpu.inlet_c) / gpu.power_w if gpu.power_w > 0 else math.nan
         known = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        slots.append({"host": one.host, "node": one.node, "device": one.device, "uuid": one.uuid} | known)
+        slots.append({"host": gpu.host, "node": gpu.node, "device": gpu.device, "uuid": gpu.uuid} | known)
     return slots
 
 
 def _passport(why: Answer) -> list[str]:
+    """Return the paragraph on the range of each measured quantity."""
     slots = _slots(why.sensed)
     rows: list[tuple[str, ...]] = [("", "lowest", "median", "highest", "unit")]
     for name, (words, unit) in _RANGES.items():
@@ -106,16 +104,14 @@ def _passport(why: Answer) -> list[str]:
 
 
 def _hardware(why: Answer) -> list[str]:
-    found = _of_hardware(why)
+    """Return the paragraph on faulty hardware; empty without any."""
+    findings = _hardware_findings(why)
     lines = []
-    for one in found[:_LISTED]:
-        share = f"{'up to ' * one.is_bound}{percent(one.lost_s / why.step_s)}"
-        lines += paragraph(
-            f"{one.name}, {one.cause}: {one.evidence}. It costs {share} of a step. To do: {CAUSES[one.cause]}.",
-            indent=2,
-        )
-    if len(found) > _LISTED:
-        lines.append(f"  {len(found) - _LISTED} more are in --json.")
+    for finding in findings[:_MAX_LISTED]:
+        cost = f"It costs {_cost_share(finding, why)} of a step. To do: {CAUSES[finding.cause]}."
+        lines += paragraph(f"{finding.name}, {finding.cause}: {finding.evidence}. {cost}", indent=2)
+    if len(findings) > _MAX_LISTED:
+        lines.append(f"  {len(findings) - _MAX_LISTED} more are in --json.")
     return ["Hardware to repair first:", *lines] if lines else []
 
 
@@ -124,6 +120,7 @@ def _cluster(run: Path) -> str:
 
 
 def _refusal(run: Path) -> str:
+    """Return a sentence on why placement is not judged."""
     point = read_planned_run(run / "point.json").point
     unknown = [name for name in ("cluster", *NEEDED) if name == "cluster" or not point.knows(name)]
     if point.cluster.gpu is not None:

@@ -1,4 +1,4 @@
-"""Passports kept by cluster, `results/passports/<cluster>.json`, and drift of slots against the last one kept."""
+"""Kept passports of clusters, `results/passports/<cluster>.json`, and drift of slots since the last one."""
 
 import math
 from pathlib import Path
@@ -11,30 +11,31 @@ from triplepoint.config.base import Strict, read_json
 from triplepoint.files import write_text
 from triplepoint.metrics import Z90
 
-_MOST_KEPT = 100
-_LEAST_Z = 3.5
-"""Of a cluster's many slots one is off by two deviations by chance. Source: Iglewicz and Hoaglin 1993, chapter 3."""
-_LEAST_DRIFT = 0.05
-"""Change of resistance that counts: temperatures of whole degrees make 1 to 2 % of 60 K. Our choice."""
+_MAX_KEPT = 100
+_MIN_Z = 3.5
+"""Smallest change over its standard deviation that counts: of many slots, one deviates by 2 by chance. Source: Iglewicz
+and Hoaglin 1993, chapter 3."""
+_MIN_DRIFT = 0.05
+"""Smallest relative change of resistance that counts: rounding to whole degrees is 1 to 2 % of 60 K. Our choice."""
 
 
 class Kept(Strict):
-    """All passports of one cluster, oldest run first."""
+    """File with the passports of one cluster."""
 
     passports: tuple[Passport, ...]
-    """One of each run."""
+    """One passport per run, oldest first."""
 
 
 class Drift(NamedTuple):
-    """A slot whose resistance changed against the others of its cluster.
+    """A slot whose resistance changed relative to the others of its cluster.
 
     Attributes:
-        slot: As it is now.
-        change: Of its resistance over the cluster's median, relative.
-        lo: Lower end of its 90 % interval.
-        hi: Upper end.
-        since: Run of the passport before.
-        is_other_gpu: Whether another GPU stood in the slot.
+        slot: The slot in the present passport.
+        change: Relative change of its resistance, over the median of the cluster.
+        lo: Lower end of the 90 % interval of the change.
+        hi: Upper end of the interval.
+        since: Run of the earlier passport.
+        is_other_gpu: Whether the slot then had another GPU.
     """
 
     slot: Slot
@@ -51,33 +52,33 @@ def path_of(results: Path, cluster: str) -> Path:
 
 
 def last_before(passport: Passport, results: Path) -> Passport | None:
-    """Return the last kept passport of an earlier run on the cluster; None where there is none.
+    """Return the last kept passport of an earlier run on the cluster; None without one.
 
     Raises:
         UserError: If the file is damaged.
     """
-    earlier = [one for one in _read(path_of(results, passport.cluster)) if one.started_at < passport.started_at]
-    return max((one for one in earlier if one.run != passport.run), key=lambda one: one.started_at, default=None)
+    earlier = [kept for kept in _read(path_of(results, passport.cluster)) if kept.started_at < passport.started_at]
+    return max((kept for kept in earlier if kept.run != passport.run), key=lambda kept: kept.started_at, default=None)
 
 
 def last_of(cluster: str, results: Path) -> Passport | None:
-    """Return the last kept passport of a cluster; None where there is none.
+    """Return the last kept passport of a cluster; None without one.
 
     Raises:
         UserError: If the file is damaged.
     """
-    return max(_read(path_of(results, cluster)), key=lambda one: one.started_at, default=None)
+    return max(_read(path_of(results, cluster)), key=lambda kept: kept.started_at, default=None)
 
 
 def keep(passport: Passport, results: Path) -> Path:
-    """Keep a passport with those of its cluster, in place of an earlier one of the same run; return the file.
+    """Add a passport to those of its cluster, replacing an earlier one of the same run; return the file.
 
     Raises:
         UserError: If the file is damaged.
     """
     path = path_of(results, passport.cluster)
-    others = [one for one in _read(path) if one.run != passport.run]
-    kept = sorted([*others, passport], key=lambda one: one.started_at)[-_MOST_KEPT:]
+    others = [kept for kept in _read(path) if kept.run != passport.run]
+    kept = sorted([*others, passport], key=lambda kept: kept.started_at)[-_MAX_KEPT:]
     write_text(path, Kept(passports=tuple(kept)).model_dump_json(indent=1) + "\n")
     return path
 
@@ -87,26 +88,26 @@ def _read(path: Path) -> tuple[Passport, ...]:
 
 
 def find_drift(before: Passport, after: Passport) -> list[Drift]:
-    """Return slots whose resistance changed against the median of the slots that both have, most first.
+    """Return slots whose resistance changed relative to the median of the slots in both passports, largest first.
 
-    What all slots share (inlet, fans) goes out with the median; what is left is off by each slot's own contact.
+    The median removes what all slots share, such as inlet and fans; the rest is due to the contact of each slot.
     """
     earlier = {(slot.host, slot.device): slot for slot in before.slots}
     pairs = [(earlier[key], slot) for slot in after.slots if (key := (slot.host, slot.device)) in earlier]
     if not pairs:
         return []
-    usual = [float(np.median([pair[side].resistance.value for pair in pairs])) for side in (0, 1)]
-    found = []
+    medians = [float(np.median([pair[side].resistance.value for pair in pairs])) for side in (0, 1)]
+    drifts = []
     for old, new in pairs:
-        change = math.log(new.resistance.value / usual[1]) - math.log(old.resistance.value / usual[0])
-        sigma = math.hypot(_own_sigma(old), _own_sigma(new))
-        if abs(change) > max(_LEAST_Z * sigma, _LEAST_DRIFT):
+        change = math.log(new.resistance.value / medians[1]) - math.log(old.resistance.value / medians[0])
+        sigma = math.hypot(_rounding_sigma(old), _rounding_sigma(new))
+        if abs(change) > max(_MIN_Z * sigma, _MIN_DRIFT):
             low, high = change - Z90 * sigma, change + Z90 * sigma
             is_other = None not in (old.uuid, new.uuid) and old.uuid != new.uuid
-            found.append(Drift(new, math.expm1(change), math.expm1(low), math.expm1(high), before.run, is_other))
-    return sorted(found, key=lambda one: -abs(one.change))
+            drifts.append(Drift(new, math.expm1(change), math.expm1(low), math.expm1(high), before.run, is_other))
+    return sorted(drifts, key=lambda drift: -abs(drift.change))
 
 
-def _own_sigma(slot: Slot) -> float:
-    """Return the relative deviation of a resistance that is the slot's own: of a temperature of a whole degree."""
+def _rounding_sigma(slot: Slot) -> float:
+    """Return the relative standard deviation of a resistance due to temperatures in whole degrees."""
     return 1.0 / math.sqrt(12.0) / (slot.resistance.value * slot.power_w)

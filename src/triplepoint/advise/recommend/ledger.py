@@ -1,4 +1,4 @@
-"""Ledger of advice: what was promised against what runs found, one JSON line each, `results/recommendations.jsonl`."""
+"""Ledger of advice: promised and measured gains, a JSON line for each promise, `results/recommendations.jsonl`."""
 
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
@@ -20,34 +20,35 @@ _FILE = "recommendations.jsonl"
 
 
 class Promise(Strict):
-    """What an advice promised, and the runs that verify it."""
+    """A promised gain, and the runs that verify it."""
 
     name: str
-    """Run or cluster that it was given for."""
+    """Run or cluster that the advice is for."""
     kind: Literal["placement", "move", "save"]
-    """What gains: time by a placement or by power limits that were moved, or energy by lower ones."""
+    """Source of the gain: `placement` and `move` save time, by a placement or by moved power limits; `save` saves
+    energy, by lower power limits."""
     gain: float
-    """Promised share of a step's time, or of its energy."""
+    """Promised share of the time or energy of a step."""
     gain_lo: float
-    """Lower end of its 90 % interval."""
+    """Lower end of the 90 % interval of the gain."""
     gain_hi: float
-    """Upper end."""
+    """Upper end of the interval."""
     first: tuple[str, ...] = ()
-    """Runs as it was, A, by pair."""
+    """Runs before the change, A, one of each pair."""
     other: tuple[str, ...] = ()
-    """Runs as advised, B, by pair."""
+    """Runs after the change, B, one of each pair."""
     is_simulated: bool = False
-    """Whether it was given for a simulated job: runs that verify it are simulated too."""
+    """Whether the advice is for a simulated job, so that the runs that verify it are simulated too."""
 
 
-class Found(NamedTuple):
-    """What runs found.
+class MeasuredGain(NamedTuple):
+    """The gain that runs show.
 
     Attributes:
-        num_pairs: Pairs both runs of which are there.
+        num_pairs: Pairs of which both runs are finished.
         gain: Mean share that is saved; None without a pair.
-        lo: Lower end of its 90 % interval; None with fewer than two pairs.
-        hi: Upper end, likewise.
+        lo: Lower end of the 90 % interval of the gain; None with fewer than two pairs.
+        hi: Upper end of the interval; None with fewer than two pairs.
     """
 
     num_pairs: int
@@ -57,107 +58,120 @@ class Found(NamedTuple):
 
 
 def promises_in(results: Path) -> list[Promise]:
-    """Return what was promised so far, oldest first.
+    """Return all promises, oldest first.
 
     Raises:
         UserError: If the file is damaged.
     """
-    path, found = results / _FILE, list[Promise]()
+    path, promises = results / _FILE, list[Promise]()
     for number, line in enumerate(path.read_text().splitlines() if path.is_file() else (), 1):
         try:
-            found.append(Promise.model_validate_json(line))
+            promises.append(Promise.model_validate_json(line))
         except ValidationError:
             raise UserError(f"{path}: line {number} is no promise; remove that line") from None
-    return found
+    return promises
 
 
 def promise(results: Path, given: Promise) -> Path:
-    """Write down a promise, in place of the one for the same run and kind; return the file.
+    """Add a promise, replacing the one for the same run and kind; return the file.
 
-    Runs that verify the one before are kept where it promised the same.
+    It inherits the runs of the replaced promise if it has none and promises the same gain.
 
     Raises:
         UserError: If its runs verify another promise.
     """
     others, pairs = [], {*zip(given.first, given.other, strict=True)}
-    for one in promises_in(results):
-        if (one.name, one.kind) != (given.name, given.kind):
-            _refuse_shared(one, pairs, "--study")
-            others.append(one)
-        elif not given.first and one.gain == given.gain:
-            given = given.model_copy(update={"first": one.first, "other": one.other})
+    for earlier in promises_in(results):
+        if (earlier.name, earlier.kind) != (given.name, given.kind):
+            _refuse_shared(earlier, pairs, "--study")
+            others.append(earlier)
+        elif not given.first and earlier.gain == given.gain:
+            given = given.model_copy(update={"first": earlier.first, "other": earlier.other})
     return _write(results, [*others, given])
 
 
 def add_pair(results: Path, name: str | None, first: str, other: str) -> Promise:
-    """Add a pair of runs to the last promise, of a run or cluster if one is named.
+    """Add a pair of runs to the last promise, and return it.
+
+    Args:
+        results: Folder of results.
+        name: Run or cluster of the promise. None: any.
+        first: Run before the change.
+        other: Run after it.
 
     Raises:
         UserError: If there is no promise, a run or its steps are missing, or the pair verifies another promise.
     """
     promises = promises_in(results)
-    at = max((place for place, one in enumerate(promises) if name in (None, one.name)), default=None)
-    if at is None:
-        of = f" for {name}" if name else ""
-        raise UserError(f"recommend: --found: {results / _FILE} has no promise{of}; 'triplepoint recommend RUN' first")
+    last = max((index for index, each in enumerate(promises) if name in (None, each.name)), default=None)
+    if last is None:
+        whose = f" for {name}" if name else ""
+        raise UserError(
+            f"recommend: --found: {results / _FILE} has no promise{whose}; 'triplepoint recommend RUN' first"
+        )
     if first == other:
         raise UserError(f"recommend: --found {first} {other}: one run twice; name A as it was, then B as advised")
-    for place, one in enumerate(promises):
-        if place != at:
-            _refuse_shared(one, {(first, other)}, f"--found {first} {other}")
-    _value(results, promises[at].kind, first), _value(results, promises[at].kind, other)
-    pairs = dict.fromkeys([*zip(promises[at].first, promises[at].other, strict=True), (first, other)])
-    update = {"first": tuple(one for one, _ in pairs), "other": tuple(two for _, two in pairs)}
-    promises[at] = promises[at].model_copy(update=update)
+    for index, each in enumerate(promises):
+        if index != last:
+            _refuse_shared(each, {(first, other)}, f"--found {first} {other}")
+    for run in (first, other):
+        _value(results, promises[last].kind, run)  # refuses a run that is not finished
+    pairs = dict.fromkeys([*zip(promises[last].first, promises[last].other, strict=True), (first, other)])
+    update = {"first": tuple(before for before, _ in pairs), "other": tuple(after for _, after in pairs)}
+    promises[last] = promises[last].model_copy(update=update)
     _write(results, promises)
-    return promises[at]
+    return promises[last]
 
 
-def _refuse_shared(one: Promise, pairs: Set[tuple[str, str]], option: str) -> None:
-    """Refuse pairs that verify a promise already: one pair is evidence once."""
-    if pairs & {*zip(one.first, one.other, strict=True)}:
+def _refuse_shared(earlier: Promise, pairs: Set[tuple[str, str]], option: str) -> None:
+    """Raise `UserError` if pairs verify another promise already: a pair is evidence for one."""
+    if pairs & {*zip(earlier.first, earlier.other, strict=True)}:
         raise UserError(
-            f"recommend: {option}: these runs verify what was promised for {one.name} ({one.kind}); measure others, or "
-            f"remove that line of {_FILE}"
+            f"recommend: {option}: these runs verify what was promised for {earlier.name} ({earlier.kind}); measure "
+            f"others, or remove that line of {_FILE}"
         )
 
 
 def _write(results: Path, promises: Sequence[Promise]) -> Path:
     path = results / _FILE
-    write_text(path, "".join(one.model_dump_json() + "\n" for one in promises))
+    write_text(path, "".join(each.model_dump_json() + "\n" for each in promises))
     return path
 
 
-def found_by(results: Path, given: Promise) -> Found:
-    """Return what the runs of a promise found, of those pairs that are finished."""
+def measured_gain(results: Path, given: Promise) -> MeasuredGain:
+    """Return the gain that the finished pairs of runs of a promise show."""
     pairs = [
-        pair for pair in zip(given.first, given.other, strict=True) if all(_is_there(results, run) for run in pair)
+        pair for pair in zip(given.first, given.other, strict=True) if all(_is_finished(results, run) for run in pair)
     ]
     if not pairs:
-        return Found(0, None, None, None)
+        return MeasuredGain(0, None, None, None)
     before, after = ([_value(results, given.kind, pair[side]) for pair in pairs] for side in (0, 1))
-    shares = [1.0 - two / one for one, two in zip(before, after, strict=True)]
+    shares = [1.0 - changed / present for present, changed in zip(before, after, strict=True)]
     effect = paired([0.0] * len(shares), shares, "repeats")
     ends = (effect.low, effect.high) if len(pairs) > 1 else (None, None)
-    return Found(len(pairs), effect.value, *ends)
+    return MeasuredGain(len(pairs), effect.value, *ends)
 
 
-def _is_there(results: Path, run: str) -> bool:
+def _is_finished(results: Path, run: str) -> bool:
     folder = results / "runs" / run
     return (folder / "raw" / "steps.parquet").is_file() and (folder / "telemetry.parquet").is_file()
 
 
 def _value(results: Path, kind: str, run: str) -> float:
-    """Return the mean step of a run in s, or the energy of its GPUs in it in J where energy was promised."""
+    """Return what a promise is about: mean step time in s; for `save`, energy of all GPUs in a step in J.
+
+    Raises:
+        UserError: If the run is not finished.
+    """
     folder = results / "runs" / run
-    if not _is_there(results, run):
+    if not _is_finished(results, run):
         raise UserError(f"recommend: --found {run}: no finished run in {results / 'runs'}; name runs after telemetry")
     step_s = float(step_times_s(folder).mean())
     return step_s if kind != "save" else step_s * _power_w(folder)
 
 
 def _power_w(folder: Path) -> float:
-    """Return the mean power of all GPUs of a run in its steps together. Unit: W."""
+    """Return the sum over GPUs of their mean power in steps. Unit: W."""
     table = TELEMETRY.read(folder / "telemetry.parquet").select(["node", "device", "step", "gpu_power_w"])
     table = table.filter(pc.and_(pc.is_valid(table["gpu_power_w"]), pc.is_valid(table["step"])))
     return float(
@@ -166,13 +180,13 @@ def _power_w(folder: Path) -> float:
 
 
 def content(results: Path) -> list[dict[str, Any]]:
-    """Return promised against found, oldest first, as JSON has it."""
-    return [
-        one.model_dump(mode="json")
-        | {"num_pairs": found.num_pairs, "found": found.gain, "found_lo": found.lo, "found_hi": found.hi}
-        for one in promises_in(results)
-        for found in [found_by(results, one)]
-    ]
+    """Return promised and measured gains for the JSON, oldest first."""
+    rows = []
+    for given in promises_in(results):
+        measured = measured_gain(results, given)
+        ends = {"found": measured.gain, "found_lo": measured.lo, "found_hi": measured.hi}
+        rows.append(given.model_dump(mode="json") | {"num_pairs": measured.num_pairs} | ends)
+    return rows
 
 
 _KINDS = {
@@ -180,34 +194,34 @@ _KINDS = {
     "move": ("power limits moved between GPUs", "time"),
     "save": ("power limits lowered", "energy"),
 }
-"""What was promised, in words, and what it saves."""
+"""Words for each kind of promise, and the saved quantity."""
 
 
 def render(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return promised against found gains as text."""
+    """Return promised and measured gains as text."""
     if not rows:
         return "No gain was promised yet; 'triplepoint recommend RUN' keeps what it promises."
-    judged = [row for row in rows if row["found"] is not None]
-    inside = sum(row["gain_lo"] <= row["found"] <= row["gain_hi"] for row in judged)
+    measured = [row for row in rows if row["found"] is not None]
+    inside = sum(row["gain_lo"] <= row["found"] <= row["gain_hi"] for row in measured)
     simulated = sum(row["is_simulated"] for row in rows)
     of_simulated = f", {simulated} for simulated jobs" if simulated else ""
     lines = [
-        f"{counted(len(rows), 'gain')} promised{of_simulated}; {len(judged)} measured, {inside} of them within the "
+        f"{counted(len(rows), 'gain')} promised{of_simulated}; {len(measured)} measured, {inside} of them within the "
         "promised interval."
     ]
     for row in rows:
-        what, of = _KINDS[row["kind"]]
-        made_up = ", simulated" if row["is_simulated"] else ""
-        found = "no finished pair of runs yet"
+        what, quantity = _KINDS[row["kind"]]
+        origin = ", simulated" if row["is_simulated"] else ""
+        outcome = "no finished pair of runs yet"
         if row["found"] is not None:
-            found = f"measured {_ends(row, 'found')} in {counted(row['num_pairs'], 'pair')} of runs"
+            outcome = f"measured {_ends(row, 'found')} in {counted(row['num_pairs'], 'pair')} of runs"
         lines += paragraph(
-            f"{row['name']}{made_up}, {what}: promised {_ends(row, 'gain')} less {of}; {found}", indent=2
+            f"{row['name']}{origin}, {what}: promised {_ends(row, 'gain')} less {quantity}; {outcome}", indent=2
         )
     return "\n".join(lines)
 
 
 def _ends(row: Mapping[str, Any], name: str) -> str:
-    """Return a gain with its interval, where that is known."""
+    """Return a gain as text, with its interval if it is known."""
     ends = "" if row[f"{name}_lo"] is None else f" [{100 * row[f'{name}_lo']:.1f}, {100 * row[f'{name}_hi']:.1f}]"
     return f"{percent(row[name])}{ends}"

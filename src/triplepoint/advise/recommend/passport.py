@@ -1,8 +1,8 @@
-"""Slot passport: what telemetry of a run says of the cooling, leakage and speed of every GPU of a cluster.
+"""Slot passport: cooling, leakage and speed of every GPU of a cluster, from the telemetry of a run.
 
-Numbers that all nodes share (inlet, resistances, preheat, fans) are those of `triplepoint calibrate --heat`. The
-resistance of a slot follows from what it shows: its die over the air at its sink, for each watt it draws. Leakage
-follows from clocks, once the job is simulated (`power_limits.leakage_of`).
+Parameters that all nodes share (inlet, resistances, preheat, fans) are fitted as in `triplepoint calibrate --heat`. The
+resistance of a slot is the temperature of its die above the air at its sink, divided by its power. Leakage follows from
+clocks, once the job is simulated (`power_limits.leakage_of`).
 """
 
 import re
@@ -29,8 +29,10 @@ from triplepoint.simulate.heat.parameters import LEARNED
 from triplepoint.simulate.power.gpu import Float
 from triplepoint.tables import RANKS, TELEMETRY
 
-_SLOPE = 1e-3
+_DIFFERENCE = 1e-3
+"""Step of the shared parameters for numerical derivatives."""
 _UNITS = ("degC", "K/W", "K/W", "K/W", "W", "1")
+"""Units of the shared parameters `LEARNED`."""
 
 
 class Known(Strict):
@@ -47,16 +49,16 @@ class Known(Strict):
 
 
 class Slot(Strict):
-    """One GPU where it stands."""
+    """A position in a node and the GPU in it."""
 
     host: str
-    """Host, or node0, node1, ... where hosts have no names of their own."""
+    """Host; node0, node1, ... if hosts share a name."""
     node: int
     """Index of the node within the run."""
     device: int
     """Number of the device on its host."""
     uuid: str | None
-    """Identity of the GPU, where known."""
+    """UUID of the GPU; None if unknown."""
     temp_c: float
     """Mean temperature in balance. Unit: degC."""
     power_w: float
@@ -64,50 +66,50 @@ class Slot(Strict):
     clock_mhz: float | None
     """Mean clock in measured steps; None where not recorded. Unit: MHz."""
     preheat_k: Known
-    """Air at the sink over that at the inlet of the node, at this load."""
+    """Temperature of the air at the sink above the inlet of the node, at this load."""
     resistance: Known
-    """Die over the air at its sink, for each watt."""
+    """Thermal resistance: temperature of the die above the air at its sink, divided by power."""
     contact: Known
-    """Resistance from die to sink over that of its GPU type. Blocked air at the slot counts as contact: temperatures at
-    one load do not tell them apart."""
+    """Thermal resistance from die to sink over that of its GPU type. Blocked air at the slot counts as contact, because
+    temperatures at one load do not distinguish them."""
     leakage: float | None = None
-    """Leakage over that of a usual part, such that the GPU shows its clock; None where a clock is not known."""
+    """Leakage over that of a typical part, with which the GPU has its measured clock; None if a clock is unknown."""
     compute_excess: float | None
-    """Computation of its rank over its peers' median, less 1, by traces; None without traces or peers."""
+    """Computation time of its rank over the median of its peers, minus 1, from traces; None without traces or peers."""
 
     @property
     def name(self) -> str:
-        """Name as clusters have it, counted within the run."""
+        """Name as in cluster files, with the index of the node within the run."""
         return f"node{self.node}.gpu{self.device}"
 
 
 class Passport(Strict):
-    """What one run says of the slots of a cluster."""
+    """State of the slots of a cluster in one run."""
 
     cluster: str
     """Name of the cluster."""
     run: str
-    """The run."""
+    """Run id."""
     started_at: str
-    """When it began. UTC, ISO 8601."""
+    """Start of the run, UTC, ISO 8601."""
     shared: dict[str, Known]
-    """Inlet, resistances, preheat and fans of all nodes."""
+    """Parameters of all nodes by name: inlet, resistances, preheat and fans."""
     contact_spread: float
-    """Usual standard deviation of the logarithm of contacts, of the GPU type."""
+    """Typical standard deviation of the logarithm of contacts, for the GPU type."""
     slots: tuple[Slot, ...]
     """Every GPU of the run, by node and device."""
     is_simulated: bool = False
-    """Whether the run was simulated: then its GPUs are made up."""
+    """Whether the run was simulated, so that the passport describes no real GPU."""
 
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """A passport and what it was made from.
+    """A passport and the data behind it.
 
     Attributes:
         passport: The passport.
         runs: Power and temperatures of the run.
-        manifest: Of the run; None of a kept passport.
+        manifest: Manifest of the run; None for a kept passport.
     """
 
     passport: Passport
@@ -116,6 +118,14 @@ class Learned:
 
 
 class _Fit(NamedTuple):
+    """Result of the search for the shared parameters.
+
+    Attributes:
+        start: The nodes as declared.
+        at: Parameters at the end of the search, as `heat_search.search` has them.
+        covariance: Covariance of these parameters.
+    """
+
     start: Machine
     at: Float
     covariance: Float
@@ -125,7 +135,7 @@ def learn(folder: Path, config: Path) -> Learned:
     """Return the passport of a run's slots.
 
     Args:
-        folder: `results/runs/<run>`, after the telemetry stage; `ranks.parquet` is read where it is there.
+        folder: `results/runs/<run>`, after the telemetry stage; `ranks.parquet` is read if it exists.
         config: Folder of the configuration.
 
     Raises:
@@ -148,38 +158,39 @@ def learn(folder: Path, config: Path) -> Learned:
 
 
 def of_passport(passport: Passport, cluster: ClusterConfig, config: Path, num_nodes: int) -> Learned:
-    """Return what a kept passport says of the first nodes of a cluster.
+    """Return a kept passport for a job on the first nodes of a cluster.
 
     Args:
         passport: The passport.
         cluster: The cluster.
         config: Folder of the configuration.
-        num_nodes: Of the job.
+        num_nodes: Number of nodes of the job.
 
     Raises:
         UserError: If the nodes cannot have such conditions.
     """
     gpu = Catalogue(config).gpu_of(cluster)
-    assert gpu is not None, "passports are of GPUs"
+    assert gpu is not None, "a cluster with passports has GPUs"
     shape = num_nodes, cluster.gpus_per_node
-    # A simulated run may have had its hosts in another order: they are known by their names.
-    named = (
+    # A simulated run may have had its hosts in another order; their names tell the nodes.
+    reordered = (
         slot.model_copy(update={"node": int(slot.host.removeprefix("node"))})
         if re.fullmatch(r"node\d+", slot.host)
         else slot
         for slot in passport.slots
     )
-    slots = tuple(slot for slot in named if slot.node < num_nodes)
+    slots = tuple(slot for slot in reordered if slot.node < num_nodes)
     power_w, temp_c = np.zeros(shape), np.full(shape, np.nan)
     for slot in slots:
         power_w[slot.node, slot.device], temp_c[slot.node, slot.device] = slot.power_w, slot.temp_c
     machine = machine_of(cluster.conditions.without_faults, gpu, shape, cluster.like or cluster.name, config)
-    nothing = np.empty((0, *shape))
-    runs = Runs(cluster, machine, [Observed(power_w, temp_c, nothing, nothing, 0.0)])
+    no_series = np.empty((0, *shape))
+    runs = Runs(cluster, machine, [Observed(power_w, temp_c, no_series, no_series, 0.0)])
     return Learned(passport.model_copy(update={"slots": slots}), runs, None)
 
 
 def _shared(fit: _Fit) -> dict[str, Known]:
+    """Return the shared parameters with their intervals: linear for the inlet, in the logarithm for the others."""
     value, sigma = values_of(fit.start, fit.at), np.sqrt(np.diag(fit.covariance))
     low, high = value * np.exp(-Z90 * sigma), value * np.exp(Z90 * sigma)
     low[0], high[0] = value[0] - Z90 * sigma[0], value[0] + Z90 * sigma[0]
@@ -190,15 +201,15 @@ def _shared(fit: _Fit) -> dict[str, Known]:
 
 
 class Cooling(NamedTuple):
-    """Of every slot, shape (num_nodes, num_devices): numbers of one run and their standard deviations.
+    """Cooling of slots in one run; arrays of shape (num_nodes, num_devices).
 
     Attributes:
-        preheat_k: Air at the sink over the inlet. Unit: K.
-        preheat_sigma_k: Of it. Unit: K.
-        resistance: Die over that air. Unit: K/W.
-        resistance_sigma: Of it. Unit: K/W.
+        preheat_k: Temperature of the air at the sink above the inlet. Unit: K.
+        preheat_sigma_k: Standard deviation of the preheat. Unit: K.
+        resistance: Thermal resistance from the die to that air. Unit: K/W.
+        resistance_sigma: Standard deviation of the resistance. Unit: K/W.
         contact: Resistance from die to sink over that of the GPU type. Unit: 1.
-        contact_log_sigma: Of its logarithm.
+        contact_log_sigma: Standard deviation of the logarithm of the contact.
     """
 
     preheat_k: Float
@@ -209,73 +220,85 @@ class Cooling(NamedTuple):
     contact_log_sigma: Float
 
 
-def cooling_of(start: Machine, at: Float, covariance: Float, one: Observed) -> Cooling:
-    """Return the cooling of slots, by what they show and where `heat_search.search` ended.
+def cooling_of(start: Machine, at: Float, covariance: Float, observed: Observed) -> Cooling:
+    """Return the cooling of slots from their temperatures and the shared parameters that were fitted.
 
     Args:
-        start: The cluster as it was known.
-        at: Where the search ended.
-        covariance: Of the numbers that all nodes share.
-        one: Power and temperatures of a run.
+        start: The nodes as declared.
+        at: Parameters at the end of `heat_search.search`.
+        covariance: Covariance of these parameters.
+        observed: Power and temperatures of a run.
     """
-    number, power_w = len(LEARNED), np.where(one.power_w > 0.0, one.power_w, np.nan)
-    inlet_c, air_k = _air(start, at, one)
+    power_w = np.where(observed.power_w > 0.0, observed.power_w, np.nan)
+    inlet_c, air_k = _air(start, at, observed)
     slopes = []
-    for place in range(number):
+    for parameter in range(len(LEARNED)):
         moved = at.copy()
-        moved[place] += _SLOPE
-        further_c, further_k = _air(start, moved, one)
-        slopes.append(((further_k - air_k) / _SLOPE, (further_c - inlet_c) / _SLOPE))
-    of_air, of_both = (np.stack(each) for each in ([air for air, _ in slopes], [air + inlet for air, inlet in slopes]))
+        moved[parameter] += _DIFFERENCE
+        moved_inlet_c, moved_air_k = _air(start, moved, observed)
+        slopes.append(((moved_air_k - air_k) / _DIFFERENCE, (moved_inlet_c - inlet_c) / _DIFFERENCE))
+    air_slopes = np.stack([air for air, _ in slopes])
+    both_slopes = np.stack([air + inlet for air, inlet in slopes])
     air_sigma_k, both_sigma_k = (
-        np.sqrt(np.maximum(np.einsum("iab,ij,jab->ab", each, covariance, each), 0.0)) for each in (of_air, of_both)
+        np.sqrt(np.maximum(np.einsum("iab,ij,jab->ab", each, covariance, each), 0.0))
+        for each in (air_slopes, both_slopes)
     )
     sigma_k = np.hypot(both_sigma_k, NOISE_K)
     machine = with_numbers(start, at)
     contact = machine.devices.die
     die = machine.cooled_by.die_resistance.value * contact * power_w
-    # What the fit gives a usual part is held by its prior as well as by what it shows.
-    shown = np.hypot(sigma_k / die, BETWEEN["die_resistance"])
+    # The contact of a typical part has two sources, the measurement and the prior; that of a faulty one has no prior.
+    measured = np.hypot(sigma_k / die, BETWEEN["die_resistance"])
     spread = np.where(np.abs(np.log(contact)) < 5 * start.heat.resistance_spread.value,
                       start.heat.resistance_spread.value, np.inf)  # fmt: skip
     return Cooling(
-        air_k, air_sigma_k, (one.temp_c - inlet_c - air_k) / power_w, sigma_k / power_w, contact,
-        1.0 / np.sqrt(shown**-2.0 + spread**-2.0),
+        air_k, air_sigma_k, (observed.temp_c - inlet_c - air_k) / power_w, sigma_k / power_w, contact,
+        1.0 / np.sqrt(measured**-2.0 + spread**-2.0),
     )  # fmt: skip
 
 
-def _air(start: Machine, at: Float, one: Observed) -> tuple[Float, Float]:
-    """Return the inlet, shape (num_nodes, 1), and the air at sinks above it, shape (num_nodes, num_devices)."""
-    under = with_numbers(start, at).under_load(one.power_w)
-    state = under.network.steady(one.power_w)
-    return under.inlet_c[:, None], state[:, 2 * start.shape[1] :]
+def _air(start: Machine, at: Float, observed: Observed) -> tuple[Float, Float]:
+    """Return the inlet in degC, shape (num_nodes, 1), and the air at sinks above it in K, (num_nodes, num_devices)."""
+    loaded = with_numbers(start, at).under_load(observed.power_w)
+    state = loaded.network.steady(observed.power_w)
+    return loaded.inlet_c[:, None], state[:, 2 * start.shape[1] :]
 
 
 def _slots(
     fit: _Fit,
-    one: Observed,
+    observed: Observed,
     manifest: Manifest,
     clocks: Mapping[tuple[int, int], float],
     excess: Mapping[int, float],
 ) -> list[Slot]:
-    cooling = cooling_of(fit.start, fit.at, fit.covariance, one)
-    names, found = hosts_of(manifest), list[Slot]()
+    """Return the slots of a run.
+
+    Args:
+        fit: The shared parameters.
+        observed: Power and temperatures of the run.
+        manifest: Manifest of the run.
+        clocks: Mean clock by (node, device). Unit: MHz.
+        excess: Excess of computation time by rank.
+    """
+    cooling = cooling_of(fit.start, fit.at, fit.covariance, observed)
+    names, slots = hosts_of(manifest), list[Slot]()
     for node in manifest.nodes:
         for device in node.devices:
             place = node.node, int(device.device.removeprefix("gpu"))
-            if not np.isfinite(one.temp_c[place]):
+            if not np.isfinite(observed.temp_c[place]):
                 continue
             contact, log_sigma = float(cooling.contact[place]), float(cooling.contact_log_sigma[place])
-            away = float(np.exp(Z90 * log_sigma))
-            found.append(Slot(
+            width = float(np.exp(Z90 * log_sigma))
+            slots.append(Slot(
                 host=names[node.node], node=place[0], device=place[1], uuid=device.uuid,
-                temp_c=float(one.temp_c[place]), power_w=float(one.power_w[place]), clock_mhz=clocks.get(place),
+                temp_c=float(observed.temp_c[place]), power_w=float(observed.power_w[place]),
+                clock_mhz=clocks.get(place),
                 preheat_k=_known(cooling.preheat_k[place], cooling.preheat_sigma_k[place], "K"),
                 resistance=_known(cooling.resistance[place], cooling.resistance_sigma[place], "K/W"),
-                contact=Known(value=contact, lo=contact / away, hi=contact * away, unit="1"),
+                contact=Known(value=contact, lo=contact / width, hi=contact * width, unit="1"),
                 compute_excess=excess.get(device.rank),
             ))  # fmt: skip
-    return found
+    return slots
 
 
 def _known(value: float, sigma: float, unit: str) -> Known:
@@ -283,7 +306,7 @@ def _known(value: float, sigma: float, unit: str) -> Known:
 
 
 def hosts_of(manifest: Manifest) -> dict[int, str]:
-    """Return the hosts of a run by node; node0, node1, ... where two nodes have one name, as in simulated runs."""
+    """Return the hosts of a run by node; node0, node1, ... if two nodes share a name, as in simulated runs."""
     hosts = {node.node: node.host for node in manifest.nodes}
     return hosts if len(set(hosts.values())) == len(hosts) else {node: f"node{node}" for node in hosts}
 
@@ -301,7 +324,7 @@ def _clocks(folder: Path) -> dict[tuple[int, int], float]:
 
 
 def _excess(folder: Path) -> dict[int, float]:
-    """Return the computation of ranks beyond that of their peers, of those that traces show to be slow; 0 of others."""
+    """Return the excess of computation time over peers by rank, 0 for ranks that traces do not show to be slow."""
     path = folder / "ranks.parquet"
     if not path.is_file():
         return {}
@@ -312,21 +335,21 @@ def _excess(folder: Path) -> dict[int, float]:
     }
 
 
-def contacts_over(machine: Machine, one: Observed) -> tuple[float, Float]:
-    """Return the inlet and the contacts with which a machine as it is described shows what a run showed.
+def contacts_over(machine: Machine, observed: Observed) -> tuple[float, Float]:
+    """Return the inlet and the contacts with which a machine has the temperatures of a run.
 
-    The inlet is such that the median slot has the usual contact. Blocked air counts as contact.
+    The inlet is chosen so that the median slot has the contact of its GPU type. Blocked air counts as contact.
 
     Args:
-        machine: The nodes.
-        one: Power and temperatures.
+        machine: The nodes as declared.
+        observed: Power and temperatures.
 
     Returns:
-        Inlet in degC, and contacts of shape (num_nodes, num_devices), 1 where nothing was shown.
+        Inlet in degC, and contacts of shape (num_nodes, num_devices), 1 where nothing was measured.
     """
-    equal = replace(machine, devices=replace(machine.devices, die=np.ones(machine.shape))).under_load(one.power_w)
-    rise_k = equal.network.steady(one.power_w)[:, : machine.shape[1]]
-    inlet_c = float(np.nanmedian(one.temp_c - rise_k))
+    equal = replace(machine, devices=replace(machine.devices, die=np.ones(machine.shape))).under_load(observed.power_w)
+    rise_k = equal.network.steady(observed.power_w)[:, : machine.shape[1]]
+    inlet_c = float(np.nanmedian(observed.temp_c - rise_k))
     with np.errstate(divide="ignore", invalid="ignore"):
-        contact = 1.0 + (one.temp_c - inlet_c - rise_k) / (equal.cooled_by.die_resistance.value * one.power_w)
+        contact = 1.0 + (observed.temp_c - inlet_c - rise_k) / (equal.cooled_by.die_resistance.value * observed.power_w)
     return inlet_c, np.where(np.isfinite(contact), np.clip(contact, 0.3, 20.0), 1.0)

@@ -1,6 +1,6 @@
-"""Step time of a job under a placement: which nodes hold which pipeline stages, and how many layers each stage has.
+"""Placements of a job, and its step under a placement, simulated with the cooling and speed of slots of a passport.
 
-A placement is tried by the simulator itself, with the cooling and speed of slots as a passport has them.
+A placement says which nodes hold which pipeline stages, and how many layers each stage has.
 """
 
 from collections.abc import Mapping
@@ -28,19 +28,24 @@ from triplepoint.simulate.predict.prediction import read_calibrations
 from triplepoint.simulate.stacks import OF_ENGINE
 from triplepoint.simulate.step import Prepared, Step, prepare_step
 
-_OF_GPUS = ("bad_contact", "contact", "leakage", "power_limits_w", "blocked_airflow")
-"""Conditions of single GPUs."""
+_GPU_CONDITIONS = ("bad_contact", "contact", "leakage", "power_limits_w", "blocked_airflow")
+"""Keys of a cluster's conditions that are by GPU."""
 BAD_CONTACT = 1.25
-"""Contact from which a slot counts as faulty: five of the usual deviations of 4.5 % (`resistance_spread`)."""
+"""Contact from which a slot counts as faulty: five standard deviations of 4.5 % (`resistance_spread`)."""
+MIN_EXCESS = 0.02
+"""Excess of computation time over peers from which a GPU counts as slow, as in `ranks.parquet`."""
+
+Seat = tuple[int, int]
+"""Node of the run, and device."""
 
 
 class Placement(NamedTuple):
-    """Which nodes hold which stages, and layers of stages.
+    """Nodes and layers of pipeline stages, and the micro-batch.
 
     Attributes:
-        nodes: Node of the run at every place of the host file.
-        layers: Layers of every pipeline stage, as `pipeline_layers`; empty as the point has them.
-        micro_batch_size: Sequences of a micro-batch; 0 as the point has them.
+        nodes: Node of the run at each line of the host file, in rank order.
+        layers: Layers of each pipeline stage, as `pipeline_layers`. Empty: those of the point.
+        micro_batch_size: Sequences of a micro-batch. 0: that of the point.
     """
 
     nodes: tuple[int, ...]
@@ -48,31 +53,31 @@ class Placement(NamedTuple):
     micro_batch_size: int = 0
 
 
-AS_IT_IS = Placement(())
-"""Layers and micro-batch as the point has them, whatever the nodes."""
+_OF_POINT = Placement(())
+"""Layers and micro-batch of the point; nodes do not matter."""
 
 
 class Outcome(NamedTuple):
     """A step under a placement.
 
     Attributes:
-        step_time_s: Its length. Unit: s.
-        factor: On the time of computation of every GPU against a sound one, by (node of the run, device).
-        busy_s: Computation and exposed communication of every pipeline stage; shape (num_stages,). Unit: s.
+        step_time_s: Step time. Unit: s.
+        factor: Computation time of each GPU over that of a healthy one.
+        busy_s: Computation and exposed communication of each pipeline stage; shape (num_stages,). Unit: s.
     """
 
     step_time_s: float
-    factor: Mapping[tuple[int, int], float]
+    factor: Mapping[Seat, float]
     busy_s: Float
 
 
 class Known(NamedTuple):
-    """What is worked out of a job once: by layers and micro-batch, whichever nodes hold the stages.
+    """Cached results for a job that do not depend on which nodes hold the stages.
 
     Attributes:
-        prepared: Steps that are ready to run.
-        fits: Whether they fit in memory.
-        warm: The first placement that was followed, and what others begin at; by micro-batch alone.
+        prepared: Prepared steps, by layers and micro-batch.
+        fits: Whether the job fits in memory, by layers and micro-batch.
+        warm: First placement simulated with heat, and the start for others, by micro-batch.
     """
 
     prepared: dict[Placement, Prepared]
@@ -86,9 +91,9 @@ class Site:
 
     Attributes:
         point: The point.
-        cluster: Where it runs, its parts as they are known.
+        cluster: The cluster, with the known state of its GPUs.
         config: Folder of the configuration.
-        known: What was worked out before of this job, whatever the state of the cluster.
+        known: Cached results for this job, which are valid for any state of the cluster.
     """
 
     point: Point
@@ -98,17 +103,17 @@ class Site:
 
     @property
     def present(self) -> Placement:
-        """The placement as it is."""
+        """The present placement."""
         return Placement(tuple(range(self.point.num_nodes)), self.layers)
 
     @cached_property
     def layers(self) -> tuple[int, ...]:
-        """Layers of every stage as they are; empty with virtual stages, whose layers are left as they are."""
+        """Present layers of each stage; empty with virtual stages, whose layers are not changed."""
         return self.job().layout.stage_layers(self.point.model.num_layers) if self.point.layout.vp == 1 else ()
 
     @property
     def is_heat_known(self) -> bool:
-        """Whether power and heat of its GPUs are described."""
+        """Whether the configuration describes power and heat of the GPUs."""
         gpu = self._catalogue.gpu_of(self.cluster)
         return gpu is not None and is_known(gpu, self.config)
 
@@ -126,18 +131,18 @@ class Site:
 
     @cached_property
     def refusal(self) -> str | None:
-        """Why the rules refuse the job, in one line; None where they do not."""
+        """Reason in one line why the rules refuse the job; None if they accept it."""
         return refusal(
             self.point, self._catalogue.cluster(self.point.cluster.name), self._catalogue.gpu_of(self.cluster)
         )
 
-    def job(self, placement: Placement = AS_IT_IS) -> Job:
+    def job(self, placement: Placement = _OF_POINT) -> Job:
         """Return the job with the layers and the micro-batch of a placement.
 
-        What its parts are, its passport says; nodes and power limits are those of `cluster`.
+        Hosts, power limits and repeat of the point are removed: `cluster` describes its GPUs.
 
         Raises:
-            PointError, UserError: If it cannot be simulated.
+            PointError, UserError: If the job cannot be simulated.
         """
         point = self.point.model_copy(update={
             "repeat": 1, "parts_of_repeat": None, "hosts": (), "gpu_power_limits_w": (),
@@ -150,8 +155,8 @@ class Site:
         return job_of(point, self._catalogue, OF_ENGINE.get(point.engine))
 
     def fits(self, placement: Placement) -> bool:
-        """Return whether a placement can be simulated and surely fits in memory, or as surely as now."""
-        key = self._of_stages(placement)
+        """Return whether a placement can be simulated and fits in memory, or is as undecided as at present."""
+        key = self._stages_of(placement)
         if key not in self.known.fits:
             self.known.fits[key] = self._fits(placement)
         return self.known.fits[key]
@@ -163,40 +168,40 @@ class Site:
             return False
         return not memory.is_out_of_memory and (not memory.undecided or not self._is_memory_known)
 
-    def _of_stages(self, placement: Placement) -> Placement:
-        """Return what a placement says of stages alone, whichever nodes hold them."""
+    def _stages_of(self, placement: Placement) -> Placement:
+        """Return layers and micro-batch of a placement without nodes, as the key of cached results."""
         size = placement.micro_batch_size or self.point.micro_batch_size
         return Placement((), placement.layers or self.layers, size)
 
     def _prepared(self, placement: Placement) -> Prepared:
-        """Return what steps of a placement have in common, whatever GPUs are slow."""
-        key = self._of_stages(placement)
+        """Return the prepared step of a placement, which does not depend on the speed of GPUs."""
+        key = self._stages_of(placement)
         if key not in self.known.prepared:
             job = self.job(placement)
             constants = read_calibrations(self.config)[0].constants(job)
             self.known.prepared[key] = prepare_step(job, constants, self.config)
         return self.known.prepared[key]
 
-    def quick_step(self, placement: Placement, factor: Mapping[tuple[int, int], float]) -> Step:
-        """Return a step at given factors on the computation of GPUs, by (node, device); heat is not followed."""
+    def quick_step(self, placement: Placement, factor: Mapping[Seat, float]) -> Step:
+        """Return a step with given factors on the computation time of GPUs, without a simulation of heat."""
         prepared = self._prepared(placement)
-        by_rank = self._of_ranks(placement, factor, prepared.job.num_gpus)
-        return prepared.run({rank: own for rank, own in by_rank.items() if own > 1.0})
+        by_rank = {rank: factor.get(self._seat(placement, rank), 1.0) for rank in range(prepared.job.num_gpus)}
+        return prepared.run({rank: slower for rank, slower in by_rank.items() if slower > 1.0})
 
     def step(self, placement: Placement, cluster: ClusterConfig | None = None) -> Outcome:
-        """Return a step as power, heat and clocks leave it.
+        """Return a step with power, heat and clocks.
 
         Args:
             placement: The placement.
-            cluster: Another state of the cluster than `cluster`.
+            cluster: State of the cluster. None: that of the site.
 
         Raises:
-            PointError: If GPUs cannot work under these conditions.
+            PointError: If GPUs would shut down under these conditions.
         """
         warm, slow = self.warm(placement, cluster)
         pace = min(warm.factor.values(), default=1.0)
-        by_rank = with_factors(slow, {rank: own / pace for rank, own in warm.factor.items()})
-        factor = {self._seat(placement, rank): max(own, 1.0) for rank, own in by_rank.items()}
+        by_rank = with_factors(slow, {rank: slower / pace for rank, slower in warm.factor.items()})
+        factor = {self._seat(placement, rank): max(slower, 1.0) for rank, slower in by_rank.items()}
         accounts = warm.load.ran.timeline.accounts
         busy_s = np.asarray((accounts.compute_s + accounts.exposed_comm_s).max(axis=1))
         return Outcome(warm.load.length_s, factor, busy_s)
@@ -204,16 +209,16 @@ class Site:
     def warm(
         self, placement: Placement, cluster: ClusterConfig | None = None
     ) -> tuple[Warm[Training[Step]], dict[int, float]]:
-        """Return a step with its power, heat and clocks, and the factors of ranks on GPUs that are slow by themselves.
+        """Return a step with power, heat and clocks, and the factors of ranks on GPUs that are slow without heat.
 
-        The first one of a micro-batch is followed as `predict` does. All others begin near it.
+        The first step with a micro-batch starts as in `predict`; later ones start from its result, which is faster.
 
         Args:
             placement: The placement.
-            cluster: Another state of the cluster than `cluster`.
+            cluster: State of the cluster. None: that of the site.
 
         Raises:
-            PointError: If GPUs cannot work under these conditions.
+            PointError: If GPUs would shut down under these conditions.
         """
         prepared, placed = self._prepared(placement), placed_on(cluster or self.cluster, placement.nodes)
         slow = slow_ranks(placed, prepared.job)
@@ -221,58 +226,53 @@ class Site:
         def simulate(factor: Mapping[int, float]) -> Training[Step]:
             return Training(prepared.run(with_factors(slow, factor)))
 
-        size = self._of_stages(placement).micro_batch_size
-        near = self.known.warm.get(size)
-        start = near and self._from(near, placement)
+        size = self._stages_of(placement).micro_batch_size
+        first = self.known.warm.get(size)
+        start = first and self._start_from(first, placement)
         warm = warm_up(simulate({}), simulate, placed, self.config, start=start)
-        if near is None and warm.start is not None:
+        if first is None and warm.start is not None:
             self.known.warm[size] = placement, warm.start
         return warm, slow
 
-    def _from(self, near: tuple[Placement, Start], placement: Placement) -> Start:
-        """Return where a placement begins: what is known of a GPU under another one goes with it."""
-        before, start = near
+    def _start_from(self, first: tuple[Placement, Start], placement: Placement) -> Start:
+        """Return the start for a placement: the state of each node under the first placement, in the new order."""
+        before, start = first
         order = [before.nodes.index(node) for node in placement.nodes]
-        factor = {self._seat(before, rank): own for rank, own in start.factor.items()}
+        factor = {self._seat(before, rank): slower for rank, slower in start.factor.items()}
         return Start(
             {rank: factor[self._seat(placement, rank)] for rank in start.factor},
             start.power_w[order], start.ceiling[order],
         )  # fmt: skip
 
-    def _seat(self, placement: Placement, rank: int) -> tuple[int, int]:
+    def _seat(self, placement: Placement, rank: int) -> Seat:
         """Return node and device of a rank."""
         place, device = divmod(rank, self.cluster.gpus_per_node)
         return placement.nodes[place], device
 
-    def _of_ranks(
-        self, placement: Placement, factor: Mapping[tuple[int, int], float], num_gpus: int
-    ) -> dict[int, float]:
-        return {rank: factor.get(self._seat(placement, rank), 1.0) for rank in range(num_gpus)}
-
 
 def busy_of(step: Step) -> Float:
-    """Return the computation of every pipeline stage, of its slowest replica; shape (num_stages,). Unit: s."""
+    """Return the computation time of each pipeline stage in its slowest replica; shape (num_stages,). Unit: s."""
     return np.asarray(step.timeline.accounts.compute_s.max(axis=1))
 
 
 def placed_on(cluster: ClusterConfig, nodes: tuple[int, ...]) -> ClusterConfig:
-    """Return a cluster whose nodes stand in another order: what is known of single GPUs and nodes moves with them."""
+    """Return a cluster with its nodes in another order, and the conditions of nodes and GPUs reordered with them."""
     place = {node: index for index, node in enumerate(nodes)}
 
-    def moved(named: Mapping[str, float]) -> dict[str, float]:
-        own = {place_of(name): value for name, value in named.items()}
-        return {f"node{place[node]}.gpu{gpu}": value for (node, gpu), value in own.items() if node in place}
+    def reorder(by_gpu: Mapping[str, float]) -> dict[str, float]:
+        by_seat = {place_of(name): value for name, value in by_gpu.items()}
+        return {f"node{place[node]}.gpu{gpu}": value for (node, gpu), value in by_seat.items() if node in place}
 
     before = cluster.conditions
     conditions = before.model_copy(update={
-        **{name: moved(getattr(before, name)) for name in _OF_GPUS},
+        **{name: reorder(getattr(before, name)) for name in _GPU_CONDITIONS},
         "braked_nodes": sorted(place[node] for node in before.braked_nodes if node in place),
     })  # fmt: skip
-    return cluster.model_copy(update={"slow_gpus": moved(cluster.slow_gpus), "conditions": conditions})
+    return cluster.model_copy(update={"slow_gpus": reorder(cluster.slow_gpus), "conditions": conditions})
 
 
 def as_placed(learned: Learned, point: Point) -> Learned:
-    """Return what was learned of a run whose point says hosts or power limits: its cluster by place in rank order."""
+    """Return a passport whose cluster has the node order and power limits of the point."""
     limits_w = {
         f"node{point.hosts.index(host) if point.hosts else host.removeprefix('node')}.gpu{device}": limit_w
         for (host, device), limit_w in point.power_limits_w.items()
@@ -284,23 +284,23 @@ def as_placed(learned: Learned, point: Point) -> Learned:
 
 
 def learned_cluster(learned: Learned, shift: float = 0.0) -> ClusterConfig:
-    """Return the cluster of a run with inlet and contacts as the run shows them.
+    """Return the cluster of a run with the inlet, contacts and leakage that the run shows.
 
     Args:
-        learned: What was learned from the run.
-        shift: By how many standard deviations contacts of faulty slots are worse than estimated.
+        learned: Passport of the run, and its data.
+        shift: Standard deviations by which contacts of faulty slots are worse than estimated.
     """
     runs, slots = learned.runs, {(slot.node, slot.device): slot for slot in learned.passport.slots}
     inlet_c, contact = contacts_over(runs.machine, runs.observed[0])
     usual, bad = dict[str, float](), dict[str, float]()
     for place, slot in slots.items():
-        own = float(contact[place])
-        if own < BAD_CONTACT:
-            usual[slot.name] = own
+        factor = float(contact[place])
+        if factor < BAD_CONTACT:
+            usual[slot.name] = factor
             continue
-        # The interval of a passport is symmetric in the logarithm: a deviation is 1/1.645 of its half.
-        own *= (slot.contact.hi / slot.contact.value) ** (shift / 1.645)
-        usual[slot.name], bad[slot.name] = 1.0, float(np.clip(own, 1.0, 20.0))
+        # The 90 % interval of a passport is symmetric in the logarithm, with a half-width of 1.645 standard deviations.
+        factor *= (slot.contact.hi / slot.contact.value) ** (shift / 1.645)
+        usual[slot.name], bad[slot.name] = 1.0, float(np.clip(factor, 1.0, 20.0))
     known = {slot.name: slot.leakage for slot in slots.values() if slot.leakage is not None}
     leakage = dict.fromkeys(usual, 1.0) | runs.cluster.conditions.leakage | known
     conditions = runs.cluster.conditions.model_copy(update={
@@ -311,7 +311,7 @@ def learned_cluster(learned: Learned, shift: float = 0.0) -> ClusterConfig:
 
 
 def with_usual_parts(cluster: ClusterConfig) -> ClusterConfig:
-    """Return a cluster whose parts are all as their type has them, but for what its file says of single GPUs."""
+    """Return a cluster whose GPUs have the contact and leakage of their type, except those that its file declares."""
     names = [f"node{node}.gpu{gpu}" for node in range(cluster.num_nodes) for gpu in range(cluster.gpus_per_node)]
     usual, before = dict.fromkeys(names, 1.0), cluster.conditions
     conditions = before.model_copy(update={"contact": usual | before.contact, "leakage": usual | before.leakage})
@@ -319,21 +319,17 @@ def with_usual_parts(cluster: ClusterConfig) -> ClusterConfig:
 
 
 def with_slow_gpus(site: Site, learned: Learned, present: Outcome) -> Site:
-    """Return the site with GPUs whose computation is slower by traces than their heat explains.
+    """Return the site with slow GPUs: those whose computation takes longer in traces than heat explains.
 
     Args:
-        site: The site, its GPUs slowed by heat alone.
-        learned: What was learned from the run.
-        present: Its step as it is.
+        site: The site, with GPUs slowed by heat alone.
+        learned: Passport of the run.
+        present: Present step of the site.
     """
     slow = dict(site.cluster.slow_gpus)
     for slot in learned.passport.slots:
         by_heat = present.factor.get((slot.node, slot.device), 1.0)
-        left = (1.0 + (slot.compute_excess or 0.0)) / by_heat
-        if left > 1.0 + LEAST_SLOWER and slot.name not in slow:
-            slow[slot.name] = 1.0 / left
+        rest = (1.0 + (slot.compute_excess or 0.0)) / by_heat
+        if rest > 1.0 + MIN_EXCESS and slot.name not in slow:
+            slow[slot.name] = 1.0 / rest
     return replace(site, cluster=site.cluster.model_copy(update={"slow_gpus": slow}))
-
-
-LEAST_SLOWER = 0.02
-"""Computation beyond that of peers below which an outlier costs nobody much, as in `ranks.parquet`."""

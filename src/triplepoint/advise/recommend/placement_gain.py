@@ -1,11 +1,11 @@
-"""Search for a placement, and the gain of one with its interval."""
+"""Search for a placement with heat, and the gain of a placement with its interval."""
 
 import math
 from dataclasses import dataclass
 
 from triplepoint.advise.recommend.passport import Learned
 from triplepoint.advise.recommend.placement import Outcome, Placement, Site, learned_cluster
-from triplepoint.advise.recommend.placement_search import nearest, search
+from triplepoint.advise.recommend.placement_search import linear_optimum, search
 from triplepoint.config.cluster import ConditionsConfig
 from triplepoint.errors import PointError, UserError
 from triplepoint.metrics import Z90
@@ -13,23 +13,23 @@ from triplepoint.simulate.layouts import Laid
 from triplepoint.simulate.predict.prediction import read_calibrations
 
 _MICRO_BATCHES = (1, 2, 4, 8)
-"""Micro-batches that are searched, those of `triplepoint search`."""
+"""Micro-batch sizes to search, as in `triplepoint search`."""
 _ROUNDS = 2
-"""Searches: the second knows how warm GPUs are under the first one's placement."""
-_FOLLOWED = 3
-"""Placements of a search that are followed with heat."""
-_BY_HEAT = 0.03
-"""Share of a step that a placement may gain by heat beyond what it gains at equal factors. Our choice."""
+"""Number of searches: the second one uses the temperatures under the result of the first."""
+_MAX_SIMULATED = 3
+"""Placements of a search that are simulated with heat."""
+_MAX_GAIN_BY_HEAT = 0.03
+"""Largest share of a step that a placement gains by heat, in addition to its gain without. Our choice."""
 _RESOLUTION = 0.005
-"""Speeds of GPUs are told apart in steps of 0.5 % (`simulate.heat.warm`): both steps are off by half of it at most."""
+"""Resolution of the speeds of GPUs in `simulate.heat.warm`; the error of both steps is at most half of it."""
 _MODEL_SHARE = 0.3
-"""The model's own standard deviation of a gain, over the gain: with it half of what was promised is the end of the 90 %
-interval. Half is what was measured of a model of placement inside a node. Source: Lit Silicon, arXiv:2511.09861."""
+"""Standard deviation of the model error of a gain, over the gain: half of the gain is then the lower end of the 90 %
+interval. A model of placement inside a node realised half. Source: Lit Silicon, arXiv:2511.09861."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """Share of a step that a placement saves, with its 90 % interval; negative where it costs."""
+    """Share of a step that a placement saves, with its 90 % interval; negative for a loss."""
 
     share: float
     lo: float
@@ -37,23 +37,23 @@ class Gain:
 
     @property
     def is_accepted(self) -> bool:
-        """Whether it is positive beyond doubt."""
+        """Whether the whole interval is positive."""
         return self.lo > 0.0
 
 
-def judged(site: Site, layers: tuple[int, ...]) -> tuple[Placement, Outcome]:
-    """Return a given split of layers with the nodes as they are, and its step.
+def simulate_layers(site: Site, layers: tuple[int, ...]) -> tuple[Placement, Outcome]:
+    """Return a placement with given layers of each stage on the present nodes, and its step.
 
     Raises:
-        UserError: If layers do not fit the model or the memory.
+        UserError: If the layers do not match the model or do not fit in memory.
     """
-    now = site.present.layers
-    if not now:
+    present = site.present.layers
+    if not present:
         raise UserError("--layers: the run has virtual stages, whose layers are left as they are; leave it out")
-    if len(layers) != len(now) or sum(layers) != sum(now):
+    if len(layers) != len(present) or sum(layers) != sum(present):
         raise UserError(
             f"--layers {','.join(map(str, layers))}: {len(layers)} stages with {sum(layers)} layers, the run has "
-            f"{len(now)} with {sum(now)}; give the layers of each stage"
+            f"{len(present)} with {sum(present)}; give the layers of each stage"
         )
     placement = Placement(site.present.nodes, layers)
     if not site.fits(placement):
@@ -61,69 +61,77 @@ def judged(site: Site, layers: tuple[int, ...]) -> tuple[Placement, Outcome]:
     return placement, site.step(placement)
 
 
-def find(site: Site, learned: Learned | None, before: Outcome) -> tuple[Placement, Outcome, Gain] | None:
-    """Return the placement that is surest to gain, its step and its gain: the one with the highest lower end.
+def find_surest(site: Site, learned: Learned | None, before: Outcome) -> tuple[Placement, Outcome, Gain] | None:
+    """Return the placement whose gain has the highest lower end, its step and its gain; None if none is shorter.
 
-    The best one with the present micro-batch and with each other one are compared. Another micro-batch is searched if a
-    step where everything stands as it does now would be shorter with it. It is known less well than another placement:
-    where it could not come out surer, its heat is not followed.
+    Compared are the best placement with the present micro-batch and the best with each other one. Another micro-batch
+    is searched only if it makes the step under the present placement shorter. Its gain has a wider interval, so heat is
+    simulated only if the lower end could become the highest.
 
     Args:
         site: The job.
-        learned: What was learned of the slots; None where the cluster is taken as described.
-        before: Its present step.
+        learned: Passport of its slots. None: the cluster is as its file declares.
+        before: Present step.
 
     Raises:
-        PointError: If GPUs cannot work under its conditions.
+        PointError: If GPUs would shut down under its conditions.
     """
     placement, after = find_placement(site, before)
     best = (placement, after, gain_of(site, learned, before, placement, after)) if placement and after else None
-    now_s = site.quick_step(site.present, before.factor).time_s
+    present_s = site.quick_step(site.present, before.factor).time_s
     for size in _MICRO_BATCHES:
-        own, there = site.with_micro_batch(size), site.present._replace(micro_batch_size=size)
-        if size == site.point.micro_batch_size or own.refusal or not site.fits(there):
+        changed, unmoved = site.with_micro_batch(size), site.present._replace(micro_batch_size=size)
+        if size == site.point.micro_batch_size or changed.refusal or not site.fits(unmoved):
             continue
-        if site.quick_step(there, before.factor).time_s >= now_s:
+        if site.quick_step(unmoved, before.factor).time_s >= present_s:
             continue
-        if best and _most(site, own, there, before, now_s).lo <= best[2].lo:
+        if best and _max_gain(site, changed, unmoved, before, present_s).lo <= best[2].lo:
             continue
-        present = own.step(own.present)
-        placement, after = find_placement(own, present)
-        placement, after = (placement or own.present)._replace(micro_batch_size=size), after or present
+        changed_step = changed.step(changed.present)
+        placement, after = find_placement(changed, changed_step)
+        placement, after = (placement or changed.present)._replace(micro_batch_size=size), after or changed_step
         if after.step_time_s >= before.step_time_s:
             continue
-        if best is None or _without_contacts(site, before, placement, after).lo > best[2].lo:
+        if best is None or _narrowest_gain(site, before, placement, after).lo > best[2].lo:
             gain = gain_of(site, learned, before, placement, after)
             best = (placement, after, gain) if best is None or gain.lo > best[2].lo else best
     return best
 
 
-def _most(site: Site, own: Site, there: Placement, before: Outcome, now_s: float) -> Gain:
-    """Return what another micro-batch gains at most, without following its heat."""
-    placements = (own.present, nearest(own, before.factor))
-    times_s = [own.quick_step(one, before.factor).time_s for one in placements]
-    share = min(1.0 - min(times_s) / now_s + _BY_HEAT, 1.0)
-    return gain_within(share, share, share, _layout_width(site, there))
+def _max_gain(site: Site, changed: Site, unmoved: Placement, before: Outcome, present_s: float) -> Gain:
+    """Return the largest gain that another micro-batch may have, without a simulation of heat.
+
+    Args:
+        site: The job.
+        changed: The job with the other micro-batch.
+        unmoved: Present placement with the other micro-batch.
+        before: Present step.
+        present_s: Present step time without heat. Unit: s.
+    """
+    placements = (changed.present, linear_optimum(changed, before.factor))
+    times_s = [changed.quick_step(placement, before.factor).time_s for placement in placements]
+    share = min(1.0 - min(times_s) / present_s + _MAX_GAIN_BY_HEAT, 1.0)
+    return gain_within(share, share, share, _layout_width(site, unmoved))
 
 
 def find_placement(site: Site, before: Outcome) -> tuple[Placement | None, Outcome | None]:
-    """Return the best placement that a search finds, followed with heat, and its step; None where none is shorter."""
+    """Return the best placement of a search, simulated with heat, and its step; None if none has a shorter step."""
     best, after, last = None, None, before
-    known = {site.present: before}
+    steps = {site.present: before}
     for _ in range(_ROUNDS):
-        found = [one for one in search(site, last.factor)[:_FOLLOWED] if one not in known]
-        if not found:
+        new = [placement for placement in search(site, last.factor)[:_MAX_SIMULATED] if placement not in steps]
+        if not new:
             break
-        known |= {one: site.step(one) for one in found}
-        nearest = min(found, key=lambda one: known[one].step_time_s)
-        last = known[nearest]
+        steps |= {placement: site.step(placement) for placement in new}
+        shortest = min(new, key=lambda placement: steps[placement].step_time_s)
+        last = steps[shortest]
         if last.step_time_s < (after or before).step_time_s:
-            best, after = nearest, last
+            best, after = shortest, last
     return best, after
 
 
-def _without_contacts(site: Site, before: Outcome, proposed: Placement, after: Outcome) -> Gain:
-    """Return a gain as if contacts were known: no interval is narrower."""
+def _narrowest_gain(site: Site, before: Outcome, proposed: Placement, after: Outcome) -> Gain:
+    """Return a gain with the narrowest interval it may have, that of exactly known contacts."""
     share = 1.0 - after.step_time_s / before.step_time_s
     return gain_within(share, share, share, _layout_width(site, proposed))
 
@@ -131,18 +139,18 @@ def _without_contacts(site: Site, before: Outcome, proposed: Placement, after: O
 def gain_of(site: Site, learned: Learned | None, before: Outcome, proposed: Placement, after: Outcome) -> Gain:
     """Return the gain of a placement with its 90 % interval.
 
-    Both placements are followed at the same contacts of faulty slots: as estimated and at either end of their
-    intervals. What the model itself may be off by, and the steps it tells speeds apart by, come on top.
+    Both placements are simulated with the same contacts of faulty slots: as estimated, and at both ends of their
+    intervals. The interval includes the error of the model and its resolution of speeds.
 
     Args:
         site: The job.
-        learned: What was learned of the slots; None where the cluster is taken as described.
-        before: The present step.
+        learned: Passport of its slots. None: the cluster is as its file declares.
+        before: Present step.
         proposed: The placement.
-        after: Its step.
+        after: Step under the placement.
 
     Raises:
-        PointError: If GPUs cannot work under its conditions.
+        PointError: If GPUs would shut down under its conditions.
     """
     share = 1.0 - after.step_time_s / before.step_time_s
     low, high = share, share
@@ -154,7 +162,7 @@ def gain_of(site: Site, learned: Learned | None, before: Outcome, proposed: Plac
 
 
 def _layout_width(site: Site, proposed: Placement) -> float:
-    """Return half the 90 % interval, in log, of a step with another micro-batch over one with the present one."""
+    """Return the half-width of the 90 % interval of the log ratio of steps with another and the present micro-batch."""
     if not proposed.micro_batch_size:
         return 0.0
     one, other = (
@@ -164,20 +172,22 @@ def _layout_width(site: Site, proposed: Placement) -> float:
 
 
 def gain_within(share: float, low: float, high: float, width: float = 0.0) -> Gain:
-    """Return a gain whose ends by contacts are given, with what the model and its steps may be off by on top.
+    """Return a gain with an interval of all errors: contacts, the model, its resolution of speeds, and the layout.
 
     Args:
         share: The gain.
-        low: Its lower end by contacts.
-        high: Its upper end by contacts.
-        width: Half the 90 % interval, in log, of what else differs between the two steps.
+        low: Lower end of the interval due to contacts.
+        high: Upper end of the interval due to contacts.
+        width: Half-width of the 90 % interval of the log ratio of both steps, due to the layout.
     """
-    own = math.hypot(Z90 * math.hypot(_MODEL_SHARE * share, _RESOLUTION / math.sqrt(6.0)), (1.0 - share) * width)
-    return Gain(share, share - math.hypot(share - low, own), share + math.hypot(high - share, own))
+    model_width = math.hypot(
+        Z90 * math.hypot(_MODEL_SHARE * share, _RESOLUTION / math.sqrt(6.0)), (1.0 - share) * width
+    )
+    return Gain(share, share - math.hypot(share - low, model_width), share + math.hypot(high - share, model_width))
 
 
 def _share_at(site: Site, conditions: ConditionsConfig, proposed: Placement) -> float | None:
-    """Return the gain under other conditions; None where GPUs would shut down under them."""
+    """Return the gain under other conditions; None if GPUs would shut down under them."""
     cluster = site.cluster.model_copy(update={"conditions": conditions})
     try:
         before, after = (site.step(each, cluster).step_time_s for each in (site.present, proposed))

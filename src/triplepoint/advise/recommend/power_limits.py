@@ -1,8 +1,8 @@
-"""Power limits of single GPUs: cooler GPUs that wait for hotter ones give power away, or hand it to them.
+"""Power limits of single GPUs: GPUs that wait for slower ones need less power, or can leave it to them.
 
-Parts of one stage do the same work and go at the pace of the slowest. The clock of a faster one is wasted: its limit
-can be lowered until it is as fast as the slowest (`save`). Where the limits in force are below the highest that the
-driver takes, the watts can raise the slowest instead (`move`). Limits are tried by the simulator itself.
+GPUs of one stage do the same work at the pace of the slowest. The higher clock of a faster one is useless: its limit
+can be lowered until it is as fast as the slowest (goal `save`). If the present limits are below the highest that the
+driver accepts, the power can raise the clock of the slowest instead (goal `move`). Limits are tried by simulation.
 """
 
 from collections.abc import Mapping
@@ -11,34 +11,34 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from triplepoint.advise.recommend.placement import Placement, Site
+from triplepoint.advise.recommend.placement import Placement, Seat, Site
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.simulate.power.gpu import Float, Int64, leakage_w
 from triplepoint.simulate.power.parameters import PowerConfig, read_power
 
 Goal = Literal["save", "move"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
-Seat = tuple[int, int]
 
 _TURNS = 3
-"""Limits that are tried in turn, each by how far clocks are apart under the one before."""
+"""Number of iterations; each changes the limits by the differences of clocks under the limits before."""
 _SLACKS = (0.0, 0.004, 0.01)
-"""By how much clocks of waiting GPUs stay above the slowest: governors move clocks all the time. Our choice."""
+"""Relative margin of the clocks of waiting GPUs over the slowest, because governors vary clocks. Our choice."""
 _EXPONENT = 1.25
-"""Change of power over change of clock, both relative, by which a turn reckons: work at a given pace. Our choice."""
-_LONGER = 1e-3
-"""Share by which a step may become longer where power is saved: a fifth of the resolution of speeds. Our choice."""
-_LEAST_CHANGE_W = 5.0
-"""Limits that change by less are left. Our choice. Unit: W."""
+"""Relative change of power over relative change of clock in an iteration, for work at a given pace. Our choice."""
+_MAX_LONGER = 1e-3
+"""Largest relative increase of the step time for goal `save`: a fifth of the resolution of speeds. Our choice."""
+_MIN_CHANGE_W = 5.0
+"""Smallest change of a limit. Our choice. Unit: W."""
 _LEAKAGE_TURNS = 3
+"""Iterations of the estimate of leakage."""
 _LEAKAGE_SHARES = (0.03, 0.5)
-"""Least and most leakage over power by which a turn reckons: it must not divide by next to nothing."""
-_MOST_SIGMA = 3.0
-"""Standard deviations of leakage from part to part beyond which a clock is not put down to leakage. Our choice."""
+"""Range of leakage over power in an iteration, so that it does not divide by almost 0."""
+_MAX_SIGMA = 3.0
+"""Largest deviation of leakage that a clock may be attributed to, over its spread between parts. Our choice."""
 
 
 class Drawn(NamedTuple):
-    """A step and what it draws.
+    """A step and its power.
 
     Attributes:
         step_time_s: Length of the step. Unit: s.
@@ -64,10 +64,10 @@ class Caps:
 
     Attributes:
         goal: `save`: less power in equal time; `move`: less time at equal power.
-        limits_w: Limit by (node of the run, device), of GPUs whose limit changes; whole watts. Unit: W.
-        present_w: Limit in force of all GPUs. Unit: W.
-        before: The step under the limits in force.
-        after: Under these.
+        limits_w: New limit of each GPU whose limit changes, in whole watts. Unit: W.
+        present_w: Present limit of all GPUs. Unit: W.
+        before: Step under the present limits.
+        after: Step under the new limits.
     """
 
     goal: Goal
@@ -78,7 +78,7 @@ class Caps:
 
     @property
     def share(self) -> float:
-        """Energy of a step that is saved, or time, over that before."""
+        """Saved share of the energy or time of a step."""
         return saved(self.goal, self.before, self.after)
 
 
@@ -90,16 +90,16 @@ def saved(goal: Goal, before: Drawn, after: Drawn) -> float:
 
 
 class _Run(NamedTuple):
-    """A step of every device; arrays of shape (num_nodes, num_devices), devices without a rank left out by `is_used`.
+    """A simulated step; arrays are of shape (num_nodes, num_devices).
 
     Attributes:
-        drawn: Of all.
+        drawn: The step and its power.
         clock_mhz: Mean clock. Unit: MHz.
-        top_w: Power that a control period passes in one of twenty. Unit: W.
+        top_w: 95th percentile of power over control periods. Unit: W.
         mean_w: Mean power. Unit: W.
-        stage: Pipeline stage, -1 without a rank.
-        leakage_w: Leakage of a usual part at this clock and temperature. Unit: W.
-        power: Of the GPU type, under the limit in force.
+        stage: Pipeline stage; -1 for a device without a rank.
+        leakage_w: Leakage of a typical part at this clock and temperature. Unit: W.
+        power: Power parameters of the GPU type, under the present limit.
     """
 
     drawn: Drawn
@@ -112,15 +112,15 @@ class _Run(NamedTuple):
 
 
 def find_caps(site: Site, placement: Placement, goal: Goal) -> Caps | None:
-    """Return limits of single GPUs that save power in equal time, or time at equal power; None where none do.
+    """Return limits of single GPUs that save energy in equal time, or time at equal power; None if there are none.
 
     Args:
         site: The job.
-        placement: Where its stages are.
-        goal: What is saved. `move` keeps the sum of the limits of every node.
+        placement: Placement of its stages.
+        goal: `save` or `move`; `move` keeps the sum of the limits of each node.
 
     Raises:
-        PointError: If GPUs cannot work under its conditions.
+        PointError: If GPUs would shut down under its conditions.
     """
     first = last = _run(site, placement, site.cluster)
     present_w, least_w = first.power.power_limit.value, first.power.least_limit.value
@@ -131,53 +131,60 @@ def find_caps(site: Site, placement: Placement, goal: Goal) -> Caps | None:
     for slack in _SLACKS if goal == "save" else (0.0,):
         if best is not None:  # more slack saves less
             break
-        # Below its limit a GPU is not held by it: limits are lowered from what it really draws.
+        # A limit above the power of a GPU has no effect, so the search starts from its power.
         limits_w = np.minimum(present_w, first.top_w) if goal == "save" else np.full(first.top_w.shape, present_w)
         last = first
         for _ in range(_TURNS):
             if goal == "save":
-                limits_w = np.clip(_lowered(limits_w, last, _slowest(first) * (1.0 + slack)), least_w, present_w)
+                limits_w = np.clip(_adjust(limits_w, last, _slowest(first) * (1.0 + slack)), least_w, present_w)
             else:
-                limits_w = _moved(limits_w, last, present_w, (least_w, most_w))
-            named = _named(limits_w, first.stage >= 0, present_w, placement)
-            if not named:
+                limits_w = _equalise(limits_w, last, present_w, (least_w, most_w))
+            changed_w = _changed_limits(limits_w, first.stage >= 0, present_w, placement)
+            if not changed_w:
                 break
-            last = _run(site, placement, with_limits(site.cluster, named))
-            is_longer = last.drawn.step_time_s > first.drawn.step_time_s * (1.0 + _LONGER)
+            last = _run(site, placement, with_limits(site.cluster, changed_w))
+            is_longer = last.drawn.step_time_s > first.drawn.step_time_s * (1.0 + _MAX_LONGER)
             reached = first.drawn if best is None else best[1]
             is_better = saved(goal, first.drawn, last.drawn) > saved(goal, first.drawn, reached)
             if is_better and not (goal == "save" and is_longer):
-                best = named, last.drawn
+                best = changed_w, last.drawn
     return Caps(goal, best[0], present_w, first.drawn, best[1]) if best else None
 
 
 def _slowest(run: _Run) -> Float:
-    """Return the lowest mean clock in the stage of every device; of the shape of clocks. Unit: MHz."""
-    found = np.full(run.stage.shape, np.inf)
+    """Return the lowest mean clock in the stage of each device, in the shape of the clocks. Unit: MHz."""
+    slowest = np.full(run.stage.shape, np.inf)
     for stage in np.unique(run.stage[run.stage >= 0]):
-        found[run.stage == stage] = run.clock_mhz[run.stage == stage].min()
-    return found
+        slowest[run.stage == stage] = run.clock_mhz[run.stage == stage].min()
+    return slowest
 
 
-def _lowered(limits_w: Float, last: _Run, aim_mhz: Float) -> Float:
-    """Return lower limits for GPUs whose clock is above the aim, higher ones for those below it."""
-    return np.asarray(limits_w * (last.clock_mhz / aim_mhz) ** -_EXPONENT)
+def _adjust(limits_w: Float, last: _Run, target_mhz: Float) -> Float:
+    """Return lower limits for GPUs whose clock is above its target, and higher ones for those below."""
+    return np.asarray(limits_w * (last.clock_mhz / target_mhz) ** -_EXPONENT)
 
 
-def _moved(limits_w: Float, last: _Run, present_w: float, ends_w: tuple[float, float]) -> Float:
-    """Return limits that bring clocks of a stage together, with the same sum for every node."""
+def _equalise(limits_w: Float, last: _Run, present_w: float, range_w: tuple[float, float]) -> Float:
+    """Return limits that reduce the differences of clocks in a stage, with the same sum for each node.
+
+    Args:
+        limits_w: Limits of the last step. Unit: W.
+        last: The last step.
+        present_w: Present limit, and mean of the new limits of a node. Unit: W.
+        range_w: Lowest and highest limit. Unit: W.
+    """
     mean_mhz = np.ones(last.stage.shape)
     for stage in np.unique(last.stage[last.stage >= 0]):
         mean_mhz[last.stage == stage] = last.clock_mhz[last.stage == stage].mean()
-    moved = np.where(last.stage >= 0, _lowered(limits_w, last, mean_mhz), limits_w)
-    for _ in range(_TURNS):  # What one GPU cannot take goes to the others of its node.
-        moved = np.clip(moved * (present_w / moved.mean(axis=1, keepdims=True)), *ends_w)
-    return moved
+    new_w = np.where(last.stage >= 0, _adjust(limits_w, last, mean_mhz), limits_w)
+    for _ in range(_TURNS):  # power beyond the range of a GPU goes to the others of its node
+        new_w = np.clip(new_w * (present_w / new_w.mean(axis=1, keepdims=True)), *range_w)
+    return new_w
 
 
-def _named(limits_w: Float, is_used: np.ndarray, present_w: float, placement: Placement) -> dict[Seat, int]:
-    """Return limits by (node of the run, device), of those that change."""
-    changed = is_used & (np.abs(limits_w - present_w) >= _LEAST_CHANGE_W)
+def _changed_limits(limits_w: Float, is_used: np.ndarray, present_w: float, placement: Placement) -> dict[Seat, int]:
+    """Return the limits of GPUs with ranks that differ from the present one. Unit: W."""
+    changed = is_used & (np.abs(limits_w - present_w) >= _MIN_CHANGE_W)
     return {
         (placement.nodes[place], device): round(float(limits_w[place, device]))
         for place, device in np.argwhere(changed).tolist()
@@ -185,45 +192,47 @@ def _named(limits_w: Float, is_used: np.ndarray, present_w: float, placement: Pl
 
 
 def _run(site: Site, placement: Placement, cluster: ClusterConfig) -> _Run:
+    """Simulate a step with heat."""
     warm, _ = site.warm(placement, cluster)
     trace, stage, power = warm.trace, warm.seats.stage, warm.machine.power
     mean_w, clock_mhz = trace.power_w.mean(axis=0), trace.clock_mhz.mean(axis=0)
     temp_c, used = trace.temp_c.mean(axis=0), stage >= 0
-    spread = max(float(own.max() / own.min()) for own in (clock_mhz[stage == one] for one in np.unique(stage[used])))
+    clocks_of_stages = [clock_mhz[stage == number] for number in np.unique(stage[used])]
+    spread = max(float(clocks.max() / clocks.min()) for clocks in clocks_of_stages)
     drawn = Drawn(warm.load.length_s, float(mean_w[used].sum()), float(temp_c[used].max()), spread)
     top_w, leaks_w = np.quantile(trace.power_w, 0.95, axis=0), leakage_w(power, clock_mhz, temp_c)
     return _Run(drawn, clock_mhz, top_w, mean_w, stage, leaks_w, power)
 
 
 def with_limits(cluster: ClusterConfig, limits_w: Mapping[Seat, float]) -> ClusterConfig:
-    """Return a cluster whose single GPUs have these power limits, by (node, device)."""
-    named = {f"node{node}.gpu{device}": float(own) for (node, device), own in limits_w.items()}
-    return cluster.model_copy(update={"conditions": cluster.conditions.with_limits(named)})
+    """Return a cluster with power limits of single GPUs in W."""
+    by_name = {f"node{node}.gpu{device}": float(limit_w) for (node, device), limit_w in limits_w.items()}
+    return cluster.model_copy(update={"conditions": cluster.conditions.with_limits(by_name)})
 
 
 def leakage_of(site: Site, clocks_mhz: Mapping[Seat, float]) -> dict[Seat, float]:
-    """Return the leakage of GPUs over that of a usual part at which they show the clocks that telemetry has.
+    """Return the leakage of GPUs, over that of a typical part, with which they have their measured clocks.
 
-    Under a power limit a GPU that leaks less clocks higher. Leakage as parts of the type have it is a prior.
+    Under a power limit, a GPU with less leakage has a higher clock. The spread of leakage between parts bounds it.
 
     Args:
-        site: The job where it ran.
-        clocks_mhz: Mean clock in steps, by (node of the run, device). Unit: MHz.
+        site: The job under the placement of the run.
+        clocks_mhz: Mean clock of each GPU in steps. Unit: MHz.
 
     Raises:
-        PointError: If GPUs cannot work under its conditions.
+        PointError: If GPUs would shut down under its conditions.
     """
     seats = list(clocks_mhz)
     cluster, factor, at = site.cluster, np.ones(len(seats)), tuple(np.transpose(seats))
-    shown = np.array(list(clocks_mhz.values()))
+    measured = np.array(list(clocks_mhz.values()))
     for _ in range(_LEAKAGE_TURNS):
         run = _run(site, site.present, cluster)
-        ours = run.clock_mhz[at]
-        off = np.log((shown / np.median(shown)) / (ours / np.median(ours)))
-        leaks = np.clip(factor * run.leakage_w[at] / run.mean_w[at], *_LEAKAGE_SHARES)
-        most = _MOST_SIGMA * run.power.leakage_spread.value
-        factor = np.exp(np.clip(np.log(factor) - _EXPONENT * (1.0 - leaks) / leaks * off, -most, most))
-        named = {f"node{node}.gpu{device}": float(own) for (node, device), own in zip(seats, factor, strict=True)}
-        conditions = site.cluster.conditions.model_copy(update={"leakage": named})
+        simulated = run.clock_mhz[at]
+        deviation = np.log((measured / np.median(measured)) / (simulated / np.median(simulated)))
+        share = np.clip(factor * run.leakage_w[at] / run.mean_w[at], *_LEAKAGE_SHARES)
+        most = _MAX_SIGMA * run.power.leakage_spread.value
+        factor = np.exp(np.clip(np.log(factor) - _EXPONENT * (1.0 - share) / share * deviation, -most, most))
+        by_name = {f"node{node}.gpu{device}": float(value) for (node, device), value in zip(seats, factor, strict=True)}
+        conditions = site.cluster.conditions.model_copy(update={"leakage": by_name})
         cluster = site.cluster.model_copy(update={"conditions": conditions})
     return dict(zip(seats, factor.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""What a search knows of one configuration: whether it fits, its time, power and heat on few nodes, and on all."""
+"""Candidates of a search: memory and time of a configuration, and its power and heat on a few or all nodes."""
 
 import math
 from collections.abc import Sequence
@@ -31,23 +31,24 @@ _WHERE = "search"
 
 @dataclass(frozen=True)
 class Candidate:
-    """One configuration with what is known of it; NaN where that was not worked out.
+    """A configuration and its predicted quantities; NaN for those not computed.
 
     Attributes:
-        row: Its settings.
-        request: Its point, and why it cannot run.
-        fits_probability: That it fits in memory, 0 to 1.
-        memory_gib: Peak on the fullest rank.
-        memory: The same by what it is for.
-        prediction: Of its step.
-        num_nodes: Nodes it takes.
-        node_power_w: Mean of a node at the plug.
-        node_power_peak_w: Highest of any node at the plug, over a control period.
-        rack_power_peak_w: The same of any rack; only where all nodes were followed and racks are known.
-        job_power_peak_w: The same of all its nodes together.
-        cost_per_mtoken: Of a million tokens; only with prices. Unit: currency.
-        energy_cost_share: Part of it that is paid for energy, 0 to 1.
-        followed: Whose heat was followed: of no node, of few that stand for others, or of all.
+        row: Settings of the configuration.
+        request: Its point, and the reason if it cannot run.
+        fits_probability: Probability of fitting in memory, 0 to 1.
+        memory_gib: Peak memory of the fullest rank. Unit: GiB.
+        memory: Peak memory by purpose.
+        prediction: Prediction of its step.
+        num_nodes: Number of nodes.
+        node_power_w: Mean power of a node at the plug. Unit: W.
+        node_power_peak_w: Highest power of any node at the plug over a control period. Unit: W.
+        rack_power_peak_w: Highest power of any rack over a control period, if all nodes were simulated and racks are
+            known. Unit: W.
+        job_power_peak_w: Highest power of all nodes together over a control period. Unit: W.
+        cost_per_mtoken: Cost of a million tokens, with prices. Unit: currency.
+        energy_cost_share: Share of energy in the cost, 0 to 1.
+        followed: Nodes whose heat was simulated: `none`, `few` that represent the others, or `all`.
     """
 
     row: Row
@@ -67,33 +68,33 @@ class Candidate:
 
     @property
     def run(self) -> str:
-        """Run id of its point."""
+        """Run id of the point."""
         return run_id(self.point)
 
     @property
     def point(self) -> Point:
-        """Its point."""
+        """The point."""
         return self.request.point
 
     @property
     def step_time_s(self) -> float:
-        """Predicted time of a step. Unit: s."""
+        """Predicted step time. Unit: s."""
         return self.prediction.step_time_s
 
 
 def look(rows: Sequence[Row], config: Path, least_fit: float) -> dict[Point, Candidate]:
-    """Return which configurations are legal and fit, and their time where they do, at the calibrated clocks.
+    """Return candidates: whether they can run and fit in memory, and their time at calibrated clocks.
 
     Args:
-        rows: Their settings; those that come to the same point, such as an overlap of nothing, are looked at once.
+        rows: Settings of configurations. Of those with the same point, such as an empty overlap, only the first counts.
         config: Folder of the configuration.
-        least_fit: Probability of fitting in memory below which nothing more is worked out.
+        least_fit: Probability of fitting in memory below which no time is computed.
 
     Returns:
-        One for each point.
+        Candidate by point.
 
     Raises:
-        UserError: If a setting is wrong.
+        UserError: If a setting is invalid.
     """
     found: dict[Point, Candidate] = {}
     jobs: dict[Point, tuple[Job, MemoryUse]] = {}
@@ -109,7 +110,7 @@ def look(rows: Sequence[Row], config: Path, least_fit: float) -> dict[Point, Can
             continue
         try:
             job, cluster = job_on_cluster(point, config, request.stack)
-            # What overlaps changes no memory.
+            # Overlap does not change memory.
             memory = memory_of(replace(job, overlap=frozenset()))
         except PointError as error:
             found[point] = _refused(one, str(error))
@@ -129,13 +130,13 @@ def look(rows: Sequence[Row], config: Path, least_fit: float) -> dict[Point, Can
 
 
 def follow(candidate: Candidate, config: Path, with_few_nodes: bool, prices: Prices = UNPRICED) -> Candidate:
-    """Return a configuration with its power and heat, and its time at the clocks that these leave.
+    """Return a candidate with power and heat, and its time at the resulting clocks.
 
     Args:
-        candidate: One that fits.
+        candidate: A candidate that fits in memory.
         config: Folder of the configuration.
-        with_few_nodes: Whether nodes may stand for others, see `simulate.heat.alike`.
-        prices: For its cost; without any there is none.
+        with_few_nodes: Whether a few nodes may represent the others, see `simulate.heat.alike`.
+        prices: Prices for the cost; none: no cost.
     """
     request = candidate.request
     try:
@@ -160,7 +161,7 @@ def follow(candidate: Candidate, config: Path, with_few_nodes: bool, prices: Pri
 
 
 def _rack_power_peak_w(warm: Warm[Any], config: Path, nodes_per_rack: int) -> float:
-    """Return the highest power of any rack of nodes that were all followed. Unit: W."""
+    """Return the highest power of any rack, if all nodes were simulated. Unit: W."""
     watts = nodes_power_w(warm, node_power_of(warm.load.job.gpu, config))
     numbers = range(watts.shape[1])
     racks = [numbers[low : low + nodes_per_rack] for low in numbers[::nodes_per_rack]]
@@ -168,7 +169,7 @@ def _rack_power_peak_w(warm: Warm[Any], config: Path, nodes_per_rack: int) -> fl
 
 
 def _priced(one: Candidate, prices: Prices) -> Candidate:
-    """Return a configuration with its cost, where prices are given and what they are of is known."""
+    """Return a candidate with its cost, if prices are given and the priced quantities are known."""
     step_s, tokens_per_s = one.step_time_s, one.prediction.tokens_per_s_per_gpu * one.point.num_gpus
     gpu_s, energy_j = step_s * one.point.num_gpus, one.node_power_w * one.num_nodes * step_s
     of_step, of_gpus = prices.cost(gpu_s, energy_j), replace(prices, kwh=None).cost(gpu_s, energy_j)

@@ -1,4 +1,4 @@
-"""Choices among configurations whose values are uncertain: the front, what may reach it, and which few to measure."""
+"""Choice among configurations with uncertain values: the Pareto front, rows that may reach it, and a few to measure."""
 
 from dataclasses import dataclass
 
@@ -11,18 +11,19 @@ Float = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
 _NUM_DRAWS = 2000
-"""Draws of all errors together: a probability of 95 % is known to half a percent with so many."""
+"""Number of joint draws of all errors: the standard error of a probability of 95 % is then half a percent."""
 _ALIKE = 0.005
-"""Times nearer than this cannot be told apart by a measurement of a few steps (calibration, `repeat`). Unit: 1."""
+"""Relative difference of times below which a measurement of a few steps cannot distinguish them (calibration,
+`repeat`)."""
 _ENOUGH = 0.95
-"""Probability of having the fastest at which no more is added to what is measured."""
+"""Probability of including the fastest row at which no further rows are added."""
 
 
 def pareto_front(values: Float) -> Bool:
-    """Return which rows no other row beats: as small in all columns, smaller in one. Shape (num_rows,).
+    """Return whether each row is on the Pareto front: no other row is as small in all columns and smaller in one.
 
     Args:
-        values: Shape (num_rows, num_objectives), smaller is better; rows with NaN are not on the front.
+        values: Objectives, smaller is better; shape (num_rows, num_objectives). Rows with NaN are not on the front.
     """
     on_front: Bool = np.asarray(~np.isnan(values).any(axis=1), dtype=np.bool_)
     for row in np.flatnonzero(on_front):
@@ -33,12 +34,12 @@ def pareto_front(values: Float) -> Bool:
 
 
 def may_reach_front(logs: Float, front: Float, widths: Float) -> Bool:
-    """Return which rows may be on the front: no row of it beats them in all columns by more than is uncertain.
+    """Return whether each row may be on the front: no row of it is better in all columns by more than the uncertainty.
 
     Args:
         logs: Logarithms of objectives, smaller is better; shape (num_rows, num_objectives).
-        front: The same of the rows on the front; shape (num_on_front, num_objectives).
-        widths: Half the interval of the difference of each row to each one on the front; shape (num_rows,
+        front: Logarithms of objectives of the rows on the front; shape (num_on_front, num_objectives).
+        widths: Half-width of the interval of the difference of each row to each row on the front; shape (num_rows,
             num_on_front, num_objectives).
     """
     is_behind: Bool = np.asarray(logs[:, None, :] - front[None, :, :] > widths, dtype=np.bool_)
@@ -48,12 +49,12 @@ def may_reach_front(logs: Float, front: Float, widths: Float) -> Bool:
 
 @dataclass(frozen=True)
 class Few:
-    """Rows to measure, and what measuring them is worth.
+    """Rows to measure, and the value of measuring them.
 
     Attributes:
-        rows: Their numbers, the choice and then the most useful.
-        probability: That the best, or one as good within 0.5 %, is among them, 0 to 1.
-        gain: Expected time of the choice over that of the best of them once it is known, less 1.
+        rows: Indices of the rows: the choice, then the most useful ones.
+        probability: Probability that they include the best row, or one within 0.5 % of it, 0 to 1.
+        gain: Expected time of the choice over that of the best measured row, minus 1.
     """
 
     rows: list[int]
@@ -62,17 +63,17 @@ class Few:
 
 
 def few_to_measure(logs: Float, widths: Float, most: int, choice: int | None = None, seed: int = 0) -> Few:
-    """Return the few rows that most likely have the smallest value among them.
+    """Return a few rows that most likely include the one with the smallest value.
 
-    Errors are drawn together, so that the difference of two rows scatters as its interval says. Rows are added one by
-    one, each the one that lowers the expected smallest value most.
+    Errors are drawn jointly, so that the difference of two rows has the spread of its interval. Rows are added one by
+    one: each time the row that lowers the expected smallest value most.
 
     Args:
         logs: Logarithms of predicted values; shape (num_rows,).
-        widths: Half the 90 % interval of the difference of two rows; shape (num_rows, num_rows), 0 on the diagonal.
-        most: Rows to measure at most.
-        choice: Row that is taken if nothing is measured; None: that of the smallest value.
-        seed: Of the draws.
+        widths: Half-width of the 90 % interval of the difference of two rows; shape (num_rows, num_rows).
+        most: Largest number of rows.
+        choice: Row to choose without a measurement. None: that with the smallest value.
+        seed: Seed of the draws.
     """
     drawn = _draws(logs, widths, seed)
     first, best = int(logs.argmin()) if choice is None else choice, drawn.min(axis=1)
@@ -85,10 +86,10 @@ def few_to_measure(logs: Float, widths: Float, most: int, choice: int | None = N
 
 
 def _draws(logs: Float, widths: Float, seed: int) -> Float:
-    """Return draws of all values together; shape (num_draws, num_rows)."""
+    """Return joint draws of all values; shape (num_draws, num_rows)."""
     variance = (widths / Z90) ** 2
     origin = int(logs.argmin())
-    # Covariance of errors over that of the first, of which only differences are known.
+    # Only differences are known, so this is the covariance of errors relative to that of the smallest row.
     covariance = (variance[:, [origin]] + variance[[origin], :] - variance) / 2.0
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))

@@ -1,4 +1,4 @@
-"""Search for the configuration to train with: what fits, the front, ties, and which few are worth measuring."""
+"""Search for the configuration to train with: feasible ones, the Pareto front, ties, and a few to measure."""
 
 import math
 from collections import Counter
@@ -25,19 +25,19 @@ from triplepoint.status import PredictionStatus
 from triplepoint.units import KILO, S_PER_HOUR
 
 _MANY, _MANY_GROUPS = 40, 8
-"""Configurations from which on processes pay, and groups of them with the same degrees; four times as many as one
-process takes at a time."""
+"""Numbers of configurations, and of groups of configurations with the same degrees, from which worker processes pay;
+four times as many as a process takes at a time."""
 _DRIFT = 1.1
-"""Clocks change the ratio of two step times: what is `within` by time alone is taken that much further. Measured: in
+"""Factor by which the range `within` is extended for times without heat, because clocks change ratios. Measured: in
 seven searches of five models on 32 H200 and 64 or 512 H100, what is within 25 % in the end was within 1.09 times
 that before."""
 _AT_ONCE, _PROBED = 200, 100
-"""Where none of the near ones keeps to the limits: configurations whose heat is followed at a time, fastest first, and
-those at even places among all the slower ones that are tried before. If none of these keeps to them, it ends."""
+"""If no near configuration keeps to the limits: number of slower ones simulated with heat at a time, fastest first, and
+number of evenly spaced ones tried before. If none of the latter keeps to the limits, the search ends."""
 _SURE = 0.9
-"""Probability of fitting in memory from which a configuration may come first: as of intervals. Our choice."""
-_MOST_DRAWN = 60
-"""Configurations among which the few to measure are chosen: the fastest of those that may be the best."""
+"""Lowest probability of fitting in memory of the first configuration, as for intervals. Our choice."""
+_MAX_DRAWN = 60
+"""Number of configurations to choose from for a measurement: the fastest of those that may be the best."""
 
 OBJECTIVES: Mapping[str, Callable[[Candidate], float]] = MappingProxyType(
     {
@@ -48,24 +48,24 @@ OBJECTIVES: Mapping[str, Callable[[Candidate], float]] = MappingProxyType(
         "cost": lambda one: one.cost_per_mtoken,
     }
 )
-"""What is made small: step time (s), energy of GPUs per token (J), peak of a node (W), hottest GPU (degC), and the cost
-of a million tokens (currency), which is a sum of the first two."""
-_ON_FRONT = ("time", "energy", "power", "temperature")
+"""Quantities to minimise: step time (s), energy of GPUs per token (J), peak power of a node (W), temperature of the
+hottest GPU (degC), and cost of a million tokens (currency), a sum of the first two."""
+_FRONT_OBJECTIVES = ("time", "energy", "power", "temperature")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a configuration must keep to; infinite where anything goes.
+    """Limits of a configuration; infinite: no limit.
 
     Attributes:
-        step_time_s: Of one step.
-        energy_per_token_j: Of all GPUs, per token.
-        node_power_kw: Peak of any node at the plug.
-        rack_power_kw: Peak of any rack at the plug.
-        power_kw: Peak of all nodes together.
-        temp_c: Highest of any GPU.
-        memory_gib: Peak on the fullest rank.
-        fits_probability: Least probability that it fits in memory, 0 to 1.
+        step_time_s: Step time. Unit: s.
+        energy_per_token_j: Energy of all GPUs per token. Unit: J.
+        node_power_kw: Peak power of any node at the plug. Unit: kW.
+        rack_power_kw: Peak power of any rack at the plug. Unit: kW.
+        power_kw: Peak power of all nodes together. Unit: kW.
+        temp_c: Temperature of the hottest GPU. Unit: degC.
+        memory_gib: Peak memory of the fullest rank. Unit: GiB.
+        fits_probability: Lowest probability of fitting in memory, 0 to 1.
     """
 
     step_time_s: float = math.inf
@@ -78,7 +78,7 @@ class Limits:
     fits_probability: float = 0.5
 
     def excesses(self, one: Candidate) -> dict[str, float]:
-        """Return by what factor a configuration is beyond each limit that it breaks."""
+        """Return the factor by which a configuration exceeds each limit that it breaks."""
         power = one.prediction.power
         values = {
             "step_time_s": one.step_time_s,
@@ -94,23 +94,22 @@ class Limits:
                 and limits[name] < math.inf}  # fmt: skip
 
     def without_heat(self, one: Candidate) -> dict[str, float]:
-        """Return by what factor a configuration is beyond those limits that no heat can bring it under."""
+        """Return the factor by which a configuration exceeds limits of time and memory, whatever its heat."""
         excess = {"step_time_s": one.step_time_s / self.step_time_s, "memory_gib": one.memory_gib / self.memory_gib}
         return {name: factor for name, factor in excess.items() if factor > (_DRIFT if name == "step_time_s" else 1.0)}
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A configuration in the answer.
+    """A configuration in the result.
 
     Attributes:
         candidate: The configuration.
-        slower: Step time over that of the first, less 1, with the ends of its 90 % interval; what is not known of both
-            alike cancels.
-        is_tied: Whether it is as fast as the fastest with a chance of 10 % or more.
+        slower: Step time over that of the fastest, minus 1, and both ends of its 90 % interval; common errors cancel.
+        is_tied: Whether it is as fast as the fastest with a probability of at least 10 %.
         is_on_front: Whether no other one is as good in all objectives and better in one.
-        may_be_best: Whether its interval reaches the best: it is worth measuring.
-        gpu_hours: GPU hours to measure it.
+        may_be_best: Whether its interval includes the best, so that measuring it is useful.
+        gpu_hours: GPU hours of a measurement. Unit: h.
     """
 
     candidate: Candidate
@@ -123,18 +122,18 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Found:
-    """The answer of a search.
+    """Result of a search.
 
     Attributes:
-        question: What was searched for.
-        objective: What was made small.
-        limits: What was kept to.
-        counts: Configurations by what became of them.
-        chosen: Those that keep to the limits, best first; before them the best of those that surely fit in memory.
-        few: Which of these to measure.
-        nearest: Where none keeps to the limits, the one that is nearest, with its excess of each limit.
-        broken_by_all: Limits that each configuration breaks by itself.
-        prices: What its cost was counted with.
+        question: The question.
+        objective: Key of the minimised quantity in `OBJECTIVES`.
+        limits: Limits of configurations.
+        counts: Number of configurations by outcome.
+        chosen: Configurations within the limits, best first, but the first is the best that surely fits in memory.
+        few: Rows of `chosen` to measure.
+        nearest: If none is within the limits, the nearest configuration and its excess over each limit.
+        broken_by_all: Limits that every configuration breaks.
+        prices: Prices of the cost.
     """
 
     question: Question
@@ -149,7 +148,7 @@ class Found:
 
     @property
     def to_measure(self) -> list[Chosen]:
-        """The few to measure."""
+        """Configurations to measure."""
         return [self.chosen[row] for row in self.few.rows]
 
 
@@ -163,24 +162,24 @@ def search(
     prices: Prices = UNPRICED,
     say: Callable[[str], None] = lambda line: None,
 ) -> Found:
-    """Return which configuration is best, and which may be.
+    """Find the best configuration, and those that may be the best.
 
-    All that are legal are looked at. Time and memory are worked out of all of them; power and heat of those that are
-    within reach, on a few nodes that stand for the others; and of the first ones, and those to measure, on all nodes.
+    Time and memory of all configurations are predicted. Power and heat are predicted for those near the fastest, on a
+    few nodes that represent the others; and for the first ones, with those to measure, on all nodes.
 
     Args:
-        question: What is searched for.
+        question: Model, cluster, batch and values of settings.
         config: Folder of the configuration.
-        objective: One of `OBJECTIVES`.
-        limits: What to keep to.
-        within: Power and heat are worked out of configurations whose step takes up to so much longer than the
-            fastest; of the others only if none of those keeps to the limits. Unit: 1.
-        most_measured: Configurations to measure, at most.
-        prices: Of energy and GPU hours, for the cost.
-        say: Called with a line on how far it is.
+        objective: Key of `OBJECTIVES`.
+        limits: Limits of configurations.
+        within: Largest slowdown against the fastest at which power and heat are predicted; slower configurations are
+            tried only if no faster one is within the limits. Unit: 1.
+        most_measured: Largest number of configurations to measure.
+        prices: Prices of energy and GPU hours.
+        say: Called with a line on progress.
 
     Raises:
-        UserError: If the question is wrong, or no configuration is legal.
+        UserError: If the question is invalid, or no configuration can run.
     """
     catalogue = Catalogue(config)
     problems = Problems("search")
@@ -211,7 +210,7 @@ def search(
     reach_s = timed[0].step_time_s * (1.0 + within) * _DRIFT
     number = sum(one.step_time_s <= reach_s for one in left)
     near, left = left[:number], left[number:]
-    # Of racks every node counts.
+    # The power of a rack needs all nodes.
     followed = follow_all(near, with_few_nodes=not has_racks)
     kept = [one for one in followed if not limits.excesses(one)]
     if left and not kept:
@@ -236,11 +235,11 @@ def search(
 def _looked_at(
     groups: Sequence[Sequence[Row]], config: Path, limits: Limits, say: Callable[[str], None]
 ) -> list[Candidate]:
-    """Return what comes of every row of groups with the same degrees, equal points once."""
+    """Return the candidates of groups of rows with the same degrees, one for each point."""
     do = partial(look, config=config, least_fit=limits.fits_probability)
     total = sum(map(len, groups))
     ends = np.cumsum([len(group) for group in groups])
-    found = do(groups[0])  # reads the tables, which processes then share
+    found = do(groups[0])  # reads the tables, which worker processes then share
     for looked in on_all_cores(
         do,
         groups[1:],
@@ -259,7 +258,7 @@ def _followed(
     say: Callable[[str], None],
     many: int = _MANY,
 ) -> list[Candidate]:
-    """Return configurations with power and heat; those that cannot work under their conditions are left out."""
+    """Return candidates with power and heat, without those whose GPUs would shut down."""
     do = partial(follow, config=config, with_few_nodes=with_few_nodes, prices=prices)
     found = on_all_cores(
         do, candidates, many, lambda done: say(f"power and heat: {done} of {len(candidates)} configurations")
@@ -283,22 +282,22 @@ def _choose(
     config: Path,
     most_measured: int,
 ) -> Found:
-    """Return the answer among configurations that keep to the limits."""
+    """Return the result from the configurations within the limits."""
     calibration, value = read_calibrations(config)[0], OBJECTIVES[objective]
     if math.isnan(value(kept[0])):
         raise UserError(f"search: power of this GPU type is not known, and {objective} needs it; search for time")
     ordered = sorted(kept, key=value)
-    # The first ones once more, with the heat of all nodes.
+    # The first ones again, with the heat of all nodes.
     exact = follow_all(ordered[: 2 * most_measured], with_few_nodes=False, many=4)
     ordered = sorted([*(one for one in exact if not limits.excesses(one)), *ordered[2 * most_measured :]], key=value)
     sure = (place for place, one in enumerate(ordered) if one.fits_probability >= _SURE)
     ordered.insert(0, ordered.pop(next(sure, 0)))
-    on_front = pareto_front(np.array([[OBJECTIVES[name](one) for name in _ON_FRONT] for one in ordered]))
+    on_front = pareto_front(np.array([[OBJECTIVES[name](one) for name in _FRONT_OBJECTIVES] for one in ordered]))
     best = ordered[0]
     widths = [_width(best, one, objective, calibration) for one in ordered]
     logs = np.log([value(one) for one in ordered])
     may_be_best: Bool = may_reach_front(logs[:, None], logs[:1, None], np.array(widths)[:, None, None])
-    places = np.flatnonzero(may_be_best)[:_MOST_DRAWN]
+    places = np.flatnonzero(may_be_best)[:_MAX_DRAWN]
     among = [ordered[place] for place in places]
     pairs = np.array([[_width(one, other, objective, calibration) for other in among] for one in among])
     few = few_to_measure(logs[places], pairs, most_measured, choice=0)
@@ -312,7 +311,7 @@ def _choose(
 
 
 def _against(fastest: Candidate, one: Candidate, calibration: Calibration) -> tuple[tuple[float, float, float], bool]:
-    """Return how much slower a configuration is than the fastest, with its interval, and whether they are tied."""
+    """Return the slowdown of a configuration against the fastest, with its interval, and whether they are tied."""
     slower = math.log(one.step_time_s / fastest.step_time_s)
     width = _width(fastest, one, "time", calibration)
     first, laid = fastest.prediction.laid, one.prediction.laid
@@ -322,16 +321,16 @@ def _against(fastest: Candidate, one: Candidate, calibration: Calibration) -> tu
 
 
 def _width(one: Candidate, other: Candidate, objective: str, calibration: Calibration) -> float:
-    """Return half the 90 % interval of the log of the ratio of two configurations.
+    """Return the half-width of the 90 % interval of the log ratio of two configurations.
 
-    Of times it is that of pairs, which was fitted. Errors of power are not known in pairs: those of both are taken to
-    be independent, which makes intervals wider than they are.
+    For times, the fitted interval of pairs. Errors of power are assumed to be independent, which makes intervals wider
+    than they are.
     """
     if one is other:
         return 0.0
     first, second = one.prediction.laid, other.prediction.laid
     assert first is not None and second is not None
-    # One that only recomputes more runs all of the other's kernels: it cannot be faster.
+    # A configuration that only recomputes more runs all kernels of the other, so it is surely slower.
     is_slower = recomputes_more(first.job, second.job) or recomputes_more(second.job, first.job)
     of_time = 0.0 if is_slower else calibration.layout_width(first, second)
     if objective == "time":
@@ -346,14 +345,14 @@ def _width(one: Candidate, other: Candidate, objective: str, calibration: Calibr
 
 
 def _half(one: Candidate, name: str) -> float:
-    """Return half the 90 % interval of the log of a quantity of power or heat."""
+    """Return the half-width of the 90 % interval of the log of a quantity of power or heat."""
     stem, _, unit = name.rpartition("_")
     low, high = (getattr(one.prediction.power, f"{stem}_{end}_{unit}") for end in ("lo", "hi"))
     return 0.5 * math.log(high / low)
 
 
 def gpu_hours_of(one: Candidate) -> float:
-    """Return the GPU hours of one launch that measures a configuration: its start and all its steps. Unit: h."""
+    """Return the GPU hours of a launch of a configuration: start and all steps. Unit: h."""
     wall_s = START_S + len(one.point.steps.kinds) * one.step_time_s
     return wall_s * one.point.num_gpus / S_PER_HOUR
 
@@ -366,7 +365,7 @@ def _infeasible(
     candidates: Sequence[Candidate],
     broken_by_all: Sequence[str] = (),
 ) -> Found:
-    """Return the answer where nothing keeps to the limits: the configuration that is nearest, and what it breaks."""
+    """Return the result if no configuration is within the limits: the nearest one, and the limits it breaks."""
     known = [one for one in candidates if not math.isnan(one.step_time_s)]
     if known:
         excess = [limits.excesses(one) for one in known]

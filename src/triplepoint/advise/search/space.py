@@ -1,4 +1,4 @@
-"""The configurations that a search looks at: the product of what may be chosen, without what cannot be divided."""
+"""Configurations of a search: the product of the values of settings, without indivisible degrees."""
 
 import itertools
 import math
@@ -15,13 +15,13 @@ from triplepoint.predictions import Configuration
 
 _MICRO_BATCHES = (1, 2, 4, 8)
 _MOST_CHUNKS = 5
-"""Virtual stages of a rank, at most."""
+"""Largest number of virtual stages of a rank."""
 _LONG_TOKENS = 16_384
-"""Tokens of a sequence from which on it is split over ranks."""
+"""Sequence length from which context parallelism is searched. Unit: token."""
 _MOST_CONTEXT = 8
 _SIZES = ("num_gpus", "tp", "pp", "vp", "cp", "ep", "micro_batch_size")
 _ALWAYS = ("model", "cluster", "global_batch_size")
-"""Settings that the question itself has."""
+"""Settings that are fields of the question."""
 
 Row = dict[str, Any]
 Values = Mapping[str, Sequence[Any]]
@@ -29,14 +29,14 @@ Values = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class Question:
-    """What is searched for.
+    """Question of a search.
 
     Attributes:
-        model: A file in `config/models/`.
-        cluster: A file in `config/clusters/`.
+        model: Name of a file in `config/models/`.
+        cluster: Name of a file in `config/clusters/`.
         global_batch_size: Sequences of a step.
-        values: Of settings, those to choose among, in place of the usual ones.
-        stack: Software stack and version; None for that of the cluster.
+        values: Values of settings to search over, instead of the default values.
+        stack: Software stack and version. None: that of the cluster.
     """
 
     model: str
@@ -47,24 +47,24 @@ class Question:
 
     @property
     def fixed(self) -> Row:
-        """What all configurations share: the model, the cluster, the batch, and settings with one value."""
+        """Settings of all configurations: model, cluster, batch, and settings with a single value."""
         shared = {"model": self.model, "cluster": self.cluster, "global_batch_size": self.global_batch_size}
         shared |= {name: values[0] for name, values in self.values.items() if len(values) == 1}
         return shared | ({"stack": self.stack} if self.stack else {})
 
 
 def groups_of(question: Question, catalogue: Catalogue) -> list[list[Row]]:
-    """Return the settings of every configuration that its degrees leave possible, by degrees; rules are not asked yet.
+    """Return the settings of configurations with possible degrees, grouped by degrees; rules are not checked yet.
 
-    Left out is only what cannot be: degrees that divide neither the GPUs, the layers, the experts nor the batch.
+    Degrees are impossible if they do not divide the GPUs, layers, experts or batch.
 
     Args:
-        question: What is searched for.
+        question: The question.
         catalogue: The configuration.
 
     Raises:
-        UserError: If the model, the cluster or a setting is not known, if degrees leave no configuration, or if there
-            are too many.
+        UserError: If the model, the cluster or a setting is unknown, no degrees are possible, or there are too many
+            configurations.
     """
     problems = Problems("search")
     for error in _wrong_values(question.values):
@@ -103,7 +103,7 @@ def _wrong_values(values: Values) -> Iterator[UserError]:
 
 
 def _axes(question: Question, model: ModelConfig, num_gpus: int, gpus_per_node: int) -> dict[str, Sequence[Any]]:
-    """Return the values of every setting that varies."""
+    """Return the values of each setting that varies."""
     tokens = max((*question.values.get("sequence_length", ()), model.sequence_length))
     has_experts = model.moe is not None
     usual: dict[str, Sequence[Any]] = {
@@ -126,7 +126,7 @@ def _powers(most: int) -> list[int]:
 
 
 def _refusal(own: Row, axes: Values, question: Question, model: ModelConfig, num_gpus: int) -> str:
-    """Return why degrees cannot be, with the setting to change; empty if they can."""
+    """Return why degrees are impossible, with the setting to change; empty if they are possible."""
     ranks = own["tp"] * own["pp"] * own["cp"]
     gpus, micro, batch = own["num_gpus"], own["micro_batch_size"], question.global_batch_size
     if gpus > num_gpus:
@@ -146,7 +146,7 @@ def _refusal(own: Row, axes: Values, question: Question, model: ModelConfig, num
 
 
 def _rows(own: Row, axes: Values, question: Question) -> Iterator[Row]:
-    """Yield the configurations with some degrees; settings alike in all rows are in them too."""
+    """Yield the settings of all configurations with the given degrees."""
     rest = {name: values for name, values in axes.items() if name not in _SIZES}
     for others in itertools.product(*rest.values()):
         row = question.fixed | own | dict(zip(rest, others, strict=True))

@@ -1,4 +1,4 @@
-"""How far power swings at nodes, racks and the job, whether that keeps to a specification, and what would."""
+"""Power swings of nodes, racks and the job, verdicts on a specification, and remedies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from triplepoint.advise.swings.spec import Level, SwingSpec, Verdict, check_band
 from triplepoint.errors import UserError
 
 BAND_HZ = (0.1, 20.0)
-"""What turbines and other loads of a grid answer to.
+"""Frequencies to which turbines and other parts of a grid respond.
 
 Source: arXiv:2508.14318.
 """
@@ -21,22 +21,22 @@ Source: arXiv:2508.14318.
 
 @dataclass(frozen=True)
 class LevelSwing:
-    """How power swings at one level: of the node or rack that swings most, or of the job.
+    """Power swings at one level: of the node or rack that swings most, or of the job.
 
     Attributes:
-        level: Which level.
-        which: Name of the node or rack; `job`.
-        num_nodes: Nodes in it.
+        level: `node`, `rack` or `job`.
+        which: Name of the node or rack, or `job`.
+        num_nodes: Number of its nodes.
         mean_w: Mean power. Unit: W.
         low_w: 1st percentile. Unit: W.
         high_w: 99th percentile. Unit: W.
-        range_fraction: Their distance over the mean. Unit: 1.
+        range_fraction: Range from the 1st to the 99th percentile over the mean. Unit: 1.
         ramp_up_w_per_s: Fastest rise between samples. Unit: W/s.
-        ramp_down_w_per_s: Fastest fall. Unit: W/s.
-        line_hz: Frequency of the strongest line; None where no frequency is seen. Unit: Hz.
-        line_w: Its amplitude, half its range. Unit: W.
-        band_rms_w: Root mean square of what swings in the band; None where no part of it is seen. Unit: W.
-        band_share: Its energy over that of all frequencies. Unit: 1.
+        ramp_down_w_per_s: Fastest fall between samples. Unit: W/s.
+        line_hz: Frequency of the strongest line; None if samples resolve no frequency. Unit: Hz.
+        line_w: Amplitude of the line, half its range. Unit: W.
+        band_rms_w: Root mean square of swings in the band; None if samples resolve no part of it. Unit: W.
+        band_share: Energy of swings in the band over that of all frequencies. Unit: 1.
     """
 
     level: Level
@@ -56,13 +56,13 @@ class LevelSwing:
 
 @dataclass(frozen=True)
 class Together:
-    """How much nodes swing together at the job's strongest line.
+    """Coherence of the swings of nodes at the strongest line of the job.
 
     Attributes:
-        coherence: Length of the mean of their phases, 0 to 1.
-        node_line_w: Mean amplitude of a node there. Unit: W.
-        job_line_w: What both make of the job: nodes x amplitude x coherence. Unit: W.
-        correlation: Mean coefficient over all pairs of nodes.
+        coherence: Length of the mean phase vector, 0 to 1.
+        node_line_w: Mean amplitude of a node at the line. Unit: W.
+        job_line_w: Amplitude of the job: number of nodes * mean amplitude * coherence. Unit: W.
+        correlation: Mean correlation coefficient of all pairs of nodes.
     """
 
     coherence: float
@@ -73,18 +73,18 @@ class Together:
 
 @dataclass(frozen=True, eq=False)
 class SwingAnswer:
-    """All that is said of the swings of a job.
+    """Answer on the power swings of a job.
 
     Attributes:
-        power: What it was told from.
-        seen_hz: Highest frequency that readings show. Unit: Hz.
-        band_hz: The band that was looked at; None where no part of it is seen. Unit: Hz.
-        levels: Nodes, racks where known, and the job.
-        together: None of a single node, or where no line is seen.
-        spec: What power may do; None where nobody said.
-        verdicts: Of its lines.
-        remedies: What keeps power to it, and what that costs.
-        notes: What is missing or assumed.
+        power: Power of nodes over time.
+        seen_hz: Highest frequency that readings resolve. Unit: Hz.
+        band_hz: The examined band; None if readings resolve no part of it. Unit: Hz.
+        levels: Swings of nodes, racks if known, and the job.
+        together: Coherence of nodes; None for a single node or without a line.
+        spec: Specification of power; None without one.
+        verdicts: Verdict on each line of the specification.
+        remedies: Ways to keep the specification, with their cost.
+        notes: Sentences on missing data and assumptions.
     """
 
     power: NodePower
@@ -101,9 +101,9 @@ class SwingAnswer:
         """Return keys and values of its JSON."""
         power = self.power
         lines = [
-            {"line": one.line, "unit": one.unit, "found": one.found, "limit": one.limit, "margin": one.margin}
-            | {"passes": one.passes}
-            for one in self.verdicts
+            {"line": verdict.line, "unit": verdict.unit, "found": verdict.found, "limit": verdict.limit}
+            | {"margin": verdict.margin, "passes": verdict.passes}
+            for verdict in self.verdicts
         ]
         return {
             "name": power.name,
@@ -117,7 +117,7 @@ class SwingAnswer:
             "levels": self.levels,
             "together": self.together,
             "verdicts": lines,
-            "remedies": [{"name": one.name, "passes": one.passes, **one.numbers} for one in self.remedies],
+            "remedies": [{"name": remedy.name, "passes": remedy.passes, **remedy.numbers} for remedy in self.remedies],
             "notes": self.notes,
         }
 
@@ -128,8 +128,8 @@ class Capped:
 
     Attributes:
         power_limit_w: The limit. Unit: W.
-        longer: Time of a step over that without it.
-        power: Power of nodes.
+        longer: Step time over that without the limit.
+        power: Power of nodes under the limit.
     """
 
     power_limit_w: float
@@ -144,17 +144,18 @@ def answer_of(
     num_jobs: int = 1,
     capped: Sequence[Capped] = (),
 ) -> SwingAnswer:
-    """Return how power swings, whether it keeps to a specification, and what would.
+    """Return the power swings, the verdicts on a specification, and remedies.
 
     Args:
-        power: Of nodes over time.
-        spec: What it may do; None for no limits.
-        band_hz: Band that is asked about, refused unless all of it is seen; None: what is seen of `BAND_HZ`. Unit: Hz.
-        num_jobs: Independent jobs like it in one hall.
-        capped: The same point under power limits.
+        power: Power of nodes over time.
+        spec: Specification of power. None: no limits.
+        band_hz: Band to examine, all of which readings must resolve. None: the part of `BAND_HZ` that they resolve.
+            Unit: Hz.
+        num_jobs: Number of independent jobs of this kind in one hall.
+        capped: Power of the same point under power limits.
 
     Raises:
-        UserError: If a band is not seen, or there are no racks to look at.
+        UserError: If readings do not resolve a band, or the specification is for racks and these are unknown.
     """
     notes, seen = list(power.notes), (power.lasts_s, power.period_s, power.window_s)
     if band_hz is not None:
@@ -169,15 +170,16 @@ def answer_of(
             f"{power.name}: limits are for a rack, and how many nodes share one is not known; give --nodes-per-rack"
         )
     lines = verdicts(spec, _course(power, spec.level).power_w, power.period_s, power.window_s) if spec else []
-    found = SwingAnswer(
+    answer = SwingAnswer(
         power, swings.highest_hz(power.period_s, power.window_s), band, levels,
         _together(power, levels[-1].line_hz), spec, tuple(lines), (), (),
     )  # fmt: skip
-    remedies, more = _remedies(found, num_jobs, capped)
-    return replace(found, remedies=remedies, notes=(*notes, *more))
+    remedies, more = _remedies(answer, num_jobs, capped)
+    return replace(answer, remedies=remedies, notes=(*notes, *more))
 
 
 def _refusal(band_hz: tuple[float, float], seen: tuple[float, float, float]) -> str:
+    """Return why readings do not resolve a band; empty if they do."""
     try:
         check_band(band_hz, *seen)
     except UserError as error:
@@ -192,7 +194,7 @@ def _levels(power: NodePower) -> tuple[Level, ...]:
 
 
 def _parts(power: NodePower, level: Level) -> list[tuple[str, np.ndarray]]:
-    """Return names and power of all nodes or racks, or of the job."""
+    """Return name and power of each node or rack, or of the job."""
     size = {"node": 1, "rack": power.nodes_per_rack or 1, "job": power.nodes_w.shape[1]}[level]
     starts = range(0, power.nodes_w.shape[1], size)
     names = ["job" if level == "job" else f"{level}{number}" for number in range(len(starts))]
@@ -215,21 +217,22 @@ def _course(power: NodePower, level: Level) -> Course:
 def _swing_of(power: NodePower, level: Level, band: tuple[float, float] | None) -> LevelSwing:
     which, power_w = _worst(power, level)
     size = {"node": 1, "rack": power.nodes_per_rack or 1, "job": power.nodes_w.shape[1]}[level]
-    one, (low_hz, high_hz) = swings.swing(power_w, power.period_s), _all_seen(power)
-    found = LevelSwing(
-        level, which, size, one.mean_w, one.low_w, one.high_w, one.fraction, one.ramp_up_w_per_s, one.ramp_down_w_per_s
-    )
+    swing, (low_hz, high_hz) = swings.swing(power_w, power.period_s), _all_seen(power)
+    result = LevelSwing(
+        level, which, size, swing.mean_w, swing.low_w, swing.high_w, swing.fraction, swing.ramp_up_w_per_s,
+        swing.ramp_down_w_per_s,
+    )  # fmt: skip
     if low_hz < high_hz:
         line = swings.strongest_line(power_w, power.period_s, low_hz, high_hz, power.window_s)
-        found = replace(found, line_hz=line.frequency_hz, line_w=line.amplitude_w)
+        result = replace(result, line_hz=line.frequency_hz, line_w=line.amplitude_w)
     if band is not None:
         inside = swings.in_band(power_w, power.period_s, *band, power.window_s)
-        found = replace(found, band_rms_w=inside.rms_w, band_share=inside.share)
-    return found
+        result = replace(result, band_rms_w=inside.rms_w, band_share=inside.share)
+    return result
 
 
 def _all_seen(power: NodePower) -> tuple[float, float]:
-    """Return the lowest and highest frequency that are seen. Unit: Hz."""
+    """Return the lowest and highest frequency that readings resolve. Unit: Hz."""
     return seen_part((0.0, np.inf), power.lasts_s, power.period_s, power.window_s)
 
 
@@ -243,20 +246,20 @@ def _together(power: NodePower, line_hz: float | None) -> Together | None:
 
 
 def _remedies(
-    found: SwingAnswer, num_jobs: int, capped: Sequence[Capped]
+    answer: SwingAnswer, num_jobs: int, capped: Sequence[Capped]
 ) -> tuple[tuple[Remedy, ...], tuple[str, ...]]:
-    """Return what was asked for, and what keeps power to the specification where it does not yet; and notes."""
-    power, spec, notes = found.power, found.spec, list[str]()
+    """Return remedies that are requested or needed to keep the specification, and notes."""
+    power, spec, notes = answer.power, answer.spec, list[str]()
     course = _course(power, spec.level if spec else "job")
-    is_needed = any(not verdict.passes for verdict in found.verdicts)
+    is_needed = any(not verdict.passes for verdict in answer.verdicts)
     remedies = list[Remedy]()
-    if (is_needed or num_jobs > 1) and (spec is None or spec.level == "job") and (line_hz := found.levels[-1].line_hz):
+    if (is_needed or num_jobs > 1) and (spec is None or spec.level == "job") and (line_hz := answer.levels[-1].line_hz):
         remedies.append(stagger(course, num_jobs, line_hz, spec))
     if spec and is_needed:
         remedies += [floor(course, spec), storage(course, spec)]
         if not capped and power.origin != "simulated":
             notes.append("a power limit is not judged here: readings do not tell what it costs; name the point instead")
-    for one in capped:
-        under = _course(one.power, spec.level if spec else "job")
-        remedies.append(cap(one.power_limit_w, one.longer, under, course, spec))
+    for limited in capped:
+        capped_course = _course(limited.power, spec.level if spec else "job")
+        remedies.append(cap(limited.power_limit_w, limited.longer, capped_course, course, spec))
     return tuple(remedies), tuple(notes)

@@ -1,4 +1,4 @@
-"""Power of the nodes of a simulated point over many steps, with evaluations between them, as meters read it."""
+"""Power of the nodes of a simulated point over many steps and evaluations, as meters read it."""
 
 import math
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from triplepoint.simulate.stacks import OF_ENGINE
 from triplepoint.simulate.step import costs_of
 
 COMPARED_HZ = 0.25
-"""Highest frequency at which simulated power was compared with readings: of 64 nodes, every 2 s. Unit: Hz.
+"""Highest frequency at which simulated power was compared with readings, of 64 nodes every 2 s. Unit: Hz.
 
 Source: docs/power-and-heat.md, power over time.
 """
@@ -40,8 +40,8 @@ class Evaluations:
     """Evaluations between steps.
 
     Attributes:
-        every: Steps from one to the next.
-        sequences: Of each.
+        every: Number of steps between evaluations.
+        sequences: Sequences of an evaluation.
     """
 
     every: int
@@ -55,11 +55,11 @@ class SimulatedPower:
     Attributes:
         name: Run id of the point.
         step: Power of every node in a step.
-        passed: The same of the forward passes of a step alone.
-        jitter: Relative standard deviation of the time of steps; 0 where it is not known. Unit: 1.
+        passed: Power of every node in the forward passes of a step alone.
+        jitter: Relative standard deviation of step times; 0 if unknown. Unit: 1.
         global_batch_size: Sequences of a step.
-        nodes_per_rack: Nodes that share a rack; None where that is not known.
-        power_limit_w: Of a GPU. Unit: W.
+        nodes_per_rack: Nodes of a rack; None if unknown.
+        power_limit_w: Power limit of a GPU. Unit: W.
     """
 
     name: str
@@ -77,11 +77,11 @@ def simulate_power(request: Request, config: Path, cap_w: float | None = None, d
     Args:
         request: The point.
         config: Folder of the configuration.
-        cap_w: Power limit of GPUs; None: that of their cluster. Unit: W.
-        draw: Draw of parts.
+        cap_w: Power limit of GPUs. None: that of the cluster. Unit: W.
+        draw: Number of the draw of GPU parts.
 
     Raises:
-        PointError: If it cannot run, is no training, or power and heat of its GPU are not known.
+        PointError: If it cannot run, is not training, or power and heat of its GPU are unknown.
     """
     if request.invalid_because:
         raise PointError(f"{request.where}: {request.invalid_because}")
@@ -114,7 +114,7 @@ def simulate_power(request: Request, config: Path, cap_w: float | None = None, d
 
 
 def _stretch(job: Job, cluster: ClusterConfig, config: Path, is_training: bool) -> Stretch:
-    """Return power of nodes over a step, or over its forward passes alone."""
+    """Return the power of nodes over a step, or over its forward passes alone."""
     costs, slow = costs_of(job, Calibration.load(config).constants(job), config), slow_ranks(cluster, job)
 
     def once_more(factor: Mapping[int, float]) -> Training[Simulated]:
@@ -128,20 +128,20 @@ def _stretch(job: Job, cluster: ClusterConfig, config: Path, is_training: bool) 
 def over_steps(
     simulated: SimulatedPower, num_steps: int, evaluations: Evaluations | None, meter: Meter | None, seed: int = 0
 ) -> NodePower:
-    """Return power of nodes over steps and evaluations.
+    """Return the power of nodes over steps and evaluations.
 
     Args:
         simulated: Power in a step.
-        num_steps: How many steps.
-        evaluations: Between them; None for none.
-        meter: At the plugs, each read at moments of its own; None: power as it is simulated, all nodes at once.
-        seed: Of the jitter of steps and the moments at which meters are read.
+        num_steps: Number of steps.
+        evaluations: Evaluations between steps. None: no evaluations.
+        meter: Meters at the plugs, read at different times. None: power as simulated, of all nodes at the same times.
+        seed: Seed of the jitter of steps and of the times of readings.
     """
     block = [simulated.step] * (evaluations.every if evaluations else 1)
     if evaluations:
-        # Passes of a whole batch one after the other: an evaluation of less than one leaves the rest of it out.
-        whole = math.ceil(evaluations.sequences / simulated.global_batch_size)
-        block += [simulated.passed] * whole
+        # An evaluation consists of whole batches; its last one is not shortened.
+        num_batches = math.ceil(evaluations.sequences / simulated.global_batch_size)
+        block += [simulated.passed] * num_batches
     blocks = max(1, num_steps // (evaluations.every if evaluations else 1))
     stretches = with_jitter(block * blocks, simulated.jitter, seed)
     own_s = simulated.step.length_s / len(simulated.step.nodes_w)

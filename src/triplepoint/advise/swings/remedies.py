@@ -1,4 +1,4 @@
-"""What keeps power to a specification, and what it costs: staggered jobs, a floor, a cap, storage."""
+"""Remedies for power swings, with their cost: staggered jobs, a power floor, a power cap, storage."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +13,13 @@ from triplepoint.units import KILO, S_PER_HOUR
 
 _J_PER_KWH = KILO * S_PER_HOUR
 _HALVINGS = 40
-"""Of the range that a floor or a clip is looked for in: to 1e-12 of it."""
+"""Bisections of the range of a floor or a clip: to 1e-12 of it."""
 _GROWTH = 1.3
-"""Of the windows that are tried, before the first that does is narrowed to a sample."""
+"""Factor between the windows tried, before the first sufficient one is refined to a sample."""
 _JUST_INSIDE = 1.0 - 1e-6
+"""Factor on an allowed range that keeps it despite rounding."""
 _DRAWS = 200
-"""Of moments at which independent jobs begin their steps."""
+"""Number of random draws of the start times of independent jobs."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class Remedy:
 
     Attributes:
         name: `stagger`, `floor`, `cap` or `storage`.
-        passes: Whether power keeps to the specification with it; None where that cannot be told.
-        numbers: What it takes and costs, units in names.
-        text: The same in a sentence.
+        passes: Whether power keeps to the specification with the remedy; None if that is unknown.
+        numbers: Size and cost by name, with the unit in the name.
+        text: Size and cost in a sentence.
     """
 
     name: str
@@ -43,9 +44,9 @@ class Course:
     """Power at the level of a specification.
 
     Attributes:
-        power_w: Shape (num_samples,). Unit: W.
-        period_s: Between samples. Unit: s.
-        window_s: What a sample is the mean of. Unit: s.
+        power_w: Samples; shape (num_samples,). Unit: W.
+        period_s: Time between samples. Unit: s.
+        window_s: Averaging window of a sample. Unit: s.
     """
 
     power_w: np.ndarray
@@ -54,7 +55,7 @@ class Course:
 
     @property
     def range_fraction(self) -> float:
-        """1st to 99th percentile over the mean."""
+        """Range from the 1st to the 99th percentile over the mean."""
         return swings.swing(self.power_w, self.period_s).fraction
 
     def with_power(self, power_w: np.ndarray) -> "Course":
@@ -62,12 +63,12 @@ class Course:
         return Course(power_w, self.period_s, self.window_s)
 
     def meets(self, spec: SwingSpec) -> bool:
-        """Return whether it keeps to a specification."""
+        """Return whether power keeps to a specification."""
         return is_met(spec, self.power_w, self.period_s, self.window_s)
 
 
 def floor(course: Course, spec: SwingSpec) -> Remedy:
-    """Return the lowest floor of power that is enough: GPUs work for nothing where they would draw less."""
+    """Return the lowest sufficient power floor: GPUs do useless work when they would draw less."""
 
     def raised(least_w: float) -> Course:
         return course.with_power(np.maximum(course.power_w, least_w))
@@ -89,10 +90,10 @@ def floor(course: Course, spec: SwingSpec) -> Remedy:
 
 
 def storage(course: Course, spec: SwingSpec) -> Remedy:
-    """Return the storage that is enough: its range is clipped about the mean, and the rest is a running mean.
+    """Return sufficient storage: power is clipped to the allowed range and smoothed by the shortest running mean.
 
-    The running mean is the shortest that does. It is centred: what charges the storage knows half of it ahead, as it
-    can of steps that repeat. Nothing is lost in it.
+    The running mean is centred, so the controller knows power half a window ahead, which is possible for repeating
+    steps. Storage has no losses.
     """
     clipped_w = _clipped(course, spec)
 
@@ -119,14 +120,14 @@ def storage(course: Course, spec: SwingSpec) -> Remedy:
 
 
 def running_mean(power_w: np.ndarray, num_samples: int) -> np.ndarray:
-    """Return the centred mean over an odd number of samples; before its start and after its end power is mirrored."""
+    """Return the centred mean over an odd number of samples; power is mirrored at both ends."""
     half = num_samples // 2
     sums = np.cumsum(np.append(0.0, np.pad(power_w, half, mode="reflect")))
     return np.asarray((sums[2 * half + 1 :] - sums[: -2 * half - 1]) / (2 * half + 1))
 
 
 def _clipped(course: Course, spec: SwingSpec) -> np.ndarray:
-    """Return power cut to the range that is allowed, where that leaves its mean as it is."""
+    """Return power clipped to the allowed range at the position that keeps the mean."""
     power_w, mean_w = course.power_w, float(course.power_w.mean())
     allowed = [spec.range_fraction and spec.range_fraction * mean_w, spec.range_kw and spec.range_kw * KILO]
     range_w = min((each for each in allowed if each), default=np.inf) * _JUST_INSIDE
@@ -141,7 +142,7 @@ def _clipped(course: Course, spec: SwingSpec) -> np.ndarray:
 
 
 def _shortest(is_enough: Callable[[int], bool], most: int) -> int | None:
-    """Return the least odd number up to `most` that is enough, if longer ones are too; None if none of those tried."""
+    """Return the smallest sufficient odd number up to `most`, if all larger ones are too; None if none tried is."""
     tried = [1]
     while not is_enough(tried[-1]):
         longer = max(tried[-1] + 2, int(tried[-1] * _GROWTH) // 2 * 2 + 1)
@@ -156,14 +157,14 @@ def _shortest(is_enough: Callable[[int], bool], most: int) -> int | None:
 
 
 def stagger(course: Course, num_jobs: int, line_hz: float, spec: SwingSpec | None, seed: int = 0) -> Remedy:
-    """Return what independent jobs in one hall add up to, each like this: evenly apart, and as they happen to be.
+    """Return the power of independent jobs in one hall, with steps spread evenly and with random starts.
 
     Args:
         course: Power of one job.
-        num_jobs: Jobs in the hall; of one nothing can be staggered.
-        line_hz: Its strongest line, over whose period they are spread. Unit: Hz.
-        spec: For all jobs together; None for none.
-        seed: Of the moments at which jobs happen to begin.
+        num_jobs: Number of jobs like it in the hall; one job cannot be staggered.
+        line_hz: Frequency of its strongest line, over whose period the jobs are spread. Unit: Hz.
+        spec: Specification of all jobs together. None: no limits.
+        seed: Seed of the random starts.
     """
     if num_jobs < 2:
         text = (
@@ -190,19 +191,19 @@ def stagger(course: Course, num_jobs: int, line_hz: float, spec: SwingSpec | Non
 
 
 def _together(power_w: np.ndarray, shifts: np.ndarray) -> np.ndarray:
-    """Return the sum of copies, each moved round by so many samples."""
+    """Return the sum of copies, each shifted cyclically by a number of samples."""
     return np.asarray(sum(np.roll(power_w, round(float(shift))) for shift in shifts))
 
 
 def cap(power_limit_w: float, longer: float, capped: Course, course: Course, spec: SwingSpec | None) -> Remedy:
-    """Return what a power limit of GPUs does, simulated.
+    """Return the simulated effect of a power limit of GPUs.
 
     Args:
         power_limit_w: The limit. Unit: W.
-        longer: Time of a step over that without it.
-        capped: Power under it.
-        course: Power without it.
-        spec: None for none.
+        longer: Step time over that without the limit.
+        capped: Power under the limit.
+        course: Power without the limit.
+        spec: Specification of power. None: no limits.
     """
     energy = longer * float(capped.power_w.mean() / course.power_w.mean())
     numbers = {

@@ -1,4 +1,4 @@
-"""Power of nodes over time to look for swings in: of a run, or of a file."""
+"""Power of nodes over time, from a run or a file."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from triplepoint.units import NS_PER_S
 
 SUFFIXES = (".parquet", ".csv")
 _TIMES_S = {"t_s": 1.0, "time_s": 1.0, "time_ms": 1e-3, "t_ns": 1e-9}
-"""Columns of times, and what one of their unit is in seconds."""
+"""Columns of times, and their unit in seconds."""
 _POWERS = ("node_power_w", "job_power_w", "power_w")
 _GPU_POWER = "gpu_power_w"
 _OTHER_UNIT = re.compile(
@@ -32,12 +32,12 @@ _OTHER_UNIT = re.compile(
     r"|_(c|k|degc|kw|mhz|hz|s|ms|us|ns|j|kj|kwh|v|a|pa|bytes|percent|pct|temp|temperature)$",
     re.IGNORECASE,
 )
-"""Names of columns that are no power of a node in W; most say so by the unit they end in."""
-_MOST_SAMPLES = 100_000_000
-"""Of a node: 11 days at 100 Hz, a gigabyte."""
-_MOST_APART = 10.0
-"""Between the mean power of a node and that of the node in the middle. By hand: a GPU idles at a tenth of its limit
-(config/gpus) and the rest of a node at more, so that no node is further off; temperatures and totals are."""
+"""Names of columns that are not the power of a node in W; most end in another unit."""
+_MAX_SAMPLES = 100_000_000
+"""Largest number of samples of a node: 11 days at 100 Hz, a gigabyte."""
+_MAX_RATIO = 10.0
+"""Largest ratio of the mean power of a node and the median over nodes. An idle GPU draws a tenth of its limit
+(config/gpus), and the rest of a node more, so a larger ratio means another quantity, such as a temperature or total."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +45,14 @@ class NodePower:
     """Power of the nodes of a job over time.
 
     Attributes:
-        name: Of the run, file or point.
-        origin: `measured`, `simulated`, or `file` where nothing says which.
-        nodes_w: Samples at the same even times; shape (num_samples, num_nodes). Unit: W.
-        period_s: Time between them. Unit: s.
-        window_s: What a sample is the mean of; 0 where that is not known. Unit: s.
-        nodes_per_rack: Nodes that share a rack, in order; None where that is not known.
-        notes: What is missing or assumed, in sentences.
-        names: What the nodes are called, in order; empty where they have no name but their number.
+        name: Name of the run, file or point.
+        origin: `measured`, `simulated`, or `file` if unknown.
+        nodes_w: Samples at common, evenly spaced times; shape (num_samples, num_nodes). Unit: W.
+        period_s: Time between samples. Unit: s.
+        window_s: Averaging window of a sample; 0 if unknown. Unit: s.
+        nodes_per_rack: Number of consecutive nodes in a rack; None if unknown.
+        notes: Sentences on missing data and assumptions.
+        names: Names of the nodes, in order; empty if they have only numbers.
     """
 
     name: str
@@ -71,19 +71,19 @@ class NodePower:
 
     @property
     def lasts_s(self) -> float:
-        """Time that it covers. Unit: s."""
+        """Duration. Unit: s."""
         return len(self.nodes_w) * self.period_s
 
 
 def read_run(folder: Path, config: Path) -> NodePower:
-    """Return power of the nodes of a run over its measured steps: at the plug, or of GPUs where a node has no meter.
+    """Return the power of the nodes of a run in measured steps: at the plug, or of GPUs if a node has no meter.
 
     Args:
         folder: `results/runs/<run>`.
-        config: Folder of the configuration, whose cluster says how many nodes share a rack.
+        config: Folder of the configuration, with the racks of the cluster.
 
     Raises:
-        UserError: If it has no telemetry, or too few readings.
+        UserError: If the run has no telemetry or too few readings.
     """
     planned, manifest = read_planned_run(folder / "point.json"), read_manifest(folder / "raw" / "manifest.json")
     if not manifest.nodes:
@@ -110,14 +110,14 @@ def read_run(folder: Path, config: Path) -> NodePower:
 
 
 def _nodes_per_rack(cluster: str, config: Path) -> int | None:
-    """Return the nodes that share a rack of a cluster; None where its file is not there: of a run from elsewhere."""
+    """Return the nodes of a rack of a cluster; None if the cluster has no file, as for a run from elsewhere."""
     if not (config / "clusters" / f"{cluster}.yaml").is_file():
         return None
     return Catalogue(config).cluster(cluster).nodes_per_rack
 
 
 def _of_gpus(samples: Samples, nodes: tuple[Node, ...]) -> tuple[list[np.ndarray], list[np.ndarray], list[int]]:
-    """Return times and power of every GPU with a power sensor in measured steps, and the node of each."""
+    """Return times and power of each GPU with a power sensor in measured steps, and its node."""
     times_ns, powers_w, owners = list[np.ndarray](), list[np.ndarray](), list[int]()
     for node in nodes:
         windows_ns = samples.windows_ns(node)
@@ -185,22 +185,22 @@ def read_file(path: Path) -> NodePower:
     if not times_s or any(len(each) < 2 for each in times_s):
         raise UserError(f"{path}: a node has fewer than two readings of power; expected one of {', '.join(_POWERS)}")
     for t_s in times_s:
-        if (num := float((t_s[-1] - t_s[0]) / np.median(np.diff(t_s)))) > _MOST_SAMPLES:
+        if (num := float((t_s[-1] - t_s[0]) / np.median(np.diff(t_s)))) > _MAX_SAMPLES:
             raise UserError(
                 f"{path}: readings over {t_s[-1] - t_s[0]:.3g} s are {num:.1g} samples at their usual distance; at "
-                f"most {_MOST_SAMPLES:,} are read, mend the time that is far off"
+                f"most {_MAX_SAMPLES:,} are read, mend the time that is far off"
             )
     nodes_w, period_s = swings.at_even_times(times_s, powers_w)
     return _long_enough(NodePower(path.name, "file", nodes_w, period_s, 0.0, names=tuple(names)))
 
 
 def _called(node: object) -> str:
-    """Return what a value of column `node` calls it: a number is that of a node."""
+    """Return the name of a node from a value of column `node`."""
     return node if isinstance(node, str) else f"node{node}"
 
 
 def _known(table: pa.Table, columns: list[str], path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the columns that hold a number anywhere."""
+    """Yield the columns with any number."""
     for name in columns:
         values = _numbers(table, name, path)
         if np.isfinite(values).any():
@@ -208,10 +208,10 @@ def _known(table: pa.Table, columns: list[str], path: Path) -> Iterator[tuple[st
 
 
 def _check_wide(table: pa.Table, columns: list[str], path: Path) -> None:
-    """Refuse a column that is not the power of one node, among those of a file with a column for each node.
+    """Check that each column of a file with a column per node is the power of a node.
 
     Raises:
-        UserError: If its name ends in another unit, it holds no numbers, or its mean is far from that of the others.
+        UserError: If a name ends in another unit, a column has no numbers, or its mean is far from that of the others.
     """
     expected = "expected a column of watts for each node beside the times; leave it out, or name it <node>_power_w"
     odd = next((name for name in columns if _OTHER_UNIT.search(name)), None)
@@ -220,7 +220,7 @@ def _check_wide(table: pa.Table, columns: list[str], path: Path) -> None:
     means = {name: float(np.nanmean(values)) for name, values in _known(table, columns, path)}
     usual_w = float(np.median(list(means.values()))) if means else 0.0
     for name, mean_w in means.items():
-        if not usual_w / _MOST_APART <= mean_w <= usual_w * _MOST_APART:
+        if not usual_w / _MAX_RATIO <= mean_w <= usual_w * _MAX_RATIO:
             raise UserError(
                 f"{path}: column {name} has a mean of {mean_w:.4g}, most others one near {usual_w:.4g} W; {expected}"
             )
@@ -243,12 +243,13 @@ def _numbers(table: pa.Table, column: str, path: Path) -> np.ndarray:
         raise UserError(f"{path}: column {column} holds {table[column].type}, expected numbers") from None
 
 
-def _long_enough(found: NodePower) -> NodePower:
-    if len(found.nodes_w) < LEAST_SAMPLES:
+def _long_enough(power: NodePower) -> NodePower:
+    """Return power unchanged. Raises `UserError` for too few samples, or a mean that is not positive."""
+    if len(power.nodes_w) < LEAST_SAMPLES:
         raise UserError(
-            f"{found.name}: {len(found.nodes_w)} readings, every {found.period_s:.3g} s, while all nodes are read; "
+            f"{power.name}: {len(power.nodes_w)} readings, every {power.period_s:.3g} s, while all nodes are read; "
             f"expected {LEAST_SAMPLES} for a 1st percentile: record longer or read more often"
         )
-    if not found.nodes_w.mean() > 0:
-        raise UserError(f"{found.name}: mean power is {found.nodes_w.mean():.3g} W, expected a positive one")
-    return found
+    if not power.nodes_w.mean() > 0:
+        raise UserError(f"{power.name}: mean power is {power.nodes_w.mean():.3g} W, expected a positive one")
+    return power

@@ -1,4 +1,4 @@
-"""What power may do: a specification as a utility or a hall gives it, and whether power keeps to it."""
+"""Specification of power by a utility or a data centre, and verdicts on it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,18 +19,18 @@ _Positive = Annotated[float, Field(gt=0)]
 
 
 class BandLimit(Strict):
-    """How much power may swing between two frequencies."""
+    """Limit of power swings in a frequency band."""
 
     low_hz: _Positive
     """Lower end of the band. Unit: Hz."""
     high_hz: _Positive
-    """Upper end. Unit: Hz."""
+    """Upper end of the band. Unit: Hz."""
     rms_fraction: _Positive | None = None
-    """Root mean square of what swings in the band, over mean power. None: any."""
+    """Root mean square of swings in the band, over mean power. None: no limit."""
     rms_kw: _Positive | None = None
-    """The same in kilowatts. None: any. Unit: kW."""
+    """Root mean square of swings in the band. None: no limit. Unit: kW."""
     share: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Energy of the swing in the band over that at all frequencies. None: any."""
+    """Energy of swings in the band over that of all frequencies. None: no limit."""
 
     @model_validator(mode="after")
     def _is_a_band(self) -> Self:
@@ -45,19 +45,19 @@ class SwingSpec(Strict):
     """Limits on power over time at a node, a rack or the job."""
 
     description: str = ""
-    """Whose limits they are."""
+    """Origin of the limits."""
     level: Level = "job"
-    """Whose power they limit: the node or rack that swings most, or the whole job."""
+    """Level of the limited power: the node or rack that swings most, or the whole job."""
     range_fraction: _Positive | None = None
-    """Range of power from the 1st to the 99th percentile, over its mean. None: any."""
+    """Range of power from the 1st to the 99th percentile, over its mean. None: no limit."""
     range_kw: _Positive | None = None
-    """The same in kilowatts. None: any. Unit: kW."""
+    """Range of power from the 1st to the 99th percentile. None: no limit. Unit: kW."""
     ramp_up_kw_per_s: _Positive | None = None
-    """Fastest rise between two samples. None: any. Unit: kW/s."""
+    """Fastest rise between two samples. None: no limit. Unit: kW/s."""
     ramp_down_kw_per_s: _Positive | None = None
-    """Fastest fall, a positive number. None: any. Unit: kW/s."""
+    """Fastest fall between two samples, a positive number. None: no limit. Unit: kW/s."""
     bands: tuple[BandLimit, ...] = ()
-    """Limits between frequencies."""
+    """Limits of frequency bands."""
 
     @model_validator(mode="after")
     def _limits_something(self) -> Self:
@@ -69,13 +69,13 @@ class SwingSpec(Strict):
 
 @dataclass(frozen=True)
 class Verdict:
-    """One line of a specification.
+    """Verdict on one limit of a specification.
 
     Attributes:
-        line: Its key, of bands with their frequencies.
-        unit: Of found and limit.
-        found: What power does.
-        limit: What it may do.
+        line: Key of the limit, for bands with their frequencies.
+        unit: Unit of `found` and `limit`.
+        found: Value of the recording.
+        limit: Largest allowed value.
     """
 
     line: str
@@ -85,31 +85,31 @@ class Verdict:
 
     @property
     def passes(self) -> bool:
-        """Whether power keeps to it."""
+        """Whether power keeps to the limit."""
         return self.found <= self.limit
 
     @property
     def margin(self) -> float:
-        """How far below the limit, over the limit; negative beyond it."""
+        """Distance below the limit, over the limit; negative above it."""
         return 1.0 - self.found / self.limit
 
 
 def read_spec(path: Path) -> SwingSpec:
-    """Return the specification in a YAML file. Raises `UserError` if it is none."""
+    """Return the specification in a YAML file. Raises `UserError` if it is invalid."""
     return parse(SwingSpec, read_yaml(path), path)
 
 
 def verdicts(spec: SwingSpec, power_w: np.ndarray, period_s: float, window_s: float = 0.0) -> list[Verdict]:
-    """Return what a specification says of power, line by line.
+    """Return the verdict on each limit of a specification.
 
     Args:
         spec: The specification.
-        power_w: Samples at its level; shape (num_samples,). Unit: W.
-        period_s: Time between them. Unit: s.
-        window_s: What a sample is the mean of. Unit: s.
+        power_w: Samples at the level of the specification; shape (num_samples,). Unit: W.
+        period_s: Time between samples. Unit: s.
+        window_s: Averaging window of a sample. Unit: s.
 
     Raises:
-        UserError: If a band of it cannot be seen.
+        UserError: If samples do not resolve a band.
     """
     found = swings.swing(power_w, period_s)
     lines = [
@@ -131,27 +131,27 @@ def verdicts(spec: SwingSpec, power_w: np.ndarray, period_s: float, window_s: fl
 
 
 def is_met(spec: SwingSpec, power_w: np.ndarray, period_s: float, window_s: float = 0.0) -> bool:
-    """Return whether power keeps to all lines; arguments as `verdicts`."""
+    """Return whether power keeps to all limits; arguments as `verdicts`."""
     return all(verdict.passes for verdict in verdicts(spec, power_w, period_s, window_s))
 
 
 def seen_part(band_hz: tuple[float, float], lasts_s: float, period_s: float, window_s: float) -> tuple[float, float]:
-    """Return the part of a band that a recording shows; the first is not below the second where it shows none.
+    """Return both ends of the part of a band that a recording resolves, in wrong order if it resolves none. Unit: Hz.
 
     Args:
         band_hz: Lower and upper end. Unit: Hz.
-        lasts_s: Of the recording. Unit: s.
-        period_s: Between samples. Unit: s.
-        window_s: What a sample is the mean of. Unit: s.
+        lasts_s: Duration of the recording. Unit: s.
+        period_s: Time between samples. Unit: s.
+        window_s: Averaging window of a sample. Unit: s.
     """
     return max(band_hz[0], swings.LOWEST_PERIODS / lasts_s), min(band_hz[1], swings.highest_hz(period_s, window_s))
 
 
 def check_band(band_hz: tuple[float, float], lasts_s: float, period_s: float, window_s: float) -> None:
-    """Refuse a band of which a recording shows a part at most; arguments as `seen_part`.
+    """Check that a recording resolves a whole band; arguments as `seen_part`.
 
     Raises:
-        UserError: If it is not whole; says which part is.
+        UserError: If it does not, with the part that it resolves.
     """
     low_hz, high_hz = seen_part(band_hz, lasts_s, period_s, window_s)
     if (low_hz, high_hz) == band_hz:

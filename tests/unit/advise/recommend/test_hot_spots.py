@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.advise.recommend.test_placement import CATALOGUE, CONFIG, site_of
 from triplepoint.advise.recommend import hot_spots as moving
-from triplepoint.advise.recommend.hot_spots import find_moving, foresee, moved_on, payback_h
+from triplepoint.advise.recommend.hot_spots import find_moving, moved_on, payback_h, predict_drift
 from triplepoint.advise.recommend.passport import Learned
 from triplepoint.calibrate.heat_runs import Observed
 from triplepoint.config.cluster import ConditionsConfig
@@ -85,7 +85,7 @@ def test_a_placement_gains_later_where_a_hot_spot_grows(monkeypatch: pytest.Monk
     conditions = site.cluster.conditions.model_copy(update={"contact": usual, "leakage": usual})
     site = replace(site, cluster=site.cluster.model_copy(update={"conditions": conditions}))
     runs = SimpleNamespace(machine=machine, observed=[watched(machine, 0.12)])
-    outlook = foresee(site, cast(Learned, SimpleNamespace(runs=runs)))
+    outlook = predict_drift(site, cast(Learned, SimpleNamespace(runs=runs)))
     assert outlook is not None and [one.name for one in outlook.moving] == ["node1.gpu3"]
     now, later = outlook.ahead
     assert now.gain is None or not now.gain.is_accepted

@@ -141,9 +141,9 @@ def test_a_pair_verifies_one_promise(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_found_gain_is_the_mean_of_pairs_with_its_t_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shares 4 and 6 %: 5 % with 1 % x 6.314 on both sides, one degree of freedom."""
     steps_s = {"a1": 10.0, "b1": 9.6, "a2": 10.0, "b2": 9.4}
-    monkeypatch.setattr(ledger, "_is_there", lambda results, run: run in steps_s)
+    monkeypatch.setattr(ledger, "_is_finished", lambda results, run: run in steps_s)
     monkeypatch.setattr(ledger, "_value", lambda results, kind, run: steps_s[run])
-    found = ledger.found_by(tmp_path, promised(0.05, ("a1", "a2", "a3"), ("b1", "b2", "b3")))
+    found = ledger.measured_gain(tmp_path, promised(0.05, ("a1", "a2", "a3"), ("b1", "b2", "b3")))
     assert found.num_pairs == 2 and found.gain == pytest.approx(0.05)
     assert found.lo == pytest.approx(0.05 - 0.01 * 6.314, abs=1e-4)
     assert found.hi == pytest.approx(0.05 + 0.01 * 6.314, abs=1e-4)
