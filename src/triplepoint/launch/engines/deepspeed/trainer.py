@@ -231,6 +231,7 @@ def _open_deepspeed(point: Point, index: int | None) -> None:
     warnings.filterwarnings("ignore", message="`torch.distributed.* is deprecated", category=FutureWarning)
     # DeepSpeed compiles its all-reduce through shared memory at run time, and calls compilers to see whether it can.
     # With no compatible operations it does neither.
+    deepspeed.ops.__compatible_ops__ = {}
     deepspeed.init_distributed(BACKENDS[point.cluster.device], auto_mpi_discovery=False, verbose=False)
 
 
