@@ -171,7 +171,7 @@ class Statement(NamedTuple):
 
     Attributes:
         sentence: The result with its interval.
-        about: Question that the sentence answers. The report alternates between questions.
+        question: Question that the sentence answers. The report alternates between questions.
         effect: Effect in the sentence; the report ranks findings by it.
         noun: What the effect is a mean over, in the singular; '' if it is no mean.
         others: Short texts of further quantities.
@@ -179,7 +179,7 @@ class Statement(NamedTuple):
     """
 
     sentence: str
-    about: str
+    question: str
     effect: Effect
     noun: str = ""
     others: tuple[str, ...] = ()

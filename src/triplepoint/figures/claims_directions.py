@@ -20,7 +20,7 @@ _LINE_IN, _GAP_IN, _HEAD_IN = 0.115, 0.04, 1.45
 """Heights of a line of a label, of the gap between rows, and of the head of the page. Unit: inch."""
 _CHARACTERS = range(44, 100, 4)
 """Characters per line of a label; the first that fits the height of the page is used."""
-_KIND_WORDS = {"trend": "trend of", "order": "order by"}
+_KIND_WORDS = {"trend": "Trend", "order": "Order"}
 """Words before the label of a claim of which the numbers are judged as well."""
 
 

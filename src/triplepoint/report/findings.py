@@ -264,7 +264,7 @@ def _of_figures(statements: Mapping[str, Sequence[Statement]], figures: Mapping[
             if "simulated" in statement.origin and effect.basis == "settings":
                 basis += ", without the error of the model"
             is_aside = not figures[figure].is_of_pretraining
-            yield Finding(statement.sentence, effect, basis, statement.about, statement.others, figure, (), is_aside)
+            yield Finding(statement.sentence, effect, basis, statement.question, statement.others, figure, (), is_aside)
 
 
 def _clusters(frame: DataFrame, pages: str) -> Iterator[Finding]:

@@ -119,7 +119,7 @@ def test_check_files_unknown_name_hints_at_the_nearest() -> None:
 
 
 def test_check_files_of_another_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is this the folder of the configuration"):
+    with pytest.raises(UserError, match="name Triplepoint's folder of configuration"):
         check_files([], tmp_path)
 
 

@@ -122,7 +122,7 @@ def test_statements_are_read_as_they_were_written() -> None:
     assert isinstance(answer, Statement)
     (told,) = read_statements(write_statements([answer], TWO.assign(cluster="h100x64")))
     assert told.sentence == "h100x64: LoRA is 10.0 % [10.0, 10.0] faster than it"
-    assert (told.about, told.noun, told.origin, told.others) == ("LoRA", "layout", "simulated", ("memory +50 %",))
+    assert (told.question, told.noun, told.origin, told.others) == ("LoRA", "layout", "simulated", ("memory +50 %",))
     assert (told.effect.value, told.effect.num, told.effect.is_tie) == (pytest.approx(0.1), 3, False)
     assert read_statements(write_statements([], TWO)) == []
 
