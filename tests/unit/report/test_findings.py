@@ -68,7 +68,7 @@ def test_find_names_the_best_layout_with_its_figure_and_pages(tmp_path: Path) ->
 
 def test_findings_of_figures_say_what_their_interval_is_over() -> None:
     told = Statement("It costs", "it", Effect(-0.1, -0.2, -0.05, "ranks", 3), "layout", ("power +1 %",), "simulated")
-    alone = told._replace(effect=Effect(0.4, math.nan, math.nan, "none", 1), noun="", about="more")
+    alone = told._replace(effect=Effect(0.4, math.nan, math.nan, "none", 1), noun="", question="more")
     found = list(_of_figures({"lora": [told, alone]}, {"lora": FIGURES["lora"]}))
     assert [one.basis for one in found] == [
         f"mean of 3 layouts, simulated; interval {ABOUT_BASIS['ranks']}",
