@@ -47,4 +47,4 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 def _with_subject(answer: Statement | str) -> Statement | str:
     """Return an answer with a common question, so that the report treats all GPU types as one."""
-    return answer._replace(about="MI250") if isinstance(answer, Statement) else answer
+    return answer._replace(question="MI250") if isinstance(answer, Statement) else answer
