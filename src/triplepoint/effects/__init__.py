@@ -192,7 +192,10 @@ def over_pairs(effects: Sequence[Effect]) -> Effect:
         for effect in effects
     ]
     half = math.hypot(*((high - low) / 2 for low, high in intervals)) / num
-    basis: Basis = "none" if math.isnan(half) else effects[0].basis
+    bases = {effect.basis for effect in effects}
+    # Repeats show more than steps do; the text of the weaker one holds for both.
+    common: Basis = bases.pop() if len(bases) == 1 else "steps" if bases == {"repeats", "steps"} else "mixed"
+    basis: Basis = "none" if math.isnan(half) else common
     return _effect(math.log1p(mean.value) if is_relative else mean.value, half, basis, num, is_relative)
 
 

@@ -86,7 +86,8 @@ class Change:
         if mean.value == 0:
             return f"{subject} does not change {self.main}{among}"
         predicate = words.more.format(mean.text) if mean.value > 0 else words.less.format(mean.negated.text)
-        return f"{subject} {predicate}{than['than']}{among}"
+        doubt = ", which may be no change" if mean.is_tie else ""
+        return f"{subject} {predicate}{than['than']}{among}{doubt}"
 
     @property
     def num(self) -> int:
@@ -281,8 +282,11 @@ class Ranking:
         """Two short lines for the head of a column: the fastest layout and its lead; '' for one layout."""
         if self.lead is None:
             return ""
-        first = f"{1 + len(self.tied)} {LAYOUT}s tied" if self.tied else f"{self.best} first"
-        return f"{first}\n{signed(self.lead)}"
+        if not self.is_clear:
+            tied = ", both tied" if len(self.leads) == 1 else f", all {1 + len(self.leads)} tied"
+            return f"{self.best} first{tied}\n{signed(self.lead)} on slowest"
+        tied = f", tied with {counted(len(self.tied), 'other')}" if self.tied else ""
+        return f"{self.best} first{tied}\n{signed(self.lead)}"
 
 
 def rank(points: DataFrame) -> Ranking:

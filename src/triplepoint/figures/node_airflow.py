@@ -70,7 +70,8 @@ def _answers(places: Sequence[tuple[str, DataFrame]]) -> list[str | Statement]:
         if difference is None:
             lines.append(f"{place}: which GPUs stand in the air of others is not known")
             continue
-        sentence = f"rear GPUs are {difference.text} hotter than front ones"
+        warmer = f"{difference.text} hotter" if difference.value > 0 else f"{difference.negated.text} cooler"
+        sentence = f"rear GPUs are {warmer} than front ones"
         if difference.is_tie:
             sentence = f"rear GPUs are as warm as front ones, difference {difference.text}"
         lines.append(Statement(at_place(place if len(places) > 1 else "", sentence), "airflow", difference, "node"))

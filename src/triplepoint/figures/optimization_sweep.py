@@ -147,6 +147,7 @@ def _numbers(points: DataFrame, gpus: DataFrame, changes: Sequence[Change]) -> D
                     # Rounded, since equal shares may differ in their last bit.
                     value = np.nan if effect is None else round(scale * getattr(effect, end), 9)
                     numbers[f"{change.column}_{name}"] = value
+                numbers[f"{change.column}_basis"] = "none" if effect is None else effect.basis
             rows.append(numbers | _memory(row))
     return DataFrame(rows)
 
@@ -208,8 +209,10 @@ def _effects_of(numbers: DataFrame, column: str) -> dict[tuple[Hashable, ...], e
     return {
         key: effects.over_pairs(
             [
-                effects.Effect(value, low, high, "ranks", 1, is_relative)
-                for value, low, high in (pairs[ends] / (100 if is_relative else 1)).to_numpy(float)
+                effects.Effect(value, low, high, basis, 1, is_relative)
+                for (value, low, high), basis in zip(
+                    (pairs[ends] / (100 if is_relative else 1)).to_numpy(float), pairs[f"{column}_basis"], strict=True
+                )
             ]
         )
         for key, pairs in known.groupby(["group", "layout"], sort=False)

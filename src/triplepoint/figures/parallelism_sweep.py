@@ -21,7 +21,7 @@ MOST_GROUPS = 6
 
 NOTE = (
     "Bars: mean of all GPUs, or median step; lines with caps: {intervals}. Below a model: its fastest layout, and how "
-    "much faster it is than the next that is not tied."
+    "much faster it is than the next that is not tied; where all are tied, than the slowest."
 )
 
 
@@ -116,6 +116,8 @@ def _page(points: DataFrame, groups: Sequence[DataFrame], quantities: Sequence[Q
         title_of(str(group["group"].iloc[0]), points): rank(without_far(on_as_many_gpus(group))) for group in groups
     }
     layouts = [max(group["layout"].nunique(), 2) for group in groups]
+    far = dict.fromkeys(name for group in groups for name in far_slower(on_as_many_gpus(group)))
+    left_out += f"Far slower, so not ranked: {', '.join(far)}. " if far else ""
     is_wide = len(groups) > 1 or max(layouts) > 8
     page = style.new_page(
         answer(rankings), points, len(quantities), len(groups), style.PAGE if is_wide else style.COLUMN,

@@ -145,6 +145,12 @@ def test_mean_of_pairs_has_their_intervals_and_not_their_spread() -> None:
     assert (effect.value, effect.low, effect.high, effect.basis) == (4.5, 2.0, 7.0, "ranks")
 
 
+def test_mean_of_pairs_of_several_bases_claims_the_weaker() -> None:
+    bases = ("repeats", "steps"), ("steps", "ranks")
+    means = [effects.over_pairs([Effect(0.1, 0.0, 0.2, basis, 2) for basis in pair]) for pair in bases]
+    assert [mean.basis for mean in means] == ["steps", "mixed"]
+
+
 def test_pairs_differ_in_the_setting_alone() -> None:
     """Layout c ran with one value only, and layout b failed with the other."""
     parts = [
@@ -173,12 +179,13 @@ def test_answer_names_the_best_and_what_it_beats() -> None:
 def test_answer_names_ties() -> None:
     points = pd.concat([simulated("a", 1.0), simulated("b", 1.01), simulated("c", 1.02), simulated("d", 1.2)])
     assert rank(points).sentence == "a is 20 % [14.5, 26] faster than d, but tied with b and c"
-    assert rank(points).note == "3 layouts tied\n+20 % [14.5, 26]"
+    assert rank(points).note == "a first, tied with 2 others\n+20 % [14.5, 26]"
 
 
 def test_answer_where_all_are_tied() -> None:
     points = pd.concat([simulated("a", 1.0), simulated("b", 1.01)])
     assert rank(points).sentence == "both layouts are tied: a is 1.0 % [-3.6, 5.8] faster than b"
+    assert rank(points).note == "a first, both tied\n+1.0 % [-3.6, 5.8] on slowest"
     assert not rank(points).is_clear and rank(points).next == "b"
 
 
@@ -209,6 +216,7 @@ def test_layouts_on_another_number_of_gpus_are_not_compared() -> None:
 def test_answer_counts_ties_of_many() -> None:
     points = pd.concat([simulated(name, 1.0) for name in "abcd"])
     assert rank(points).sentence.startswith("all 4 layouts are tied: a is 0.0 % [")
+    assert rank(points).note.startswith("a first, all 4 tied\n")
     assert rank(pd.concat([points, simulated("e", 2.0)])).sentence.endswith("as fast as e, but tied with 3 others")
 
 

@@ -7,7 +7,8 @@ from matplotlib.text import Text
 from tests.unit.figures.test_figures import read
 from triplepoint import figures
 from triplepoint.effects import links, occupancy, shares
-from triplepoint.figures import marks
+from triplepoint.figures import marks, optimization_sweep
+from triplepoint.tables.schema import column_of
 
 
 def words(figure: object) -> str:
@@ -151,6 +152,19 @@ def test_optimization_sweep_by_hand(studies: dict) -> None:
     # The made-up steps take a quarter longer with recomputation.
     assert recomputed["step_time_s_change"].dropna().to_numpy() == pytest.approx(25, abs=1.0)
     assert numbers.loc[numbers["switched"] == "base", "step_time_s_change"].isna().all()
+
+
+@pytest.mark.parametrize(("origin", "column", "basis"), [
+    ("measured", "step_time_s", "steps"), ("measured", "gpu_power_w", "steps"), ("simulated", "gpu_power_w", "ranks"),
+])  # fmt: skip
+def test_optimization_sweep_has_the_interval_of_its_runs(studies: dict, origin: str, column: str, basis: str) -> None:
+    """Measured runs have an interval over their steps, not over the GPUs of simulated runs."""
+    tables = read(studies["paper"])
+    ends = {column_of(column, end): tables["points"][column] * by for end, by in (("p10", 0.99), ("p90", 1.01))}
+    points = tables["points"].assign(origin=origin, num_measured_steps=10, **ends)
+    _, numbers = figures.load("optimization_sweep").draw(tables | {"points": points})
+    found = optimization_sweep._effects_of(numbers[numbers["changed"] == "recompute"], column)
+    assert found and {effect.basis for effect in found.values()} == {basis}
 
 
 def test_recompute_kernels_names_what_does_not_fit(studies: dict) -> None:
