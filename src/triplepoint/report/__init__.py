@@ -97,7 +97,7 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
     findings = find(points, {_identifier(name): spec_of(name) for name in names}, folder.name, statements)
     page = templates.get_template("front.html").render(
         **_front(points, words, manifests, results, folder.name),
-        claims=sum_up_claims(claims.to_pylist()),
+        claims=sum_up_claims(claims.to_pylist(), plan.studies),
         findings=findings,
         num_first=FIRST,
         figures=shown,
@@ -124,7 +124,7 @@ def _front(points: Sequence[Row], words: Mapping[str, Words], manifests: Sequenc
     return {
         "title": f"Triplepoint: {studies[0] if len(studies) == 1 else counted(len(studies), 'study', 'studies')}",
         "studies": studies if len(studies) > 1 else [],
-        "origins": sorted({point["origin"] for point in points}),
+        "origins": sorted(Counter(point["origin"] for point in points).items()),
         "sentence": _sentence(points),
         "results": results,
         "machines": describe_machines(manifests),

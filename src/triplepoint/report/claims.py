@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from triplepoint.figures import FIGURES
@@ -24,6 +24,9 @@ _QUESTIONS = {
     for number in re.findall(r"\d+", spec.paper or "")
 }
 """Question of each figure of the published study: that of the first figure of the catalogue that matches it."""
+
+_REPEATING = {study for spec in FIGURES.values() if spec.paper for study in spec.studies}
+"""Studies that repeat runs of the published study."""
 
 
 class Group(NamedTuple):
@@ -71,18 +74,22 @@ class Section(NamedTuple):
         sentence: Number of rows by verdict in words.
         figures: Claims by figure of the published study; empty if the results have no run to judge them by.
         findings: Contradictions within the published study: sentence and numbers of each.
+        is_folded: Whether the section is folded to one line, since no study of the results repeats the published one.
     """
 
     sentence: str
     figures: list[Figure]
     findings: list[tuple[str, list[str]]]
+    is_folded: bool = False
 
 
-def sum_up_claims(rows: Sequence[Row]) -> Section | None:
+def sum_up_claims(rows: Sequence[Row], studies: Collection[str] | None = None) -> Section | None:
     """Return the section of the page on claims; None if there are none.
 
     Args:
         rows: Rows of table `claims` in their order.
+        studies: Studies of the results. The section is folded unless one of them is drawn beside a figure of the
+            published study. None: it is not folded.
     """
     if not rows:
         return None
@@ -105,6 +112,7 @@ def sum_up_claims(rows: Sequence[Row]) -> Section | None:
         f"{counted(len(judged), 'comparison')}: {words}.",
         figures,
         findings,
+        studies is not None and not _REPEATING & set(studies),
     )
 
 

@@ -72,6 +72,8 @@ class Finding(NamedTuple):
         if math.isnan(self.effect.low):
             return None
         low, value, high = (self._place(end) for end in (self.effect.low, self.effect.value, self.effect.high))
+        if self.beyond and low == high:  # all beyond the scale: from no effect to its end
+            low, high = sorted((50.0, value))
         return low, round(high - low, 2), value
 
     @property

@@ -155,6 +155,13 @@ def test_node_airflow_compares_rows_by_lane(studies: dict[str, Path]) -> None:
     assert not any("%" in text and "hotter" in text for text in texts(figure))
 
 
+def test_node_airflow_of_cooler_rear_gpus_says_so(studies: dict[str, Path]) -> None:
+    tables = with_rows(read(studies["paper"]))
+    tables["gpus"]["gpu_temp_c"] = 100 - tables["gpus"]["gpu_temp_c"]
+    found = " ".join(texts(figures.load("node_airflow").draw(tables)[0])[0].split())
+    assert "Rear GPUs are 8.0 K [8.0, 8.0] cooler than front ones" in found
+
+
 def test_node_airflow_without_rows_says_so(studies: dict[str, Path]) -> None:
     tables = read(studies["paper"])
     tables["gpus"]["airflow_row"] = float("nan")

@@ -86,6 +86,15 @@ def test_page_without_a_run_of_the_study_says_so_in_one_line() -> None:
     assert "<table" not in html
 
 
+def test_section_is_one_line_for_results_of_other_studies() -> None:
+    rows = [row("a", "differs"), row("b", "cannot tell")]
+    page = environment().get_template("claims.html")
+    own = page.render(claims=sum_up_claims(rows, ["my-job"]))
+    assert own.index("<details") < own.index("2 comparisons") and own.count("<details") == own.count("</details>")
+    both = page.render(claims=sum_up_claims(rows, ["my-job", "parallelism"]))
+    assert both.index("2 comparisons") < both.index("<details") and "no study that repeats" not in both
+
+
 def test_page_says_what_was_set_by_a_figure() -> None:
     rows = [row("a", "agrees", fitted="power of H200"), row("b", "agrees", fitted="power of H200"), row("c", "agrees")]
     section = sum_up_claims(rows)
