@@ -32,15 +32,19 @@ recompute, data_parallel_sharding and overlap. --set KEY=VALUE,VALUE gives your 
 setting (docs/config.md). Configurations that do not fit in memory are left out. The method is in docs/search.md.
 
 columns:
-  fits            probability that the configuration fits in memory
+  fits %          probability that the configuration fits in memory
+  mbs             micro-batch size
+  recompute       recomputation of activations
   overlap         on: communication overlaps computation wherever the layout allows it
-  slower          step time compared with the fastest configuration, and the 90 % interval of that difference
+  step s          step time
+  slower by %     step time compared with the fastest configuration, and the 90 % interval of that difference
   GPUs J/token    energy of all GPUs per trained token
-  node peak       highest power of any node at the plug, mean over 50 ms
-  per M tokens    cost of a million tokens; only with prices
+  node kW         highest power of any node at the plug, mean over 50 ms
+  GPU degC        temperature of the hottest GPU
+  EUR per M tokens  cost of a million tokens, in the currency of the prices; only with prices
 marks:
   *               one of the few to measure; --study writes them
-  >               no other configuration is as good in time, energy, node peak and temperature
+  >               no other configuration is as good in time, energy, node kW and GPU degC
 
 Limits apply to predicted values. With --max-power, the first row has the most tokens per second within that budget.
 The study runs on the simulator; with --set engine=megatron it trains, by that engine's rules.

@@ -24,6 +24,12 @@ _HUES = (0.52, 0.86)
 """Like `_GREYS` for hues. The range is narrower, so that a light yellow is visible on the dark page. Our choice."""
 _COLOURED = 0.06
 """OKLab chroma from which a colour counts fully as a hue instead of a grey. Our choice."""
+_OWN = {
+    "#e69f00": "#ce8800", "#56b4e9": "#006c9d", "#009e73": "#00734b", "#f0e442": "#afa200", "#0072b2": "#4ca6ea",
+    "#d55e00": "#a24d1a", "#cc79a7": "#ab5b89", "#7f4f24": "#ffd1a4", "#c09a6b": "#856133", "#26326e": "#d8e9ff",
+}  # fmt: skip
+"""Counterparts of the colours of marks. Inverted, some of them would be nearly equal. Each has the hue of its colour, and
+a lightness at which neighbours in legends are told apart, also with deficiencies of colour vision. Our choice."""
 _LIFT = 0.8
 """Exponent that lightens middle tones, since equal steps of lightness are harder to see near black. Our choice."""
 
@@ -40,6 +46,8 @@ def css_name(colour: str) -> str:
 
 def on_dark(colour: str) -> str:
     """Return the counterpart of a colour on a dark background; hue and chroma stay the same as far as possible."""
+    if own := _OWN.get(colour.lower()):
+        return own
     lightness, a, b = _oklab(colour)
     hued = min(float(np.hypot(a, b)) / _COLOURED, 1.0)
     ends = [(1 - hued) * grey + hued * hue for grey, hue in zip(_GREYS, _HUES, strict=True)]

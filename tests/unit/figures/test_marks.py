@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from triplepoint.figures import marks
+from triplepoint.report.colours import on_dark
 
 NORMAL = np.eye(3)
 PROTAN = np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]])
@@ -74,8 +75,9 @@ def test_ciede2000_gives_published_differences(one: tuple, other: tuple, differe
 def test_neighbours_are_told_apart(family: str, seen: np.ndarray) -> None:
     found = marks.FAMILIES[family]
     for one, other in itertools.pairwise(found):
-        difference = ciede2000(lab(one.colour, seen), lab(other.colour, seen))
-        assert difference >= LEAST, f"{one.name} and {other.name}: {difference:.1f}"
+        for one_colour, other_colour in ((one.colour, other.colour), (on_dark(one.colour), on_dark(other.colour))):
+            difference = ciede2000(lab(one_colour, seen), lab(other_colour, seen))
+            assert difference >= LEAST, f"{one.name} and {other.name}: {one_colour} {other_colour} {difference:.1f}"
 
 
 @pytest.mark.parametrize("family", marks.FAMILIES)
