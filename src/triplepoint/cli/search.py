@@ -41,7 +41,7 @@ columns:
   GPUs J/token    energy of all GPUs per trained token
   node kW         highest power of any node at the plug, mean over 50 ms
   GPU degC        temperature of the hottest GPU
-  EUR per M tokens  cost of a million tokens, in the currency of the prices; only with prices
+  per M tokens    cost of a million tokens, headed by the currency; only with prices
 marks:
   *               one of the few to measure; --study writes them
   >               no other configuration is as good in time, energy, node kW and GPU degC

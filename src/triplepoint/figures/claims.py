@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame
 
+from triplepoint.effects.titles import Statement
 from triplepoint.figures import drawing, marks, style
 from triplepoint.verdicts.sum_up import answer_values, deviations, range_of_ratios
 
@@ -46,8 +47,9 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     parts = [DataFrame(part) for is_kelvin in (False, True) if len(part := values[values["is_kelvin"] == is_kelvin])]
     rows = [part["claim"].nunique() for part in parts] or [1]
     page = style.new_page(
-        answer_values(values), points, len(rows), 1, style.PAGE,
-        min(style.TALLEST, _HEAD_IN + _ROW_IN * sum(rows)), NOTE, height_ratios=rows,
+        _answers(values), points, len(rows), 1, style.PAGE,
+        min(style.TALLEST, _HEAD_IN + _ROW_IN * sum(rows)), _left_out(tables["claims"], values) + NOTE,
+        height_ratios=rows,
     )  # fmt: skip
     for axes, part in zip(page.all_axes, parts, strict=False):
         _draw_rows(axes, part)
@@ -56,6 +58,29 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         return page.finish(), values[_COLUMNS]
     page.legend(_legend(values))
     return page.finish(), values[_COLUMNS]
+
+
+def _answers(values: DataFrame) -> list[str | Statement]:
+    """Return the lines of the title: how many numbers agree, and the range of ratios."""
+    has_ratios = not values["is_kelvin"].all()
+    return [answer_values(values), *([f"Ours over published: {range_of_ratios(values)}"] if has_ratios else [])]
+
+
+def _left_out(claims: DataFrame, values: DataFrame) -> str:
+    """Return a sentence on the published numbers that are not drawn; '' if there are none.
+
+    Args:
+        claims: Table `claims`.
+        values: Rows that are drawn.
+    """
+    numbers = claims[claims["kind"] == "value"]
+    num_unknown = int((numbers["ours"].isna() | numbers["published"].isna()).sum())
+    reasons = {
+        "without a ratio, since they may be 0": len(numbers) - num_unknown - len(values),
+        "without a run": num_unknown,
+    }
+    parts = [f"{num} {reason}" for reason, num in reasons.items() if num]
+    return f"Not drawn of {len(numbers)}: {', '.join(parts)}. " if parts else ""
 
 
 def points_behind(claims: DataFrame, points: DataFrame) -> DataFrame:

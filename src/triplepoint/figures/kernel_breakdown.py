@@ -15,7 +15,7 @@ SOURCE = "figure 10"
 """Figure of the published study with the kernel seconds of one rank."""
 NOTE = (
     "Bars: kernel times per step and rank, added up; lines with caps: lowest to highest rank. Numbers: share of "
-    "communication."
+    "communication.{far}"
 )
 _COMM_COLUMNS = {"mean": "comm_share", "low": "comm_share_min", "high": "comm_share_max"}
 
@@ -36,7 +36,11 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     rows = stacks.grid(groups)
     compared = concat([without_far(group).assign(place=stacks.place_of(group)) for group in groups])
     places = dict(zip(compared["run"], compared["place"], strict=True))
-    page = stacks.new_page(rows, shares.answer_communication(tables["breakdown"], places), NOTE)
+    left_out = sorted(
+        {str(name) for group in groups for name in set(group["layout"]) - set(without_far(group)["layout"])}
+    )
+    far = f" Far slower, so not in the title: {', '.join(left_out)}." if left_out else ""
+    page = stacks.new_page(rows, shares.answer_communication(tables["breakdown"], places), NOTE.format(far=far))
     for row, axes_of_row in zip(rows, page.axes, strict=True):
         axes_of_row[0].set_ylabel("kernel seconds per step\nand rank (s)")
         for group, axes in zip(row, axes_of_row, strict=False):

@@ -21,7 +21,8 @@ from triplepoint.units import counted
 QUANTITIES = {"step_time_s": "step\ntime (s)", "gpu_energy_per_token_j": "energy\n(J/token)"}
 NOTE = (
     "A line is a layout, with the 90 % interval of the model. Below a model: its fastest layout, and its lead on the "
-    "next that is not tied; where all are tied, on the slowest. Right: mean change from left to right, 90 % t interval over layouts."
+    "next that is not tied; where all are tied, on the slowest. Right: mean change from left to right, 90 % t interval "
+    "over layouts."
 )
 _COLUMNS = (
     "model", "layout", "network", "gbit_per_s", "cluster", "tp", "is_sharded", "run", "repeat", "origin", "status",

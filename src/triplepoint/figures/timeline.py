@@ -134,6 +134,10 @@ def _drawn(point: "Series[Any]", spans: DataFrame, of_run: DataFrame) -> str:
     ranks, traced = spans["rank"].nunique(), of_run["rank"].nunique()
     size = [] if "micro_batch_size" in point["unknown"] else [f"micro-batch {point['micro_batch_size']}"]
     part = [] if ranks == traced else [f"{ranks} of {traced} traced ranks"]
+    if part and "stage" in spans and spans.groupby("rank")["stage"].first().nunique() == ranks > 1:
+        part += [
+            "the first of each pipeline stage" if of_run["stage"].nunique() == ranks else "one of a pipeline stage"
+        ]
     if point["origin"] != "simulated":
         size.insert(0, f"first profiled step (median without the profiler: {point['step_time_s']:.3g} s)")
     return ", ".join([*size, *part])
@@ -322,6 +326,8 @@ def _draw_heat(axes: Axes, gpus: DataFrame, run: str, ranks: list[Any], quantity
     axes.set_xlabel(title)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x")
+    if column == "gpu_power_w":  # from zero, so that a few per cent look like a few per cent
+        axes.set_xlim(0, 1.1 * float(rows[column].max()))
     axes.locator_params(axis="x", nbins=3)
 
 

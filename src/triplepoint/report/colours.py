@@ -28,7 +28,7 @@ _OWN = {
     "#e69f00": "#ce8800", "#56b4e9": "#006c9d", "#009e73": "#00734b", "#f0e442": "#afa200", "#0072b2": "#4ca6ea",
     "#d55e00": "#a24d1a", "#cc79a7": "#ab5b89", "#7f4f24": "#ffd1a4", "#c09a6b": "#856133", "#26326e": "#d8e9ff",
 }  # fmt: skip
-"""Counterparts of the colours of marks. Inverted, some of them would be nearly equal. Each has the hue of its colour, and
+"""Counterparts of the colours of marks. Inverted, some of them would be nearly equal. Each keeps its hue and has
 a lightness at which neighbours in legends are told apart, also with deficiencies of colour vision. Our choice."""
 _LIFT = 0.8
 """Exponent that lightens middle tones, since equal steps of lightness are harder to see near black. Our choice."""

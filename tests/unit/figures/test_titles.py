@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from triplepoint.effects import Effect
 from triplepoint.effects.titles import Change
-from triplepoint.figures import drawing, marks, scaling_down, style, timeline
+from triplepoint.figures import claims, drawing, marks, scaling_down, style, timeline
 
 POINT = {
     "layout": "DP4", "group": "tiny on local", "micro_batch_size": 4, "unknown": frozenset(), "step_time_s": 0.148,
@@ -32,6 +32,11 @@ def test_timeline_says_how_much_of_the_step_ranks_work() -> None:
 def test_timeline_has_what_is_drawn_above_it() -> None:
     drawn = timeline._drawn(pd.Series(POINT), spans(0), spans(0, 1))
     assert drawn == "first profiled step (median without the profiler: 0.148 s), micro-batch 4, 1 of 2 traced ranks"
+    staged = spans(0, 1, 2, 3).assign(stage=lambda rows: rows["rank"] // 2)
+    first = staged[staged["rank"].isin([0, 2])]
+    assert timeline._drawn(pd.Series(POINT), first, staged).endswith(
+        "2 of 4 traced ranks, the first of each pipeline stage"
+    )
     simulated = pd.Series(POINT | {"origin": "simulated"})
     assert timeline._drawn(simulated, spans(0), spans(0)) == "micro-batch 4"
 
@@ -111,3 +116,16 @@ def test_numbers_beside_panels_have_intervals_on_lines_of_their_own() -> None:
     assert [text.get_text() for text in page.axes[0][0].texts] == ["+5 %\n[4, 6]", "mean of\n2 layouts"]
     page.beside(["", ""], "nothing")
     assert len(page.axes[0][0].texts) == 2
+
+
+def test_claims_say_what_is_not_drawn_and_the_range_of_ratios() -> None:
+    row = {"kind": "value", "ours": 1.0, "published": 1.0, "published_lo": 0.9}
+    table = pd.DataFrame([row, row | {"published_lo": -0.5}, row | {"ours": math.nan}, row | {"kind": "sign"}])
+    drawn = pd.DataFrame({"deviation": [0.5, 1.0, 2.0], "is_kelvin": False, "was_fitted": False, "verdict": "agrees"})
+    assert (
+        claims._left_out(table, drawn[:1])
+        == "Not drawn of 3: 1 without a ratio, since they may be 0, 1 without a run. "
+    )
+    assert claims._left_out(table[:1], drawn[:1]) == ""
+    assert claims._answers(drawn)[1] == "Ours over published: median 1.00, 9 of 10 from 0.55 to 1.90"
+    assert len(claims._answers(drawn.assign(is_kelvin=True))) == 1
