@@ -283,8 +283,9 @@ class Ranking:
         if self.lead is None:
             return ""
         if not self.is_clear:
-            tied = ", both tied" if len(self.leads) == 1 else f", all {1 + len(self.leads)} tied"
-            return f"{self.best} first{tied}\n{signed(self.lead)} on slowest"
+            if len(self.leads) == 1:
+                return f"{self.best} first, tied\n{signed(self.lead)}"
+            return f"{self.best} first, all {1 + len(self.leads)} tied\n{signed(self.lead)} on slowest"
         tied = f", tied with {counted(len(self.tied), 'other')}" if self.tied else ""
         return f"{self.best} first{tied}\n{signed(self.lead)}"
 

@@ -17,7 +17,7 @@ from triplepoint.verdicts.sum_up import answer_values, deviations, range_of_rati
 
 NOTE = (
     "Lines: 90 % interval of ours with how well the published number can be read; it agrees where its line meets 1, or "
-    "0 K. Right: how many agree, and where they are published. * the simulator was fitted to this figure."
+    "0 K. * the simulator was fitted to this figure. Right: how many agree, and their source."
 )
 RATIOS = (0.3, 3.0)
 """Range of the axis of ratios. Values beyond it are drawn at its edge as arrows."""
@@ -76,8 +76,8 @@ def _left_out(claims: DataFrame, values: DataFrame) -> str:
     numbers = claims[claims["kind"] == "value"]
     num_unknown = int((numbers["ours"].isna() | numbers["published"].isna()).sum())
     reasons = {
-        "without a ratio, since they may be 0": len(numbers) - num_unknown - len(values),
-        "without a run": num_unknown,
+        "may be 0": len(numbers) - num_unknown - len(values),
+        "have no run": num_unknown,
     }
     parts = [f"{num} {reason}" for reason, num in reasons.items() if num]
     return f"Not drawn of {len(numbers)}: {', '.join(parts)}. " if parts else ""
@@ -126,7 +126,7 @@ def _draw_rows(axes: Axes, values: DataFrame) -> None:
             axes.plot(ends, [y, y], color=mark.colour, linewidth=0.6, alpha=0.6)
             marker = "<" if row["deviation"] < low else ">" if row["deviation"] > high else mark.marker
             axes.plot([value], [y], marker, color=mark.colour, markersize=3, clip_on=False)
-    _finish_axes(axes, "" if is_kelvin else range_of_ratios(values), (low, high))
+    _finish_axes(axes, is_kelvin, (low, high))
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.45, -0.55)
     right = axes.secondary_yaxis("right")
@@ -136,24 +136,24 @@ def _draw_rows(axes: Axes, values: DataFrame) -> None:
         ticks.tick_params(axis="y", length=0)
 
 
-def _finish_axes(axes: Axes, ratios: str, ends: tuple[float, float]) -> None:
+def _finish_axes(axes: Axes, is_kelvin: bool, ends: tuple[float, float]) -> None:
     """Finish the x axis.
 
     Args:
         axes: The panel.
-        ratios: Text on the range of ratios for the label of the axis; '' for an axis of differences in kelvin.
+        is_kelvin: Whether it has differences in kelvin, not ratios.
         ends: Range of the axis.
     """
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", visible=True)
-    axes.axvline(1 if ratios else 0, color=marks.BLACK, linewidth=0.7)
-    if not ratios:
+    axes.axvline(0 if is_kelvin else 1, color=marks.BLACK, linewidth=0.7)
+    if is_kelvin:
         axes.set_xlabel("ours less published (K)")
     else:
         axes.set_xscale("log")
         axes.set_xticks([0.3, 0.5, 0.7, 1, 1.4, 2, 3], ["0.3", "0.5", "0.7", "1", "1.4", "2", "3"])
         axes.minorticks_off()
-        axes.set_xlabel(f"ours over published: {ratios}")
+        axes.set_xlabel("ours over published")
     axes.set_xlim(*ends)
 
 

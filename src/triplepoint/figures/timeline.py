@@ -133,7 +133,9 @@ def _drawn(point: "Series[Any]", spans: DataFrame, of_run: DataFrame) -> str:
     """Return the note above the lanes: micro-batch size, ranks, and if measured the step time without profiler."""
     ranks, traced = spans["rank"].nunique(), of_run["rank"].nunique()
     size = [] if "micro_batch_size" in point["unknown"] else [f"micro-batch {point['micro_batch_size']}"]
-    part = [] if ranks == traced else [f"{ranks} of {traced} traced ranks"]
+    num_gpus = int(point.get("num_gpus", traced))
+    part = [] if ranks == traced == num_gpus else [f"{ranks} of {num_gpus} ranks"]
+    part = part if ranks == traced else [f"{ranks} of {traced} traced ranks"]
     if part and "stage" in spans and spans.groupby("rank")["stage"].first().nunique() == ranks > 1:
         part += [
             "the first of each pipeline stage" if of_run["stage"].nunique() == ranks else "one of a pipeline stage"

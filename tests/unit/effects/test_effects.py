@@ -185,7 +185,7 @@ def test_answer_names_ties() -> None:
 def test_answer_where_all_are_tied() -> None:
     points = pd.concat([simulated("a", 1.0), simulated("b", 1.01)])
     assert rank(points).sentence == "both layouts are tied: a is 1.0 % [-3.6, 5.8] faster than b"
-    assert rank(points).note == "a first, both tied\n+1.0 % [-3.6, 5.8] on slowest"
+    assert rank(points).note == "a first, tied\n+1.0 % [-3.6, 5.8]"
     assert not rank(points).is_clear and rank(points).next == "b"
 
 

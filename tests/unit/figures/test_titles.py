@@ -122,10 +122,7 @@ def test_claims_say_what_is_not_drawn_and_the_range_of_ratios() -> None:
     row = {"kind": "value", "ours": 1.0, "published": 1.0, "published_lo": 0.9}
     table = pd.DataFrame([row, row | {"published_lo": -0.5}, row | {"ours": math.nan}, row | {"kind": "sign"}])
     drawn = pd.DataFrame({"deviation": [0.5, 1.0, 2.0], "is_kelvin": False, "was_fitted": False, "verdict": "agrees"})
-    assert (
-        claims._left_out(table, drawn[:1])
-        == "Not drawn of 3: 1 without a ratio, since they may be 0, 1 without a run. "
-    )
+    assert claims._left_out(table, drawn[:1]) == "Not drawn of 3: 1 may be 0, 1 have no run. "
     assert claims._left_out(table[:1], drawn[:1]) == ""
     assert claims._answers(drawn)[1] == "Ours over published: median 1.00, 9 of 10 from 0.55 to 1.90"
     assert len(claims._answers(drawn.assign(is_kelvin=True))) == 1

@@ -267,8 +267,8 @@ def _worth(found: Found) -> list[str]:
     gain = f"; the best of the marked is expected to be {percent(few.gain, 0)} better than the first row"
     return paragraph(
         f"Prediction cannot tell {counted(number - 1, 'other')} apart from the first row. Measuring the "
-        f"{len(few.rows)} marked takes {hours:.1f} GPU hours. The best of all is among them with a probability of {percent(few.probability, 0)}"
-        f"{gain if few.gain > 0.005 else ''}."
+        f"{len(few.rows)} marked takes {hours:.1f} GPU hours. The best of all is among them with a "
+        f"probability of {percent(few.probability, 0)}{gain if few.gain > 0.005 else ''}."
     )
 
 
