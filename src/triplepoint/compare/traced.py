@@ -21,7 +21,7 @@ _NAMES: Mapping[tuple[str, str], str] = {
     ("idle", "straggler"): "idle time for late ranks",
     ("idle", "bubble"): "pipeline bubble",
     ("idle", "other"): "other idle time",
-    ("unprofiled", "all"): "measured less profiled step",
+    ("unprofiled", "all"): "step beyond the profiled one",
 }
 """Names of parts whose kind is not a name by itself."""
 

@@ -14,6 +14,7 @@ from tests.synthetic import CONFIG, H200, Spec, build
 from triplepoint.cli import main
 from triplepoint.compare.comparison import Comparison, compare_two
 from triplepoint.compare.sides import Context
+from triplepoint.compare.text import render, step_title
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.plan import select
 from triplepoint.recorded.description import Description
@@ -113,6 +114,7 @@ def test_repeats_of_a_studys_point_are_paired(results: Path) -> None:
 def test_measured_and_simulated_runs_are_marked(results: Path) -> None:
     found = compare(TP8.run, SIMULATED.run, results)
     assert "(A measured, B simulated)" in found.sentence
+    assert "measured steps of A and simulated ones of B" in step_title(found)
     assert any("include the model's error" in note for note in found.notes)
     assert {one.effect.basis for one in found.quantities if one.name == "gpu_temp_c"} <= {"mixed", "none"}
     assert [side["origin"] for side in (found.content()["first"], found.content()["other"])] == [
@@ -191,6 +193,7 @@ def test_a_raw_run_gives_what_a_parsed_one_gives(simulated: list[Path], tmp_path
         sum(part.effect.value for part in found.step.parts if part.part.category != "unprofiled"), rel=1e-3
     )
     assert {change.name for change in found.changes} >= {"tp", "pp"}
+    assert "simulated steps" in step_title(found) and "measured" not in render(found)
     assert {one.effect.basis for one in found.quantities if one.name in ("step_time_s", "gpu_temp_c")} == {"model"}
     parsed = tmp_path / simulated[0].name
     shutil.copytree(simulated[0], parsed)
