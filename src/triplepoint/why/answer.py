@@ -15,7 +15,7 @@ from triplepoint.errors import UserError
 from triplepoint.manifest import NO_STEP, Origin, read_manifest
 from triplepoint.units import S_PER_HOUR, counted
 from triplepoint.why.explain import CAUSES, Finding, explain, explain_clocks
-from triplepoint.why.gpus import describe_gpus, explain_heat
+from triplepoint.why.gpus import describe_gpus, explain_heat, lowest_clock
 from triplepoint.why.operations import WORK, Operations
 from triplepoint.why.operations_table import read_operations
 from triplepoint.why.replay import find_order
@@ -99,7 +99,9 @@ class Answer:
         times = self.step_times
         long_share = times.long_s / times.total_s if times is not None else 0.0
         steps = f"; {times.about_long_steps()}" if times is not None and long_share >= _LEAST_UNEVEN else ""
-        return f"no {self.unit} is slow: none stands out from its peers by 2 % or more{steps}"
+        clock = lowest_clock({gpu.rank: gpu for gpu in self.sensed})
+        lowest = f"; the lowest clock is {clock}" if clock else ""
+        return f"no {self.unit} among {self.num_gpus} is found to delay the job{lowest}{steps}"
 
     @property
     def _uneven_share(self) -> float:

@@ -33,7 +33,7 @@ def render(answer: Answer) -> str:
     has_sensors = any(math.isfinite(gpu.temp_c) for gpu in answer.sensed)
     heat_and_notes = ([answer.heat] if has_sensors else []) + [*answer.gpus, *answer.notes]
     if answer.origin == "simulated" and answer.sensed:
-        heat_and_notes.append("simulated: GPUs differ as the model draws their parts; no GPU was measured")
+        heat_and_notes.insert(0, "These GPUs are simulated: they differ as the model draws them; no GPU was measured.")
     simulated = " (simulated)" if answer.origin == "simulated" else ""
     blocks = [[f"{answer.name}{simulated}: {answer.sentence}"], [*_causes(answer)], [*_steps(answer)], heat_and_notes]
     return "\n\n".join("\n".join(block) for block in blocks if block)
