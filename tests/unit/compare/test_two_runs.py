@@ -4,6 +4,7 @@ import gzip
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,17 @@ def test_measured_and_simulated_runs_are_marked(results: Path) -> None:
     assert [side["origin"] for side in (found.content()["first"], found.content()["other"])] == [
         "measured", "simulated",
     ]  # fmt: skip
+
+
+def test_mfu_changes_as_tokens_per_second_do(tmp_path: Path) -> None:
+    """Model, GPU and precision are equal: MFU is tokens per second times a constant, with the same interval."""
+    slow = replace(SIMULATED, recompute="full", step_ms=120_000)
+    build(tmp_path, [SIMULATED, slow])
+    effects = {one.name: one.effect for one in compare(SIMULATED.run, slow.run, tmp_path).quantities}
+    mfu, rate = effects["mfu"], effects["tokens_per_s_per_gpu"]
+    assert (mfu.is_relative, mfu.basis) == (True, rate.basis)
+    assert [mfu.value, mfu.low, mfu.high] == pytest.approx([rate.value, rate.low, rate.high], nan_ok=True)
+    assert mfu.value == pytest.approx(90 / 120 - 1)
 
 
 def test_equal_work_is_compared_where_tokens_per_gpu_differ(results: Path) -> None:
