@@ -205,6 +205,7 @@ def test_a_raw_run_gives_what_a_parsed_one_gives(simulated: list[Path], tmp_path
         sum(part.effect.value for part in found.step.parts if part.part.category != "unprofiled"), rel=1e-3
     )
     assert {change.name for change in found.changes} >= {"tp", "pp"}
+    assert any("hosts of simulated traces run ahead" in note for note in found.notes)
     assert "simulated steps" in step_title(found) and "measured" not in render(found)
     assert {one.effect.basis for one in found.quantities if one.name in ("step_time_s", "gpu_temp_c")} == {"model"}
     parsed = tmp_path / simulated[0].name

@@ -147,3 +147,13 @@ def test_simulated_run_is_said_to_be_simulated(
     assert ("no GPU was measured" in text) == (engine == "simulated")
     assert main(["why", spec.run, "--results", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["origin"] == kinds[0]
+
+
+def test_folder_of_runs_says_to_name_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = Spec("tiny-llama", {"dp": 4})
+    build(tmp_path, [spec])
+    run = tmp_path / "runs" / spec.run
+    for folder in (tmp_path, tmp_path / "runs"):
+        assert main(["why", str(folder)]) == USER_ERROR
+        error = capsys.readouterr().err
+        assert error == f"triplepoint: {folder}: a folder of runs; name one of them, such as {run}\n"
