@@ -76,7 +76,7 @@ def step_title(comparison: Comparison) -> str:
 
 
 def _steps(comparison: Comparison, kind: str) -> str:
-    """Return the kind of the steps of both sides in words; steps of simulated sides are neither measured nor profiled."""
+    """Return the kind of both sides' steps in words; those of simulated sides are neither measured nor profiled."""
     kinds = ["simulated" if side.origin == "simulated" else kind for side in (comparison.first, comparison.other)]
     return f"{kinds[0]} steps" if kinds[0] == kinds[1] else f"{kinds[0]} steps of A and {kinds[1]} ones of B"
 

@@ -154,11 +154,16 @@ def test_simulated_sides_are_marked() -> None:
 
 
 def test_names_of_parts_and_times() -> None:
-    parts = [GEMM, GATHER, IDLE, Part("idle", "other"), Part("comm", "unknown"), Part("memory", "device_to_host"), Part("compute", "other")]
-    assert [part_name(part) for part in parts] == [
-        "gemm", "exposed all_gather of tp", "waiting for launches from the CPU",
-        "idle time for launches or dependencies", "exposed communication of unknown kind", "exposed device_to_host", "other computation",
-    ]  # fmt: skip
+    names = {
+        GEMM: "gemm",
+        GATHER: "exposed all_gather of tp",
+        IDLE: "waiting for launches from the CPU",
+        Part("idle", "other"): "idle time for launches or dependencies",
+        Part("comm", "unknown"): "exposed communication of unknown kind",
+        Part("memory", "device_to_host"): "exposed device_to_host",
+        Part("compute", "other"): "other computation",
+    }
+    assert {part: part_name(part) for part in names} == names
     assert [show_seconds(value) for value in (12.345678, 0.0123456, 1.5e-6, 1e-12)] == [
         "12.35 s",
         "12.35 ms",
