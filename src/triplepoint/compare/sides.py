@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow.compute as pc
 
@@ -16,7 +16,7 @@ from triplepoint.compare.subjects import Subject
 from triplepoint.compare.traced import Traced, of_repeats, of_spans, of_tables
 from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.errors import UserError
-from triplepoint.manifest import Manifest, read_manifest
+from triplepoint.manifest import Manifest, Origin, read_manifest
 from triplepoint.status import Status
 from triplepoint.tables import CATEGORIES, INTERVALS, KERNELS, TELEMETRY, TIMELINE
 from triplepoint.telemetry.align import align_run
@@ -25,8 +25,6 @@ from triplepoint.trace.parsing import TraceFile, check_ranks, check_whole, find_
 from triplepoint.trace.pipes import spool_pipes
 from triplepoint.trace.rank_results import Job, RankSummary
 from triplepoint.trace.taxonomy import Scheme
-
-Origin = Literal["measured", "simulated"]
 
 _TRACE_TABLES = tuple(f"{table.name}.parquet" for table in (INTERVALS, CATEGORIES, KERNELS, TIMELINE))
 """Tables of traces that a parsed run must have."""
@@ -96,7 +94,7 @@ class Side:
         """Whether the side was measured or simulated."""
         if self.runs:
             return self.runs[0].manifest.origin
-        return "simulated" if any(job.is_simulated for job in self.jobs) else "measured"
+        return origin_of_traces(self.summaries)
 
     @property
     def tokens_per_gpu(self) -> float | None:
@@ -111,6 +109,11 @@ class Side:
         """Time of measured steps, mean over repeats; None without measured steps. Unit: s."""
         times = [run.row["step_time_s"] for run in self.runs if run.row["step_time_s"] is not None]
         return sum(times) / len(times) if times else None
+
+
+def origin_of_traces(summaries: Sequence[RankSummary]) -> Origin:
+    """Return whether loose traces were recorded or come from the simulator."""
+    return "simulated" if any(summary.job.is_simulated for summary in summaries) else "measured"
 
 
 def read_side(subject: Subject, context: Context) -> Side:

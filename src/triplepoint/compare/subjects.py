@@ -106,6 +106,9 @@ def _from_path(word: str, path: Path) -> Subject:
         raise UserError(
             f"{path}: holds tables of 'triplepoint trace'; expected a run, or the traces the tables were made from"
         )
+    holder = path / "runs" if (path / "runs").is_dir() else path
+    if run := next((one.parent.name for one in sorted(holder.glob("*/point.json"))), None):
+        raise UserError(f"{path}: a folder of runs; name one of them, such as {holder / run}")
     return Subject(word, traces=(path,))
 
 

@@ -4,6 +4,7 @@ import gzip
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.synthetic import CONFIG, H200, Spec, build
 from triplepoint.cli import main
 from triplepoint.compare.comparison import Comparison, compare_two
 from triplepoint.compare.sides import Context
+from triplepoint.compare.text import render, step_title
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.plan import select
 from triplepoint.recorded.description import Description
@@ -113,11 +115,23 @@ def test_repeats_of_a_studys_point_are_paired(results: Path) -> None:
 def test_measured_and_simulated_runs_are_marked(results: Path) -> None:
     found = compare(TP8.run, SIMULATED.run, results)
     assert "(A measured, B simulated)" in found.sentence
+    assert "measured steps of A and simulated ones of B" in step_title(found)
     assert any("include the model's error" in note for note in found.notes)
     assert {one.effect.basis for one in found.quantities if one.name == "gpu_temp_c"} <= {"mixed", "none"}
     assert [side["origin"] for side in (found.content()["first"], found.content()["other"])] == [
         "measured", "simulated",
     ]  # fmt: skip
+
+
+def test_mfu_changes_as_tokens_per_second_do(tmp_path: Path) -> None:
+    """Model, GPU and precision are equal: MFU is tokens per second times a constant, with the same interval."""
+    slow = replace(SIMULATED, recompute="full", step_ms=120_000)
+    build(tmp_path, [SIMULATED, slow])
+    effects = {one.name: one.effect for one in compare(SIMULATED.run, slow.run, tmp_path).quantities}
+    mfu, rate = effects["mfu"], effects["tokens_per_s_per_gpu"]
+    assert (mfu.is_relative, mfu.basis) == (True, rate.basis)
+    assert [mfu.value, mfu.low, mfu.high] == pytest.approx([rate.value, rate.low, rate.high], nan_ok=True)
+    assert mfu.value == pytest.approx(90 / 120 - 1)
 
 
 def test_equal_work_is_compared_where_tokens_per_gpu_differ(results: Path) -> None:
@@ -191,6 +205,8 @@ def test_a_raw_run_gives_what_a_parsed_one_gives(simulated: list[Path], tmp_path
         sum(part.effect.value for part in found.step.parts if part.part.category != "unprofiled"), rel=1e-3
     )
     assert {change.name for change in found.changes} >= {"tp", "pp"}
+    assert any("hosts of simulated traces run ahead" in note for note in found.notes)
+    assert "simulated steps" in step_title(found) and "measured" not in render(found)
     assert {one.effect.basis for one in found.quantities if one.name in ("step_time_s", "gpu_temp_c")} == {"model"}
     parsed = tmp_path / simulated[0].name
     shutil.copytree(simulated[0], parsed)
