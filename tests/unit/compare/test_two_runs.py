@@ -326,7 +326,7 @@ def test_damaged_run_is_named_as_the_user_named_it(
     (tmp_path / "run" / "point.json").write_text("{")
     assert main(["why", str(tmp_path / "run")]) == 2
     line = capsys.readouterr().err
-    assert str(tmp_path / "run") in line and "triplepoint-compare-" not in line
+    assert str(tmp_path / "run") in line and "triplepoint-run-" not in line
 
 
 def test_options_that_do_not_belong_are_refused(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -15,6 +15,7 @@ from triplepoint.aggregate.energy import read_sensors
 from triplepoint.aggregate.nodes import LEAST_SAMPLES, readings_of
 from triplepoint.aggregate.samples import Samples
 from triplepoint.aggregate.steps import read_steps
+from triplepoint.compare.sides import parsed_run
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import PlanEntry, read_planned_run
 from triplepoint.errors import UserError
@@ -88,11 +89,10 @@ def read_run(folder: Path, config: Path) -> NodePower:
     planned, manifest = read_planned_run(folder / "point.json"), read_manifest(folder / "raw" / "manifest.json")
     if not manifest.nodes:
         raise UserError(f"{folder.name}: its status is {manifest.status}, no node took a step; name a finished run")
-    if not (folder / "telemetry.parquet").is_file():
-        raise UserError(f"{folder}: no telemetry.parquet; make it with 'triplepoint telemetry {folder.name}'")
     entry = PlanEntry(run=planned.run, studies=(), invalid_because=None, planned=planned)
     steps = read_steps(entry, manifest, folder / "raw" / "steps.parquet")
-    samples = Samples(manifest, steps, TELEMETRY.read(folder / "telemetry.parquet"))
+    with parsed_run(folder) as parsed:
+        samples = Samples(manifest, steps, TELEMETRY.read(parsed / "telemetry.parquet"))
     at_plugs = [readings_of(samples, node) for node in manifest.nodes]
     window_s, notes, nodes = 0.0, list[str](), list(range(len(at_plugs)))
     times_ns, powers_w = [list(each) for each in zip(*at_plugs, strict=True)]
