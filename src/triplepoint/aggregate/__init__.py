@@ -123,8 +123,8 @@ def point_row(planned: PlannedRun, manifest: Manifest, folder: Path, results: Pa
     name = planned.point.cluster.gpu
     if name and not (config / "gpus").is_dir():
         raise UserError(
-            f"{config / 'gpus'}: no such folder, and the run is on GPUs of type {name}; name Triplepoint's configuration "
-            "with --config CLONE/config"
+            f"{config / 'gpus'}: no such folder, and the run is on GPUs of type {name}; name Triplepoint's "
+            "configuration with --config CLONE/config"
         )
     gpu_types = {name: read(GpuConfig, config / "gpus" / f"{name}.yaml")} if name else {}
     rows, _ = _rows_of(_Task(entry, manifest, folder, gpu_types, read_sensors(results / "sensors"), config))

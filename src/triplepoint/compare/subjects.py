@@ -145,8 +145,8 @@ def _runs_of_study(study: str, point: str, results: Path) -> tuple[Path, ...]:
         plan = read_plan(results / "plan.json")
     if study not in plan.studies:
         raise UserError(
-            f"{shown(study)}: no such study in {results / 'plan.json'}{nearest(study, plan.studies)}; the last 'snakemake' "
-            "or 'plan --write' planned other studies; plan this one again: 'triplepoint plan STUDY --write'"
+            f"{shown(study)}: no such study in {results / 'plan.json'}{nearest(study, plan.studies)}; the last "
+            "'snakemake' or 'plan --write' planned other studies; plan this one again: 'triplepoint plan STUDY --write'"
         )
     entries = plan.of_study(study).entries
     wanted = _read_settings(study, point, entries)
