@@ -115,6 +115,18 @@ def test_run_without_meters_is_told_from_gpus(run: Path, place: Path, tmp_path: 
     assert np.mean(found.nodes_w) < 0.9 * np.mean(read_run(run, place / "config").nodes_w)
 
 
+def test_run_with_average_power_alone_has_its_window(run: Path, place: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "runs" / run.name)
+    table = pq.read_table(copy / "telemetry.parquet")
+    for name in ("node_power_w", "gpu_power_w"):
+        at = table.column_names.index(name)
+        table = table.set_column(at, table.schema.field(at), pa.nulls(len(table), table.schema.field(at).type))
+    pq.write_table(table, copy / "telemetry.parquet")
+    found = read_run(copy, place / "config")
+    assert found.window_s == 1.0 and "GPUs alone" in found.notes[0]
+    assert np.mean(found.nodes_w) < 0.9 * np.mean(read_run(run, place / "config").nodes_w)
+
+
 def test_swings_and_passport_of_a_run_without_tables_are_those_of_its_tables(
     run: Path, place: Path, tmp_path: Path
 ) -> None:
