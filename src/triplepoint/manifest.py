@@ -12,6 +12,8 @@ from triplepoint.redact import Redactor
 from triplepoint.status import Status
 from triplepoint.units import NS_PER_S
 
+Origin = Literal["measured", "simulated"]
+"""Whether numbers were measured or come from the simulator."""
 SLOW = 3.0
 """Factor over the median step time from which a step is reported. Own choice: steps of a run differ by a few percent.
 """
@@ -296,7 +298,7 @@ class Manifest(Strict):
     """Outcome."""
     evidence: Evidence | None
     """Evidence of the outcome; None if ok."""
-    origin: Literal["measured", "simulated"]
+    origin: Origin
     """Whether the run was measured or simulated."""
     engine: str
     """Engine that ran the point."""

@@ -153,6 +153,8 @@ def _rows(arguments: argparse.Namespace, prices: "Prices") -> list[dict[str, Any
         requests += named_points(arguments.other, arguments, _MOST_POINTS)
         if len(requests) != 2:
             raise UserError(f"whatif: {len(requests)} points, a difference is of one each; name one as FILE:ID")
+        if (requests[0].point, requests[0].stack) == (requests[1].point, requests[1].stack):
+            raise UserError(f"{arguments.points} and {arguments.other}: both are the same point; name two that differ")
     cases = [Case.of(request, config) for request in requests]
     explained = explain(cases, changes, config, prices, not arguments.no_shapley)
     if arguments.other:

@@ -28,6 +28,7 @@ _ANSWER = {
     "answer": "what is slow, why, and what it costs, in a sentence",
     "name": "the job",
     "source": "what the answer is based on: traces, one rank, step times, recording (one without steps) or operations",
+    "origin": "measured or simulated; null if the tables do not tell",
     "num_gpus": "GPUs of the job",
     "num_steps": "steps that were analysed",
     "step_time_s": "mean time of a step",

@@ -55,7 +55,7 @@ def answer(
     clauses = [
         f"{_setting(changes)}{speed}{marks}",
         *(_reasons(step, _parts(step, first, other), rank) if step else []),
-        *_heat(by_name),
+        *_heat(by_name, are_alike=_are_alike(changes)),
     ]
     return f"{clauses[0][0].upper()}{clauses[0][1:]}{''.join(clauses[1:])}."
 
@@ -150,7 +150,12 @@ def _reasons(step: StepDifference, parts: Sequence[tuple[str, float]], rank: int
     return [f", mostly {where}{listed}{against}"]
 
 
-def _heat(by_name: Mapping[str, QuantityDifference]) -> list[str]:
+def _are_alike(changes: Sequence[Change]) -> bool:
+    """Return whether two sides do the same work on the same type of device: else their heat may differ by the work."""
+    return not any(change.area in ("settings", "job") or change.name == "device" for change in changes)
+
+
+def _heat(by_name: Mapping[str, QuantityDifference], are_alike: bool) -> list[str]:
     """Return clauses on temperature and its reasons, or on power; and on clocks."""
     temperatures = [by_name[name] for name in ("gpu_temp_max_c", "gpu_temp_c") if name in by_name]
     temperature = next((one for one in temperatures if one.is_clear), None)
@@ -160,7 +165,7 @@ def _heat(by_name: Mapping[str, QuantityDifference]) -> list[str]:
         is_hotter = temperature.effect.value > 0
         subject = "its hottest GPU is" if temperature.name == "gpu_temp_max_c" else "its GPUs are"
         difference = f"{abs(temperature.effect.value):.1f} K {'hotter' if is_hotter else 'cooler'}"
-        clauses += [f"; {subject} {difference}", _heat_reason(is_hotter, power, by_name.get("inlet_temp_c"))]
+        clauses += [f"; {subject} {difference}", _heat_reason(is_hotter, power, by_name.get("inlet_temp_c"), are_alike)]
     elif _has_moved(power):
         clauses.append(f"; a GPU draws {_power(power)}")
     if _has_moved(clock):
@@ -178,8 +183,10 @@ def _has_moved(quantity: QuantityDifference | None) -> TypeGuard[QuantityDiffere
     )
 
 
-def _heat_reason(is_hotter: bool, power: QuantityDifference | None, inlet: QuantityDifference | None) -> str:
-    """Return the reason for another temperature: power or inlet air; if neither, where to look."""
+def _heat_reason(
+    is_hotter: bool, power: QuantityDifference | None, inlet: QuantityDifference | None, are_alike: bool
+) -> str:
+    """Return the reason for another temperature: power or inlet air; if neither, where to look if jobs are alike."""
     sign = 1 if is_hotter else -1
     reasons = []
     if power and power.effect.is_relative and sign * power.effect.value >= _MOVED:
@@ -189,7 +196,8 @@ def _heat_reason(is_hotter: bool, power: QuantityDifference | None, inlet: Quant
     if reasons:
         return f" as {' and '.join(reasons)}"
     if power:
-        return f" though it draws no {'more' if is_hotter else 'less'}: look at air, contact and place in the node"
+        advice = ": look at air, contact and place in the node" if are_alike else ""
+        return f" though it draws no {'more' if is_hotter else 'less'}{advice}"
     return ""
 
 

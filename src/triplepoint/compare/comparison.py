@@ -192,6 +192,10 @@ def _notes(first: Side, other: Side) -> Iterator[str]:
             "both are simulated: intervals are the model's error without what both share, as far as that is known; "
             "parts and kernels have no interval"
         )
+        yield (
+            "hosts of simulated traces run ahead, so a GPU's wait for launches counts as idle time for launches or "
+            "dependencies, or for late ranks; 'triplepoint predict' has the share of launches"
+        )
         points = [side.runs[0].planned.point for side in (first, other) if side.runs]
         if len(points) == 2 and points[0].layout == points[1].layout:
             yield (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow.compute as pc
 
@@ -16,7 +16,7 @@ from triplepoint.compare.subjects import Subject
 from triplepoint.compare.traced import Traced, of_repeats, of_spans, of_tables
 from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.errors import UserError
-from triplepoint.manifest import Manifest, read_manifest
+from triplepoint.manifest import Manifest, Origin, read_manifest
 from triplepoint.status import Status
 from triplepoint.tables import CATEGORIES, INTERVALS, KERNELS, TELEMETRY, TIMELINE
 from triplepoint.telemetry.align import align_run
@@ -25,8 +25,6 @@ from triplepoint.trace.parsing import TraceFile, check_ranks, check_whole, find_
 from triplepoint.trace.pipes import spool_pipes
 from triplepoint.trace.rank_results import Job, RankSummary
 from triplepoint.trace.taxonomy import Scheme
-
-Origin = Literal["measured", "simulated"]
 
 _TRACE_TABLES = tuple(f"{table.name}.parquet" for table in (INTERVALS, CATEGORIES, KERNELS, TIMELINE))
 """Tables of traces that a parsed run must have."""
@@ -96,7 +94,7 @@ class Side:
         """Whether the side was measured or simulated."""
         if self.runs:
             return self.runs[0].manifest.origin
-        return "simulated" if any(job.is_simulated for job in self.jobs) else "measured"
+        return origin_of_traces(self.summaries)
 
     @property
     def tokens_per_gpu(self) -> float | None:
@@ -111,6 +109,11 @@ class Side:
         """Time of measured steps, mean over repeats; None without measured steps. Unit: s."""
         times = [run.row["step_time_s"] for run in self.runs if run.row["step_time_s"] is not None]
         return sum(times) / len(times) if times else None
+
+
+def origin_of_traces(summaries: Sequence[RankSummary]) -> Origin:
+    """Return whether loose traces were recorded or come from the simulator."""
+    return "simulated" if any(summary.job.is_simulated for summary in summaries) else "measured"
 
 
 def read_side(subject: Subject, context: Context) -> Side:
@@ -170,7 +173,7 @@ def _read_run(folder: Path, context: Context) -> tuple[Run, Traced | None]:
     """Return a run and its traces; None without traces."""
     planned, manifest = read_planned_run(folder / "point.json"), read_manifest(folder / "raw" / "manifest.json")
     has_traces = planned.point.steps.profiled > 0
-    with parsed_run(folder, has_traces, context) as parsed:
+    with parsed_run(folder, context.scheme if has_traces else None, context.progress) as parsed:
         row = point_row(planned, manifest, parsed, context.results, context.config)
         traced = of_tables(parsed, planned.point.repeat) if has_traces else None
         return Run(planned, manifest, row, _conditions(parsed / "telemetry.parquet")), traced
@@ -194,30 +197,32 @@ def check_finished(subject: Subject) -> None:
 
 
 @contextlib.contextmanager
-def parsed_run(folder: Path, has_traces: bool, context: Context) -> Iterator[Path]:
+def parsed_run(
+    folder: Path, scheme: Scheme | None = None, progress: Callable[[str], None] = lambda line: None
+) -> Iterator[Path]:
     """Yield a folder with the telemetry and trace tables of a run; a raw run is parsed into a temporary folder.
 
     Args:
         folder: Folder of the run.
-        has_traces: Whether trace tables are needed.
-        context: Folders and rules.
+        scheme: Rules that sort kernels; None if trace tables are not needed.
+        progress: Called with lines of progress.
 
     Raises:
         UserError: If a recording or a trace is missing or damaged.
     """
-    names = ("telemetry.parquet", *(_TRACE_TABLES if has_traces else ()))
+    names = ("telemetry.parquet", *(_TRACE_TABLES if scheme is not None else ()))
     if all((folder / name).is_file() for name in names):
         yield folder
         return
-    context.progress(f"{folder.name}: reading raw telemetry and traces")
-    with TemporaryDirectory(prefix="triplepoint-compare-") as text:
+    progress(f"{folder.name}: reading raw telemetry and traces")
+    with TemporaryDirectory(prefix="triplepoint-run-") as text:
         scratch = Path(text)
         for name in ("point.json", "raw"):
             (scratch / name).symlink_to((folder / name).resolve())
         try:
             align_run(folder / "raw", scratch / "telemetry.parquet")
-            if has_traces:
-                trace_run(scratch, context.scheme, context.progress)
+            if scheme is not None:
+                trace_run(scratch, scheme, progress)
             yield scratch
         except UserError as error:
             raise UserError(str(error).replace(text, str(folder))) from None

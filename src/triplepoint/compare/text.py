@@ -68,11 +68,17 @@ def step_title(comparison: Comparison) -> str:
     if step is None:
         return ""
     if not step.parts:
-        return "The step: measured steps, median"
-    steps = "profiled steps" if step.is_profiled else "measured steps"
+        return f"The step: {_steps(comparison, 'measured')}, median"
+    steps = _steps(comparison, "profiled" if step.is_profiled else "measured")
     ranks = f"rank {comparison.changed_rank.rank}" if comparison.changed_rank else "mean over traced ranks"
     scaled = f"; B times {step.scale:.4g} for equal tokens per GPU" if step.scale != 1 else ""
     return f"Where the step's time went: {steps}, exposed time, {ranks}{scaled}"
+
+
+def _steps(comparison: Comparison, kind: str) -> str:
+    """Return the kind of both sides' steps in words; those of simulated sides are neither measured nor profiled."""
+    kinds = ["simulated" if side.origin == "simulated" else kind for side in (comparison.first, comparison.other)]
+    return f"{kinds[0]} steps" if kinds[0] == kinds[1] else f"{kinds[0]} steps of A and {kinds[1]} ones of B"
 
 
 def part_lines(comparison: Comparison, step: StepDifference, max_parts: int = _MOST_PARTS) -> Lines:

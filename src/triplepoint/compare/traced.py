@@ -20,8 +20,8 @@ _NAMES: Mapping[tuple[str, str], str] = {
     ("idle", "host"): "waiting for launches from the CPU",
     ("idle", "straggler"): "idle time for late ranks",
     ("idle", "bubble"): "pipeline bubble",
-    ("idle", "other"): "other idle time",
-    ("unprofiled", "all"): "measured less profiled step",
+    ("idle", "other"): "idle time for launches or dependencies",
+    ("unprofiled", "all"): "step beyond the profiled one",
 }
 """Names of parts whose kind is not a name by itself."""
 

@@ -312,7 +312,7 @@ def _sigma(row: "Series[Any]", column: str, is_relative: bool, are_both_simulate
     """Return the standard error of a point's value, or of its logarithm if `is_relative`; NaN if unknown."""
     is_simulated = row["origin"] == "simulated"
     if are_both_simulated and column in _BY_STEP_TIME:
-        return _number(row, "step_time_layout_sigma")
+        return _number(row, "step_time_layout_sigma") * (1 if is_relative else float(row[column]))
     low, high = (_number(row, column_of(column, end)) for end in (("lo", "hi") if is_simulated else ("p10", "p90")))
     if is_relative:
         low, high = (math.log(end) if end > 0 else math.nan for end in (low, high))

@@ -42,5 +42,8 @@ def shown_value(name: str, value: float | None) -> float | None:
 
 
 def is_fraction(name: str) -> bool:
-    """Return whether a column is a fraction shown in percent, whose changes are differences and not ratios."""
-    return bool(_FRACTIONS.fullmatch(name))
+    """Return whether a column is a fraction shown in percent, whose changes are differences and not ratios.
+
+    MFU is shown in percent too. But it is tokens per second times a constant, so its changes are ratios like theirs.
+    """
+    return name != "mfu" and bool(_FRACTIONS.fullmatch(name))

@@ -8,7 +8,10 @@ WHY = Table(
     (
         count("rank", "Global rank; in a recorded tensor parallel group, the rank whose sensors show it to be slow."),
         text("gpu", "The GPU in words."),
-        text("cause", "power limit, heat, contact, network, launch, data, layers (uneven split) or computation."),
+        text(
+            "cause",
+            "power limit, heat, contact, contact or air, network, launch, data, layers (uneven split) or computation.",
+        ),
         amount("lost_s", "s", "Time that the cause costs per step.", False),
         ratio("lost_share", "`lost_s` over the step time."),
         amount("lost_gpu_hours_per_day", "h", "GPU hours that the whole job loses to the cause per day.", False),

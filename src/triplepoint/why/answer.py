@@ -12,10 +12,10 @@ from triplepoint.config.mesh import RankMesh
 from triplepoint.config.plan import read_planned_run
 from triplepoint.config.point import Point
 from triplepoint.errors import UserError
-from triplepoint.manifest import NO_STEP, read_manifest
+from triplepoint.manifest import NO_STEP, Origin, read_manifest
 from triplepoint.units import S_PER_HOUR, counted
 from triplepoint.why.explain import CAUSES, Finding, explain, explain_clocks
-from triplepoint.why.gpus import describe_gpus, explain_heat
+from triplepoint.why.gpus import describe_gpus, explain_heat, lowest_clock
 from triplepoint.why.operations import WORK, Operations
 from triplepoint.why.operations_table import read_operations
 from triplepoint.why.replay import find_order
@@ -54,6 +54,7 @@ class Answer:
         notes: What could not be determined, and why.
         step_parts: Largest parts of the step of a rank that was traced alone, in words; empty otherwise.
         is_by_rank: Whether each replica is one rank: pure data parallelism, or an unknown layout.
+        origin: measured or simulated; None if the tables do not tell.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Answer:
     notes: tuple[str, ...] = ()
     step_parts: str = ""
     is_by_rank: bool = False
+    origin: Origin | None = None
 
     @property
     def sentence(self) -> str:
@@ -97,7 +99,9 @@ class Answer:
         times = self.step_times
         long_share = times.long_s / times.total_s if times is not None else 0.0
         steps = f"; {times.about_long_steps()}" if times is not None and long_share >= _LEAST_UNEVEN else ""
-        return f"no {self.unit} is slow: none stands out from its peers by 2 % or more{steps}"
+        clock = lowest_clock({gpu.rank: gpu for gpu in self.sensed})
+        lowest = f"; the lowest clock is {clock}" if clock else ""
+        return f"no {self.unit} among {self.num_gpus} is found to delay the job{lowest}{steps}"
 
     @property
     def _uneven_share(self) -> float:
@@ -139,6 +143,7 @@ class Answer:
             "answer": self.sentence,
             "name": self.name,
             "source": self.source,
+            "origin": self.origin,
             "num_gpus": self.num_gpus,
             "num_steps": self.num_steps,
             "step_time_s": self.step_s,
@@ -222,10 +227,10 @@ def why_run(run: Path, name: str = "", notes: tuple[str, ...] = ()) -> Answer:
         name or run.name, source, operations, sensed, num_gpus, lambda place: ranks.get(place, ()), notes
     )
     is_cpu = all(device.device == "cpu" for node in manifest.nodes for device in node.devices)
-    step_times = analyse_step_times(steps) if has_steps else None
+    step_times = analyse_step_times(steps, manifest.origin) if has_steps else None
     if step_times is not None and point.recorded is not None and len(point.recorded.marked_ranks) == 1:
         step_times = replace(step_times, ranks=None)
-    return replace(answer, step_times=step_times, unit="rank" if is_cpu else "GPU")
+    return replace(answer, step_times=step_times, unit="rank" if is_cpu else "GPU", origin=manifest.origin)
 
 
 def _places(run: Path, point: Point, num_gpus: int) -> Callable[[int], tuple[int, int]]:

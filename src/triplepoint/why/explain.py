@@ -13,6 +13,7 @@ CAUSES: Mapping[str, str] = {
     "power limit": "give it the power limit of its peers ('nvidia-smi -q -d POWER'), and look for a power brake",
     "heat": "cool what reaches it: inlet, fans and filters of its node, GPUs before it in the air",
     "contact": "have its heat sink reseated and the path of its air cleared; until then keep it out of jobs",
+    "contact or air": "clear its air; run the job on another node: if the same slot is hot there, it is air, else contact",
     "network": "check its adapter, cable and port: errors, link width and speed; 'triplepoint doctor' on its node",
     "launch": "look at its host: clock governor, other processes, pinning, garbage collection; or record CUDA graphs",
     "data": "look at its data loader: more workers and prefetching, or its storage",
@@ -20,7 +21,7 @@ CAUSES: Mapping[str, str] = {
     "computation": "no sensor explains it: look for uneven sequences, memory errors, other processes on the GPU",
 }
 """Advice for each cause."""
-OF_HEAT = ("heat", "contact")
+OF_HEAT = ("heat", "contact", "contact or air")
 """Causes that are heat."""
 
 _LEAST_CLOCK = 0.01
@@ -225,7 +226,8 @@ def _cause_of_heat(gpu: Sensed, all_gpus: Mapping[int, Sensed], evidence: str) -
     """Return "contact" if a hot GPU is badly cooled itself, "heat" if warm air reaches it; and the evidence.
 
     GPUs at the same position of other nodes are compared by thermal resistance. If the inlet temperature or power is
-    not known, temperature and power decide.
+    not known, the GPU's excess over other nodes beyond that of the rest of its node decides. A job of one node cannot
+    tell the two apart, since slots differ in their air: a badly cooled GPU then has "contact or air".
 
     Args:
         gpu: The hot GPU.
@@ -243,10 +245,34 @@ def _cause_of_heat(gpu: Sensed, all_gpus: Mapping[int, Sensed], evidence: str) -
     if math.isfinite(resistance) and known:
         usual = np.median(known)
         evidence += f", {resistance:.3f} K/W over its inlet of {gpu.inlet_c:.0f} degC against {usual:.3f}"
-        return ("contact" if resistance >= _WORSE_CONTACT * usual else "heat"), evidence
-    usual_w = _usual("power_w", gpu, all_gpus)
-    is_hot_without_power = gpu.temp_c - usual_c >= _HOTTER_K and gpu.power_w <= usual_w
-    return ("contact" if is_hot_without_power else "heat"), f"{evidence} at {gpu.power_w:.0f} W against {usual_w:.0f}"
+        is_badly_cooled = bool(resistance >= _WORSE_CONTACT * usual)
+    else:
+        usual_w = _usual("power_w", gpu, all_gpus)
+        evidence += f" at {gpu.power_w:.0f} W against {usual_w:.0f}"
+        own_k = gpu.temp_c - _of_other_nodes(gpu, all_gpus, usual_c)
+        mates = [other for other in others if other.node == gpu.node]
+        mates_k = [other.temp_c - _of_other_nodes(other, all_gpus, other.temp_c) for other in mates]
+        rest_k = float(np.median([excess for excess in mates_k if math.isfinite(excess)] or [0.0]))
+        is_badly_cooled = own_k - rest_k >= _HOTTER_K and gpu.power_w <= usual_w
+    if not is_badly_cooled:
+        return "heat", evidence
+    if all(other.node == gpu.node for other in others):
+        return "contact or air", f"{evidence}; no other node shows how hot its slot usually is"
+    return "contact", evidence
+
+
+def _of_other_nodes(gpu: Sensed, sensed: Mapping[int, Sensed], default_c: float) -> float:
+    """Return the median temperature at a GPU's position in other nodes; of all their GPUs if none is known there.
+
+    Args:
+        gpu: The GPU.
+        sensed: Measurements of all GPUs of the job, by rank.
+        default_c: Temperature to return if the job has no other node. Unit: degC.
+    """
+    others = [other for other in sensed.values() if other.node != gpu.node and math.isfinite(other.temp_c)]
+    same_position = [other.temp_c for other in others if other.device == gpu.device]
+    known = same_position or [other.temp_c for other in others]
+    return float(np.median(known)) if known else default_c
 
 
 def _thermal_resistance(gpu: Sensed, sensed: Mapping[int, Sensed]) -> float:

@@ -54,8 +54,27 @@ def describe_gpus(sensed: Mapping[int, Sensed]) -> Iterator[str]:
         difference = f"{hot.gpu.temp_c - hot.usual:.1f} K above {_name_others(hot)}"
         yield _sentence("hottest", hot, f"{hot.gpu.temp_c:.0f} degC, {difference}")
     if slow is not None:
-        difference = f"{1 - slow.gpu.clock_mhz / slow.usual:.1%} below {_name_others(slow)}"
-        yield _sentence("lowest clock", slow, f"{slow.gpu.clock_mhz:.0f} MHz, {difference}")
+        yield _sentence("lowest clock", slow, f"{slow.gpu.clock_mhz:.0f} MHz, {_below(slow)}")
+
+
+def lowest_clock(sensed: Mapping[int, Sensed]) -> str:
+    """Return how far the lowest clock is below the others, and whether it is an outlier, in words.
+
+    Args:
+        sensed: Measurements of GPUs, by rank.
+
+    Returns:
+        The words; empty if the clock of fewer than two GPUs is known, or the difference is below 1 %.
+    """
+    slow = _extreme("clock_mhz", sensed, sign=-1)
+    if slow is None or slow.gpu.clock_mhz > (1 - _LEAST_CLOCK) * slow.usual:
+        return ""
+    return f"{_below(slow)}, {'an outlier' if slow.is_outlier else 'no outlier'}"
+
+
+def _below(slow: _Extreme) -> str:
+    """Return how far the lowest clock is below the others, in words."""
+    return f"{1 - slow.gpu.clock_mhz / slow.usual:.1%} below {_name_others(slow)}"
 
 
 def _extreme(name: _Quantity, sensed: Mapping[int, Sensed], sign: int) -> _Extreme | None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from triplepoint.compare.sides import Context, parsed_run, parsed_traces
+from triplepoint.compare.sides import Context, origin_of_traces, parsed_run, parsed_traces
 from triplepoint.compare.subjects import find_subject, one_run
 from triplepoint.compare.traced import of_tables, part_name
 from triplepoint.errors import UserError
@@ -40,8 +40,9 @@ def why(word: str, context: Context) -> Answer:
         with parsed_traces(subject, context) as (tables, summaries):
             world_size = max((summary.world_size or 0 for summary in summaries), default=0)
             unit = "GPU" if any(summary.job.gpu for summary in summaries) else "rank"
+            origin = origin_of_traces(summaries)
             try:
-                return why_traces(tables, subject.word, world_size, unit)
+                return replace(why_traces(tables, subject.word, world_size, unit), origin=origin)
             except UserError as error:
                 raise UserError(str(error).replace(str(tables), subject.word)) from None
     return _why_raw(one_run(subject), context)
@@ -53,13 +54,13 @@ def _why_raw(run: Path, context: Context) -> Answer:
     notes: tuple[str, ...] = ()
     if has_traces:
         try:
-            with parsed_run(run, True, context) as parsed:
+            with parsed_run(run, context.scheme, context.progress) as parsed:
                 return why_run(parsed, run.name)
         except UserError as error:
             if (run / "timeline.parquet").is_file():
                 raise
             notes = (f"traces are not used: {error}",)
-    with parsed_run(run, False, context) as parsed:
+    with parsed_run(run, None, context.progress) as parsed:
         return why_run(parsed, run.name, notes)
 
 

@@ -50,7 +50,7 @@ class StepTimes:
 
     Attributes:
         num_steps: Number of steps.
-        kind: measured or profiled.
+        kind: measured, profiled or simulated.
         median_s: Median step time of the job, whose step ends with its slowest rank. Unit: s.
         slowest_rank: Rank with the longest mean step time.
         fastest_rank: Rank with the shortest mean step time; equal to `slowest_rank` if there is one rank.
@@ -129,7 +129,7 @@ def analyse_step_times(operations: Operations, kind: str = "measured") -> StepTi
 
     Args:
         operations: Whole steps: one operation for each rank and step, in the order of the workers.
-        kind: Kind of the steps: measured or profiled.
+        kind: Kind of the steps: measured, profiled or simulated.
     """
     times_s, steps = operations.duration_s, operations.steps
     job_s = times_s.max(axis=0)

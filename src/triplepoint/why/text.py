@@ -32,14 +32,18 @@ def render(answer: Answer) -> str:
     """Return the text of an answer: its sentence, the causes, the steps behind it, heat and notes."""
     has_sensors = any(math.isfinite(gpu.temp_c) for gpu in answer.sensed)
     heat_and_notes = ([answer.heat] if has_sensors else []) + [*answer.gpus, *answer.notes]
-    blocks = [[f"{answer.name}: {answer.sentence}"], [*_causes(answer)], [*_steps(answer)], heat_and_notes]
+    if answer.origin == "simulated" and answer.sensed:
+        heat_and_notes.insert(0, "These GPUs are simulated: they differ as the model draws them; no GPU was measured.")
+    simulated = " (simulated)" if answer.origin == "simulated" else ""
+    blocks = [[f"{answer.name}{simulated}: {answer.sentence}"], [*_causes(answer)], [*_steps(answer)], heat_and_notes]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
 def _steps(answer: Answer) -> Iterator[str]:
     """Yield lines on the GPUs, steps and source of an answer, then on the replay and on step times."""
     mean = " (mean)" if answer.num_steps > 1 else ""
-    steps = f"{counted(answer.num_steps, _STEPS[answer.source])} of {show_seconds(answer.step_s)}{mean}"
+    kind = "simulated step" if answer.origin == "simulated" else _STEPS[answer.source]
+    steps = f"{counted(answer.num_steps, kind)} of {show_seconds(answer.step_s)}{mean}"
     yield f"{counted(answer.num_gpus, answer.unit)}, {steps}, {_BASIS[answer.source]}"
     if answer.is_replayed:
         yield from _replayed(answer)
@@ -100,6 +104,7 @@ def _causes(answer: Answer) -> Iterator[str]:
         yield ("  " + "  ".join(map(str.ljust, line, widths))).rstrip()
         if number:
             yield f"      {rows[number - 1]['evidence']}"
-            yield f"      to do: {rows[number - 1]['advice']}"
+            to_do = "to do if it were measured" if answer.origin == "simulated" else "to do"
+            yield f"      {to_do}: {rows[number - 1]['advice']}"
     if len(rows) > _MAX_CAUSES:
         yield f"  and {len(rows) - _MAX_CAUSES} smaller ones: --json has all"

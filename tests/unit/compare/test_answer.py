@@ -116,6 +116,23 @@ def test_heat_is_said_with_its_reason(quantities: list[tuple[str, float, float]]
     assert expected in say(step((GEMM, 1.0, 2.0)), *(quantity(*one) for one in quantities))
 
 
+@pytest.mark.parametrize(
+    ("change", "is_advised"),
+    [
+        (Change("software", "nccl", "2.19", "2.20"), True),
+        (Change("hardware", "hosts", "a", "b"), True),
+        (Change("settings", "tp", "8", "4"), False),
+        (Change("job", "script", "a", "b"), False),
+        (Change("hardware", "device", "A100", "H100"), False),
+    ],
+)
+def test_cooling_is_advised_where_jobs_are_alike(change: Change, is_advised: bool) -> None:
+    """Other work at less power may be hotter by where its heat arises."""
+    quantities = quantity("gpu_temp_max_c", 60, 70), quantity("gpu_power_w", 500, 480)
+    said = say(step((GEMM, 1.0, 2.0)), *quantities, changes=(change,))
+    assert "though it draws no more" in said and ("look at air" in said) == is_advised
+
+
 def test_heat_within_its_spread_is_not_said() -> None:
     assert "hotter" not in say(step((GEMM, 1.0, 2.0)), quantity("gpu_temp_max_c", 60, 70, -5, 25))
 
@@ -137,11 +154,16 @@ def test_simulated_sides_are_marked() -> None:
 
 
 def test_names_of_parts_and_times() -> None:
-    parts = [GEMM, GATHER, IDLE, Part("comm", "unknown"), Part("memory", "device_to_host"), Part("compute", "other")]
-    assert [part_name(part) for part in parts] == [
-        "gemm", "exposed all_gather of tp", "waiting for launches from the CPU",
-        "exposed communication of unknown kind", "exposed device_to_host", "other computation",
-    ]  # fmt: skip
+    names = {
+        GEMM: "gemm",
+        GATHER: "exposed all_gather of tp",
+        IDLE: "waiting for launches from the CPU",
+        Part("idle", "other"): "idle time for launches or dependencies",
+        Part("comm", "unknown"): "exposed communication of unknown kind",
+        Part("memory", "device_to_host"): "exposed device_to_host",
+        Part("compute", "other"): "other computation",
+    }
+    assert {part: part_name(part) for part in names} == names
     assert [show_seconds(value) for value in (12.345678, 0.0123456, 1.5e-6, 1e-12)] == [
         "12.35 s",
         "12.35 ms",

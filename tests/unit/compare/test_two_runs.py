@@ -4,6 +4,7 @@ import gzip
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.synthetic import CONFIG, H200, Spec, build
 from triplepoint.cli import main
 from triplepoint.compare.comparison import Comparison, compare_two
 from triplepoint.compare.sides import Context
+from triplepoint.compare.text import render, step_title
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.plan import select
 from triplepoint.recorded.description import Description
@@ -113,11 +115,23 @@ def test_repeats_of_a_studys_point_are_paired(results: Path) -> None:
 def test_measured_and_simulated_runs_are_marked(results: Path) -> None:
     found = compare(TP8.run, SIMULATED.run, results)
     assert "(A measured, B simulated)" in found.sentence
+    assert "measured steps of A and simulated ones of B" in step_title(found)
     assert any("include the model's error" in note for note in found.notes)
     assert {one.effect.basis for one in found.quantities if one.name == "gpu_temp_c"} <= {"mixed", "none"}
     assert [side["origin"] for side in (found.content()["first"], found.content()["other"])] == [
         "measured", "simulated",
     ]  # fmt: skip
+
+
+def test_mfu_changes_as_tokens_per_second_do(tmp_path: Path) -> None:
+    """Model, GPU and precision are equal: MFU is tokens per second times a constant, with the same interval."""
+    slow = replace(SIMULATED, recompute="full", step_ms=120_000)
+    build(tmp_path, [SIMULATED, slow])
+    effects = {one.name: one.effect for one in compare(SIMULATED.run, slow.run, tmp_path).quantities}
+    mfu, rate = effects["mfu"], effects["tokens_per_s_per_gpu"]
+    assert (mfu.is_relative, mfu.basis) == (True, rate.basis)
+    assert [mfu.value, mfu.low, mfu.high] == pytest.approx([rate.value, rate.low, rate.high], nan_ok=True)
+    assert mfu.value == pytest.approx(90 / 120 - 1)
 
 
 def test_equal_work_is_compared_where_tokens_per_gpu_differ(results: Path) -> None:
@@ -191,6 +205,8 @@ def test_a_raw_run_gives_what_a_parsed_one_gives(simulated: list[Path], tmp_path
         sum(part.effect.value for part in found.step.parts if part.part.category != "unprofiled"), rel=1e-3
     )
     assert {change.name for change in found.changes} >= {"tp", "pp"}
+    assert any("hosts of simulated traces run ahead" in note for note in found.notes)
+    assert "simulated steps" in step_title(found) and "measured" not in render(found)
     assert {one.effect.basis for one in found.quantities if one.name in ("step_time_s", "gpu_temp_c")} == {"model"}
     parsed = tmp_path / simulated[0].name
     shutil.copytree(simulated[0], parsed)
@@ -260,12 +276,24 @@ def test_words_that_mean_nothing_are_refused(results: Path, capsys: pytest.Captu
     near = TP8.run.replace("gpt3", "gtp3")
     assert refusal(capsys, near, FULL.run, *at).endswith(f"no such run, trace or folder (did you mean {TP8.run!r}?)")
     assert "3 runs begin like this" in refusal(capsys, "gpt3-175b_h200x32_tp8-pp4_mbs1", "tiny-llama", *at)
-    assert "did you mean 'synthetic'?" in refusal(capsys, "sintetic:tp=8", FULL.run, *at)
+    unplanned = refusal(capsys, "sintetic:tp=8", FULL.run, *at)
+    assert "did you mean 'synthetic'?" in unplanned and unplanned.endswith("'triplepoint plan STUDY --write'")
     assert "did you mean 'tp'?" in refusal(capsys, "synthetic:tpp=8", FULL.run, *at)
     assert "add recompute=none or full" in refusal(
         capsys, "synthetic:tp=8,micro_batch_size=1,engine=megatron", TINY[0].run, *at
     )
     assert "no point has these settings" in refusal(capsys, "synthetic:tp=7", FULL.run, *at)
+
+
+def test_without_gpu_types_the_option_that_names_them_is_said(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = ["compare", TP8.run, FULL.run, "--results", str(results), "--config", str(tmp_path / "config")]
+    assert main(words) == 2
+    assert capsys.readouterr().err.endswith(
+        "gpus: no such folder, and the run is on GPUs of type h200; name Triplepoint's configuration with --config "
+        "CLONE/config\n"
+    )
 
 
 def test_the_same_twice_is_refused(results: Path, capsys: pytest.CaptureFixture) -> None:
@@ -326,7 +354,7 @@ def test_damaged_run_is_named_as_the_user_named_it(
     (tmp_path / "run" / "point.json").write_text("{")
     assert main(["why", str(tmp_path / "run")]) == 2
     line = capsys.readouterr().err
-    assert str(tmp_path / "run") in line and "triplepoint-compare-" not in line
+    assert str(tmp_path / "run") in line and "triplepoint-run-" not in line
 
 
 def test_options_that_do_not_belong_are_refused(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

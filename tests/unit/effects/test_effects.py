@@ -73,6 +73,13 @@ def test_simulated_runs_have_the_paired_error_of_the_model() -> None:
     assert not effect.is_tie
 
 
+def test_difference_of_two_mfu_has_the_error_of_the_model_in_its_unit() -> None:
+    """Errors of 2 % of 0.2 and of 2 % of 0.4: they are relative, the difference is not."""
+    one, two = (simulated(name, 1.0).assign(mfu=mfu) for name, mfu in (("a", 0.2), ("b", 0.4)))
+    effect = effects.compare(one, two, "mfu", is_relative=False)
+    assert effect.high - effect.value == pytest.approx(1.645 * math.hypot(0.004, 0.008), rel=1e-3)
+
+
 def test_power_of_the_model_has_both_intervals() -> None:
     """Half widths of 3 % and 4 % in log make 5 %."""
     one = simulated("a", 1.0).assign(

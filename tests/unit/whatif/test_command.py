@@ -9,6 +9,7 @@ import yaml
 
 from tests.unit.whatif.cases import MIXTRAL
 from triplepoint.cli import main
+from triplepoint.errors import USER_ERROR
 from triplepoint.tables.whatif import WHATIF
 
 SMALL = {**MIXTRAL, "global_batch_size": 32}
@@ -35,6 +36,15 @@ def test_difference_of_two_points(points: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     assert main(["whatif", f"{points}:h100", f"{points}:h200", "-f", "network", "--out", str(out)]) == 0
     assert "difference" in out.read_text()
+
+
+def test_same_point_twice_is_one_line(points: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = tmp_path / "copy.yaml"
+    copy.write_text(yaml.safe_dump([{"id": "other", **SMALL}]), encoding="utf-8")
+    for other in (f"{points}:h200", str(copy)):
+        assert main(["whatif", f"{points}:h200", other, "-f", "network"]) == USER_ERROR
+        error = capsys.readouterr().err
+        assert error == f"triplepoint: {points}:h200 and {other}: both are the same point; name two that differ\n"
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.synthetic import H200, Spec, build
 from tests.unit.why.test_recorded import COLUMNS, SOUND, T0_NS, S
 from triplepoint.cli import main
 from triplepoint.errors import USER_ERROR
@@ -129,3 +131,29 @@ def test_beginning_of_a_run_names_it_if_it_is_the_only_one(tmp_path: Path, capsy
     assert main(["why", "twi", "--results", str(tmp_path)]) == USER_ERROR
     error = capsys.readouterr().err
     assert "2 runs begin like this: twice-1, twice-2" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("engine", ["simulated", "megatron"])
+def test_simulated_run_is_said_to_be_simulated(
+    engine: Literal["simulated", "megatron"], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = Spec("gpt3-175b", {"tp": 8, "pp": 4, "schedule": "1f1b"}, cluster=H200, engine=engine)
+    build(tmp_path, [spec])
+    assert main(["why", spec.run, "--results", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert text.splitlines()[0].startswith(f"{spec.run}{' (simulated)' * (engine == 'simulated')}: ")
+    kinds = ("simulated", "measured") if engine == "simulated" else ("measured", "simulated")
+    assert f"{kinds[0]} steps: " in text and f"{kinds[1]} step" not in text
+    assert ("no GPU was measured" in text) == (engine == "simulated")
+    assert main(["why", spec.run, "--results", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["origin"] == kinds[0]
+
+
+def test_folder_of_runs_says_to_name_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = Spec("tiny-llama", {"dp": 4})
+    build(tmp_path, [spec])
+    run = tmp_path / "runs" / spec.run
+    for folder in (tmp_path, tmp_path / "runs"):
+        assert main(["why", str(folder)]) == USER_ERROR
+        error = capsys.readouterr().err
+        assert error == f"triplepoint: {folder}: a folder of runs; name one of them, such as {run}\n"

@@ -43,6 +43,25 @@ def test_cause_of_clock_without_counters_or_inlet_goes_by_temperature() -> None:
     assert cause_of_clock(sensed[3], sensed)[0] == "contact"
 
 
+@pytest.mark.parametrize("inlet_c", [25.0, float("nan")])
+@pytest.mark.parametrize(("temp_c", "power_w", "cause"), [(87.0, 500.0, "contact or air"), (68.0, 650.0, "heat")])
+def test_one_node_cannot_tell_contact_from_air(inlet_c: float, temp_c: float, power_w: float, cause: str) -> None:
+    """Slots of a node differ in their air, and no other node shows the same slot."""
+    odd = {"throttled": {"hw_thermal_share": 0.8}, "temp_c": temp_c, "power_w": power_w, "clock_mhz": 1500.0}
+    sensed = {rank: replace(one, node=0, device=f"gpu{rank}", inlet_c=inlet_c) for rank, one in gpus(**odd).items()}
+    found, evidence, _ = cause_of_clock(sensed[3], sensed)
+    assert found == cause
+    assert ("no other node shows" in evidence) == (cause == "contact or air")
+
+
+def test_warm_node_without_inlet_is_heat() -> None:
+    """Both GPUs of the node are 25 K hotter than those of other nodes: the air, not the contact of one."""
+    sensed = gpus(clock_mhz=1500.0, throttled={}, temp_c=85.0, power_w=400.0)
+    sensed = {rank: replace(one, inlet_c=float("nan")) for rank, one in sensed.items()}
+    sensed[2] = replace(sensed[2], temp_c=85.0)
+    assert cause_of_clock(sensed[3], sensed)[0] == "heat"
+
+
 def test_excess_beyond_the_clock_is_computation() -> None:
     suspect = Suspect((3, 0), (3,), "computation", 0.5, 0.5, has_peers=True, lost_s=0.5)
     sensed = gpus(clock_mhz=1901.0 / 1.1, limit_w=500.0)

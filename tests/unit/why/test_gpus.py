@@ -1,6 +1,8 @@
 """The hottest GPU and the one of the lowest clock against the others, at equal power or not."""
 
-from triplepoint.why.gpus import describe_gpus
+from dataclasses import replace
+
+from triplepoint.why.gpus import describe_gpus, lowest_clock
 from triplepoint.why.sensed import Sensed
 
 
@@ -41,3 +43,10 @@ def test_two_gpus_are_compared_and_one_is_not() -> None:
     two = {rank: one for rank, one in gpus(temp_c=75.0).items() if rank in (0, 3)}
     assert "15.0 K above that of the other at equal power" in next(describe_gpus(two))
     assert list(describe_gpus(gpus(num=1))) == []
+
+
+def test_lowest_clock_is_said_to_be_an_outlier_or_not() -> None:
+    assert lowest_clock(gpus(clock_mhz=1710.0)) == "10.0% below the median of the 7 others, an outlier"
+    spread = {rank: replace(one, clock_mhz=1840.0 + 20 * rank) for rank, one in gpus().items()}
+    assert lowest_clock(spread | {3: replace(spread[3], clock_mhz=1780.0)}).endswith("the 7 others, no outlier")
+    assert lowest_clock(gpus()) == lowest_clock(gpus(num=1)) == ""

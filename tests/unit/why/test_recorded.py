@@ -79,6 +79,20 @@ def test_recorded_job_of_equal_gpus_is_said_to_have_no_heat(tmp_path: Path) -> N
     answer = why_run(run)
     assert answer.findings == []
     assert "Heat explains nothing here" in answer.heat
+    assert answer.sentence == "no GPU among 16 is found to delay the job"
+
+
+def test_headline_names_a_low_clock_that_is_no_outlier(tmp_path: Path) -> None:
+    """Clocks of 16 GPUs from 1800 to 1980 MHz: the lowest is far below the median, though none is an outlier."""
+    nodes = [node("a"), node("b")]
+    for number, part in enumerate([*nodes[0].parts, *nodes[1].parts]):
+        part.values[:, COLUMNS.index("sm_clock_mhz")] = 1800 + 12 * number
+    run = tmp_path / "runs" / write_run(tmp_path / "runs", Description(), nodes, {}, steps(), source="test")
+    align_run(run / "raw", run / "telemetry.parquet")
+    answer = why_run(run)
+    assert answer.findings == []
+    lowest = "the lowest clock is 5.1% below the median of the 15 others, no outlier"
+    assert answer.sentence == f"no GPU among 16 is found to delay the job; {lowest}"
 
 
 def test_raw_run_is_parsed_first_and_one_window_compares_gpus(
