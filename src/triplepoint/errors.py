@@ -1,5 +1,6 @@
 """User errors: each is a `UserError`, which commands print as one line with exit status 2."""
 
+import datetime
 import difflib
 import errno
 import sys
@@ -104,15 +105,38 @@ _FOREIGN_WORDS = {
 """Names of settings and values in Megatron-LM, DeepSpeed, torchtitan and published tables, with the name here."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a hint such as ` (did you mean 'tp'?)` naming the nearest known word, or all if none is near."""
+_KINDS: dict[type, str] = {
+    type(None): "nothing", bool: "true or false", int: "a number", float: "a number", list: "a list",
+    dict: "a mapping", datetime.date: "a date", datetime.datetime: "a time",
+}  # fmt: skip
+"""Words for the types of values in YAML and JSON; others are text."""
+
+
+def nearest(word: str, known: Iterable[str], ending: str = "") -> str:
+    """Return a hint such as ` (did you mean 'tp'?)` naming the nearest known word, or all if none is near.
+
+    Args:
+        word: The word that is not known.
+        known: The known words.
+        ending: Ending of each word in the hint, such as `.yaml`.
+    """
     known = sorted(known)
     if (translated := _FOREIGN_WORDS.get(word.replace("-", "_").lower())) in known:
-        return f" (did you mean {translated!r}?)"
+        return f" (did you mean {translated + ending!r}?)"
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if close:
-        return f" (did you mean {close[0]!r}?)"
-    return f" (known: {', '.join(known)})"
+        return f" (did you mean {close[0] + ending!r}?)"
+    return f" (known: {', '.join(name + ending for name in known)})"
+
+
+def not_utf8(error: UnicodeDecodeError) -> str:
+    """Return what is wrong with bytes that are not text, in words."""
+    return f"byte 0x{error.object[error.start]:02x} at {error.start} is not UTF-8; save it as UTF-8"
+
+
+def kind_of(value: object) -> str:
+    """Return the kind of a value from YAML or JSON in words, such as `a list`."""
+    return _KINDS.get(type(value), "text")
 
 
 def shown(text: str) -> str:

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+AVERAGE_S = 1.0
+"""Window of the average power of NVML's drivers. Source: nvml.h, nvmlDeviceGetPowerUsage. Unit: s."""
 _FEWEST_UPDATES = 8
 """Fewest changes of a reading from which an update period is determined."""
 _WINDOWS, _LAGS = 40, 160

@@ -14,7 +14,7 @@ from triplepoint.config.point import Engine, Point
 from triplepoint.config.rules import without_effect
 from triplepoint.config.study import Settings, Study, expand
 from triplepoint.config.yaml_file import STANDARD_INPUT, Rows, load, parse_csv, read_any, read_csv, read_text
-from triplepoint.errors import Problems, UserError
+from triplepoint.errors import Problems, UserError, kind_of, not_utf8
 from triplepoint.plan import points_of, refusal_of
 from triplepoint.processes import on_all_cores
 from triplepoint.ranking import rank
@@ -271,7 +271,7 @@ def _settings_of_standard_input(problems: Problems) -> Iterator[tuple[str | Path
     try:
         text = read_text(STANDARD_INPUT)
     except UnicodeDecodeError as error:
-        raise UserError(f"standard input: not text: {error}") from None
+        raise UserError(f"standard input: not text: {not_utf8(error)}") from None
     try:
         content = load(text, "standard input") if len(text) <= _MOST_BYTES else None
     except UserError:
@@ -303,7 +303,7 @@ def _settings_of_tree(source: Path, content: Any, problems: Problems) -> Iterato
     for number, row in enumerate(content if isinstance(content, list) else [content], 1):
         place = f"{source}: row {number}" if isinstance(content, list) else source
         if not isinstance(row, dict):
-            problems.add(UserError(f"{place}: expected a mapping of keys to values, found {type(row).__name__}"))
+            problems.add(UserError(f"{place}: expected a mapping of keys to values, found {kind_of(row)}"))
         elif configuration := problems.call(parse, Configuration, row, place):
             yield place, configuration
 

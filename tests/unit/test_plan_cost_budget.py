@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
+
 from tests.unit.test_plan_cost import STEP_10_S, one
+from triplepoint.cli import main
 from triplepoint.plan_cost import Existing, RunCost, over_budget
 from triplepoint.simulate.predict.prediction import Prediction
 
@@ -36,3 +39,8 @@ def test_over_budget_run_without_prediction_may_take_its_time_limit() -> None:
     assert over_budget([unknown], 32.0) is None
     line = over_budget([unknown], 31.0)
     assert line is not None and "1 launch is expected to take 32.0 GPU h" in line
+
+
+def test_budget_below_zero_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--max-gpu-hours", "-1"]) == 2
+    assert "found '-1', expected GPU hours from 0 to 1e+09" in capsys.readouterr().err

@@ -170,7 +170,7 @@ def test_blank_cell_leaves_its_key_out(tmp_path: Path) -> None:
         ("a.yaml", [{"cluster": "h200x32", "global_batch_size": 8}], "a.yaml: row 1: key 'model' is missing"),
         ("a.yaml", [LLAMA | {"model": "llama3-71b"}], "a.yaml: row 1: unknown model 'llama3-71b' in config/models"),
         ("a.yaml", [LLAMA | {"stack": "Foo 1"}], "a.yaml: row 1: stack: no known software in 'Foo 1'"),
-        ("a.yaml", "[1]", "a.yaml: row 1: expected a mapping of keys to values, found int"),
+        ("a.yaml", "[1]", "a.yaml: row 1: expected a mapping of keys to values, found a number"),
         ("a.yaml", "[]", "a.yaml: has no configuration"),
         ("a.csv", "", "a.csv: has no configuration"),
         ("a.csv", "model,gpu\nLlama3-8B,H100\n", "a.csv: has column 'gpu' and no 'cluster'"),
@@ -258,6 +258,11 @@ def test_command_refuses_a_file_in_one_line(tmp_path: Path, capsys: pytest.Captu
     assert not (tmp_path / "out.csv").exists()
     assert main(["predict", str(tmp_path / "none.csv")]) == 2
     assert "none.csv: no such file" in capsys.readouterr().err
+
+
+def test_the_reason_of_a_single_invalid_row_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(write(tmp_path, "in.csv", [LLAMA | {"tp": 3}])), "--config", str(CONFIG)]) == 0
+    assert capsys.readouterr().out.count("has 32 GPUs") == 1
 
 
 FILES = ["kernels/h200", "power/h200", "heat/h200", "heat/airflow/hgx-8", "collectives/links/nvlink4"]

@@ -27,6 +27,7 @@ from triplepoint.aggregate.traffic import traffic_rows
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import Plan, PlanEntry, PlannedRun
 from triplepoint.config.yaml_file import read
+from triplepoint.errors import UserError
 from triplepoint.files import write_text
 from triplepoint.manifest import Manifest
 from triplepoint.processes import in_processes
@@ -116,10 +117,15 @@ def point_row(planned: PlannedRun, manifest: Manifest, folder: Path, results: Pa
         config: Folder of the configuration.
 
     Raises:
-        UserError: If the run is incomplete.
+        UserError: If the run is incomplete, or the configuration has no GPU types.
     """
     entry = PlanEntry(run=planned.run, studies=(), invalid_because=None, planned=planned)
     name = planned.point.cluster.gpu
+    if name and not (config / "gpus").is_dir():
+        raise UserError(
+            f"{config / 'gpus'}: no such folder, and the run is on GPUs of type {name}; name Triplepoint's "
+            "configuration with --config CLONE/config"
+        )
     gpu_types = {name: read(GpuConfig, config / "gpus" / f"{name}.yaml")} if name else {}
     rows, _ = _rows_of(_Task(entry, manifest, folder, gpu_types, read_sensors(results / "sensors"), config))
     (row,) = RESULT_TABLES["points"].from_rows(rows["points"]).to_pylist()

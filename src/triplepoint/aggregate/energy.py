@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from triplepoint.errors import UserError
-from triplepoint.power_sensor import EnergyCounter, Updates, undo_average
+from triplepoint.power_sensor import AVERAGE_S, EnergyCounter, Updates, undo_average
 from triplepoint.units import NS_PER_S
 
 COUNTER = "energy counter"
@@ -25,8 +25,6 @@ _BINS = 50
 """Parts of a step in the test for that share."""
 _MOST_READ_PERIOD = 1.5
 """Longest time between reads, in periods of the sensor, at which all its updates are read."""
-_AVERAGE_S = 1.0
-"""Window of the average power of NVML's drivers. Source: nvml.h, nvmlDeviceGetPowerUsage. Unit: s."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ def _from_average(
         return None
     times_s, power_w = _finite(samples, "gpu_power_average_w")
     sensor = (card or {}).get("sensors", {}).get("gpu_power_average_w", {})
-    window_s, period_s = sensor.get("window_s", _AVERAGE_S), sensor.get("period_s", np.inf)
+    window_s, period_s = sensor.get("window_s", AVERAGE_S), sensor.get("period_s", np.inf)
     source = f"mean of power that the driver averages over about {window_s:.2g} s"
     if _can_undo(times_s, period_s, window_s):
         times_s, power_w = undo_average(times_s, power_w, _updates(times_s, power_w, period_s), window_s)

@@ -10,6 +10,7 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.errors import UserError
+from triplepoint.power_sensor import AVERAGE_S
 from triplepoint.simulate.heat.clocks import Bool
 from triplepoint.simulate.heat.machine import Machine
 from triplepoint.simulate.heat.nodes import is_known, machine_of
@@ -23,6 +24,8 @@ _LEAST_SAMPLES = 20
 """Samples that a mean or an energy counter needs."""
 _NUM_TIMES = 200
 """Points of the time series that a run is resampled to."""
+_POWERS_S = {"gpu_power_w": 0.0, "gpu_power_average_w": AVERAGE_S / 2}
+"""Columns of power, and how far a reading lags behind the middle of what it averages. Unit: s."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +120,7 @@ def _observe(folder: Path, shape: tuple[int, int]) -> Observed:
     path = folder / "telemetry.parquet"
     if not path.is_file():
         raise UserError(f"{path}: no such file; run the telemetry stage first: triplepoint telemetry {folder.name}")
-    names = ("node", "device", "t_ns", "gpu_energy_j", "gpu_power_w", "gpu_temp_c")
+    names = ("node", "device", "t_ns", "gpu_energy_j", *_POWERS_S, "gpu_temp_c")
     table = TELEMETRY.read(path).select(names)
     columns = {name: table[name].to_numpy(zero_copy_only=False) for name in names}
     start_s, end_s = (float(edge) / NS_PER_S for edge in (columns["t_ns"].min(), columns["t_ns"].max()))
@@ -151,12 +154,9 @@ def _series_and_means(samples: dict[str, Float], times_s: Float) -> tuple[Float,
     has_temp = np.isfinite(temp_c)
     if has_temp.sum() < _LEAST_SAMPLES:
         return np.full((2, len(times_s) - 1), np.nan), np.full(2, np.nan)
-    column = "gpu_energy_j" if np.isfinite(samples["gpu_energy_j"]).sum() >= _LEAST_SAMPLES else "gpu_power_w"
-    is_known = np.isfinite(samples[column])
-    known_s, energy_j = t_s[is_known], samples[column][is_known]
-    if column == "gpu_power_w":
-        # Without an energy counter, energy is power integrated over time.
-        energy_j = np.concatenate([[0.0], np.cumsum(np.diff(known_s) * (energy_j[1:] + energy_j[:-1]) / 2)])
+    known_s, energy_j = _energy(samples)
+    if not known_s.size:
+        return np.full((2, len(times_s) - 1), np.nan), np.full(2, np.nan)
     power_w = np.diff(np.interp(times_s, known_s, energy_j)) / np.diff(times_s)
     middle_s = (times_s[1:] + times_s[:-1]) / 2
     series = np.stack([power_w, np.interp(middle_s, t_s[has_temp], temp_c[has_temp])])
@@ -165,3 +165,20 @@ def _series_and_means(samples: dict[str, Float], times_s: Float) -> tuple[Float,
     mean_w = float(np.diff(np.interp(ends_s, known_s, energy_j))[0] / np.diff(ends_s)[0])
     is_settled = has_temp & (t_s >= first_s)
     return series, np.array([mean_w, temp_c[is_settled].mean()])
+
+
+def _energy(samples: dict[str, Float]) -> tuple[Float, Float]:
+    """Return times (s) and energy since the first of them (J): of the counter, or power integrated; empty without both.
+
+    The driver's average counts at the middle of its window of about a second. Means in thermal balance do not depend
+    on that lag, and time constants of air and sinks are tens of times longer.
+    """
+    for name in ("gpu_energy_j", *_POWERS_S):
+        is_known = np.isfinite(samples[name])
+        if is_known.sum() >= _LEAST_SAMPLES:
+            t_s, values = samples["t_s"][is_known], samples[name][is_known]
+            if name == "gpu_energy_j":
+                return t_s, values
+            steps_j = np.diff(t_s) * (values[1:] + values[:-1]) / 2
+            return t_s - _POWERS_S[name], np.concatenate([[0.0], np.cumsum(steps_j)])
+    return np.empty(0), np.empty(0)

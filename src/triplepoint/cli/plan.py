@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from triplepoint.cli.answer import Answer
-from triplepoint.cli.arguments import add_config, add_results, make_parser, say
+from triplepoint.cli.arguments import add_config, add_results, make_parser, number, say
 from triplepoint.errors import UserError
 from triplepoint.figures import spec_of
 
@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     add_config(parser)
     parser.add_argument(
         "--max-gpu-hours",
-        type=float,
+        type=number(0, 1e9, "GPU hours"),
         metavar="H",
         help="budget in GPU hours for studies that are not named (default: max_gpu_hours of CONFIG/config.yaml)",
     )

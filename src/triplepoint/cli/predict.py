@@ -191,10 +191,12 @@ def _summary(rows: "list[tuple[dict[str, object], Prediction]]", source: str) ->
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
     explained = [(keys, prediction) for keys, prediction in rows if prediction.reason]
-    reasons = [f"{_name(keys)}: {failed.reason}" for keys, failed in explained if failed.status != "ok"]
+    first = _first_line(rows)
+    failures = [(keys, failed) for keys, failed in explained if failed.status != "ok"]
+    reasons = [f"{_name(keys)}: {failed.reason}" for keys, failed in failures if not first.endswith(failed.reason)]
     notes = dict.fromkeys(prediction.reason for _, prediction in explained if prediction.status == "ok")
     end = f"in brackets: 90 % intervals. All columns: triplepoint predict {source} - (or OUT.csv, or --json)"
-    return "\n".join([_first_line(rows), "", *table, "", *reasons, *notes, end])
+    return "\n".join([first, "", *table, "", *reasons, *notes, end])
 
 
 def _first_line(rows: "list[tuple[dict[str, object], Prediction]]") -> str:

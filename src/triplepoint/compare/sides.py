@@ -173,7 +173,7 @@ def _read_run(folder: Path, context: Context) -> tuple[Run, Traced | None]:
     """Return a run and its traces; None without traces."""
     planned, manifest = read_planned_run(folder / "point.json"), read_manifest(folder / "raw" / "manifest.json")
     has_traces = planned.point.steps.profiled > 0
-    with parsed_run(folder, has_traces, context) as parsed:
+    with parsed_run(folder, context.scheme if has_traces else None, context.progress) as parsed:
         row = point_row(planned, manifest, parsed, context.results, context.config)
         traced = of_tables(parsed, planned.point.repeat) if has_traces else None
         return Run(planned, manifest, row, _conditions(parsed / "telemetry.parquet")), traced
@@ -197,30 +197,32 @@ def check_finished(subject: Subject) -> None:
 
 
 @contextlib.contextmanager
-def parsed_run(folder: Path, has_traces: bool, context: Context) -> Iterator[Path]:
+def parsed_run(
+    folder: Path, scheme: Scheme | None = None, progress: Callable[[str], None] = lambda line: None
+) -> Iterator[Path]:
     """Yield a folder with the telemetry and trace tables of a run; a raw run is parsed into a temporary folder.
 
     Args:
         folder: Folder of the run.
-        has_traces: Whether trace tables are needed.
-        context: Folders and rules.
+        scheme: Rules that sort kernels; None if trace tables are not needed.
+        progress: Called with lines of progress.
 
     Raises:
         UserError: If a recording or a trace is missing or damaged.
     """
-    names = ("telemetry.parquet", *(_TRACE_TABLES if has_traces else ()))
+    names = ("telemetry.parquet", *(_TRACE_TABLES if scheme is not None else ()))
     if all((folder / name).is_file() for name in names):
         yield folder
         return
-    context.progress(f"{folder.name}: reading raw telemetry and traces")
-    with TemporaryDirectory(prefix="triplepoint-compare-") as text:
+    progress(f"{folder.name}: reading raw telemetry and traces")
+    with TemporaryDirectory(prefix="triplepoint-run-") as text:
         scratch = Path(text)
         for name in ("point.json", "raw"):
             (scratch / name).symlink_to((folder / name).resolve())
         try:
             align_run(folder / "raw", scratch / "telemetry.parquet")
-            if has_traces:
-                trace_run(scratch, context.scheme, context.progress)
+            if scheme is not None:
+                trace_run(scratch, scheme, progress)
             yield scratch
         except UserError as error:
             raise UserError(str(error).replace(text, str(folder))) from None

@@ -147,7 +147,10 @@ def _runs_of_study(study: str, point: str, results: Path) -> tuple[Path, ...]:
     if study not in plan.studies:
         plan = read_plan(results / "plan.json")
     if study not in plan.studies:
-        raise UserError(f"{shown(study)}: no such study in {results / 'plan.json'}{nearest(study, plan.studies)}")
+        raise UserError(
+            f"{shown(study)}: no such study in {results / 'plan.json'}{nearest(study, plan.studies)}; the last "
+            "'snakemake' or 'plan --write' planned other studies; plan this one again: 'triplepoint plan STUDY --write'"
+        )
     entries = plan.of_study(study).entries
     wanted = _read_settings(study, point, entries)
     matches = [entry for entry in entries if _is_match(entry, point, wanted)]

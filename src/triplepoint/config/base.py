@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 """Values of all settings of a point by name: `point.settings_of`, or a row of table `points`."""
 
+_MOST_KEYS = 8
+"""Most keys of a section that an error lists."""
+
 Text = str | Mapping[Any, str] | Callable[[Row], str]
 """How to write a value: a format pattern, a text for each value, or a function of the whole row. A pattern gets the
 names of a list joined by dashes. Null, an empty list and a value without a text give an empty string."""
@@ -246,10 +249,17 @@ def _explain_one(section: type[BaseModel], error: "ErrorDetails") -> str:
     message = error["msg"].removeprefix("Value error, ")
     if error.get("ctx", {}).get("pattern") == NAME_PATTERN:
         message = NAME_EXPECTED
+    if error["type"] in ("model_type", "dict_type"):
+        keys = _keys_at(section, error["loc"])
+        message = f"expected a mapping{' of the keys ' + ', '.join(keys) if 0 < len(keys) <= _MOST_KEYS else ''}"
+    if error["type"] == "string_too_short":
+        message = f"expected at least {error['ctx']['min_length']} characters"
     value = error["input"]
     if error["type"] in ("tuple_type", "list_type") and isinstance(value, str | int | float):
         message = f"expected a list; write [{value if str(value).isprintable() else _short(value)}]"
     shown = f", found {_short(value)}" if isinstance(value, str | int | float | bool | datetime.date) else ""
+    if value is None:
+        shown = ", found nothing"
     if error["type"] == "literal_error" and isinstance(value, str):
         hint = nearest(value, re.findall(r"'([^']*)'", error["ctx"]["expected"]))
         shown += hint if "did you mean" in hint else ""  # the message lists all allowed values already

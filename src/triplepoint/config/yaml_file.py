@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from triplepoint.config.base import Section, parse
-from triplepoint.errors import UserError, nearest
+from triplepoint.errors import UserError, kind_of, nearest, not_utf8
 
 STANDARD_INPUT = Path("-")
 """Path that stands for standard input in commands that read a table or configurations."""
@@ -45,7 +45,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     content = read_any(path)
     if not isinstance(content, dict):
-        raise UserError(f"{path}: expected a mapping of keys to values, found {type(content).__name__}")
+        raise UserError(f"{path}: expected a mapping of keys to values, found {kind_of(content)}")
     return content
 
 
@@ -64,11 +64,11 @@ def read_any(path: Path, most_bytes: int = MOST_BYTES) -> Any:
         content = _read_regular(path, most_bytes)
     except FileNotFoundError:
         known = sorted(p.stem for p in path.parent.glob("*.yaml"))
-        raise UserError(f"{path}: no such file{nearest(path.stem, known) if known else ''}") from None
+        raise UserError(f"{path}: no such file{nearest(path.stem, known, '.yaml') if known else ''}") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not readable as {kind}: {' '.join(str(error).split())}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not readable as {kind}: {not_utf8(error)}") from None
     return load(content, path, kind)
 
 
@@ -172,7 +172,7 @@ def read_csv(path: Path, known: Collection[str], errors: str = "strict", comment
     except IsADirectoryError:
         raise UserError(f"{path}: is a folder, expected a CSV file") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not readable as CSV: {error}") from None
+        raise UserError(f"{path}: not readable as CSV: {not_utf8(error)}") from None
 
 
 def read_measured(path: Path, columns: Collection[str]) -> list[tuple[int, dict[str, str]]]:

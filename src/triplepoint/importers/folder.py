@@ -113,7 +113,8 @@ def list_folder(folder: Path, mapping: Path | None = None, skipped: Sequence[Pat
         for path in listing.others:
             if advice := _advice(path):
                 raise UserError(f"{path if folder.is_dir() else folder}: {advice}")
-        names = ", ".join(path.name for path in listing.others[:_MOST_NAMED]) if folder.is_dir() else "another file"
+        others = ", ".join(path.name for path in listing.others[:_MOST_NAMED])
+        names = others if folder.is_dir() else "a file of another format"
         raise UserError(
             f"{folder}: no telemetry and no traces; found {names or 'nothing'}; known are "
             f"{', '.join(one.name for one in formats())} and traces of Kineto, Nsight Systems and rocprof; name the "

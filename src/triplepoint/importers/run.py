@@ -27,15 +27,13 @@ from triplepoint.importers.notes import sum_up_host_notes
 from triplepoint.importers.samples import HostSamples
 from triplepoint.importers.times import find_zone, show_span, show_time, to_utc
 from triplepoint.importers.work import WALL_NS, Row, Work, join_steps, read_log, read_steps, read_traces
-from triplepoint.power_sensor import find_updates
+from triplepoint.power_sensor import AVERAGE_S, find_updates
 from triplepoint.recorded.run import Description, Ending, RecordedGpu, RecordedNode, write_run
 from triplepoint.recorded.studies import RECORDED
 from triplepoint.recording import Part
 from triplepoint.tables.telemetry import GPU_METRICS
 from triplepoint.units import NS_PER_S
 
-_AVERAGE_S = 1.0
-"""Window of NVML's mean power. Unit: s. Source: nvml.h."""
 _IDLE = 0.4
 """Ratio of a GPU's highest power to the host's highest below which it counts as idle: H100 idles at 0.15 of its limit,
 MI355X at 0.25. Our choice."""
@@ -292,7 +290,7 @@ def _shows(telemetry: Telemetry, rows: Sequence[Row]) -> list[str]:
             "power is a running mean: its highest value is below the peak, and energy is computed from the mean"
         )
         steps_s = [(row["t_end_ns"] - row["t_start_ns"]) / NS_PER_S for row in rows if row["kind"] == "measured"]
-        if steps_s and float(np.median(steps_s)) < 2 * _AVERAGE_S:
+        if steps_s and float(np.median(steps_s)) < 2 * AVERAGE_S:
             lines.append(
                 f"steps of {show_span(float(np.median(steps_s)))} are shorter than two windows of that mean: power is "
                 "known of all steps together, not of single steps"

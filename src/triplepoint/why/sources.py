@@ -54,13 +54,13 @@ def _why_raw(run: Path, context: Context) -> Answer:
     notes: tuple[str, ...] = ()
     if has_traces:
         try:
-            with parsed_run(run, True, context) as parsed:
+            with parsed_run(run, context.scheme, context.progress) as parsed:
                 return why_run(parsed, run.name)
         except UserError as error:
             if (run / "timeline.parquet").is_file():
                 raise
             notes = (f"traces are not used: {error}",)
-    with parsed_run(run, False, context) as parsed:
+    with parsed_run(run, None, context.progress) as parsed:
         return why_run(parsed, run.name, notes)
 
 

@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.unit.simulate.test_heated import planned
@@ -216,6 +218,36 @@ def test_another_job_is_predicted_within_its_interval(hot_cluster: tuple[Path, l
     assert learned.gpu_temp_max_lo_c <= true.gpu_temp_max_c <= learned.gpu_temp_max_hi_c
     assert abs(learned.gpu_temp_c - true.gpu_temp_c) < 0.5 < 5.0 < abs(before.gpu_temp_c - true.gpu_temp_c)
     assert learned.gpu_temp_hi_c - learned.gpu_temp_lo_c < before.gpu_temp_hi_c - before.gpu_temp_lo_c
+
+
+def with_power(run: Path, folder: Path, columns: dict[str, str | None]) -> Path:
+    """Return a copy of a run in which columns of power are others, or empty."""
+    shutil.copytree(run, folder, ignore=shutil.ignore_patterns("raw"))
+    table = pq.read_table(folder / "telemetry.parquet")
+    for name, source in columns.items():
+        at = table.column_names.index(name)
+        column = table[source].cast("float64") if source else pa.nulls(len(table))
+        table = table.set_column(at, table.schema.field(at), column.cast(table.schema.field(at).type))
+    pq.write_table(table, folder / "telemetry.parquet")
+    return folder
+
+
+def test_read_runs_takes_the_average_power_where_it_is_all_there_is(
+    hot_cluster: tuple[Path, list[Path]], tmp_path: Path
+) -> None:
+    """As of `nvidia-smi --query-gpu=power.draw`; the counter of the same simulated run has the true mean power."""
+    run = hot_cluster[1][0]
+    own = with_power(run, tmp_path / "own", {"gpu_energy_j": None, "gpu_power_w": None})
+    true, found = (read_runs([folder], CONFIG).observed[0] for folder in (run, own))
+    assert found.power_w == pytest.approx(true.power_w, rel=0.01)
+    assert np.isfinite(found.series_w).all() and found.temp_c == pytest.approx(true.temp_c)
+
+
+def test_read_runs_refuses_a_run_without_power(hot_cluster: tuple[Path, list[Path]], tmp_path: Path) -> None:
+    nothing = dict.fromkeys(("gpu_energy_j", "gpu_power_w", "gpu_power_average_w"))
+    own = with_power(hot_cluster[1][0], tmp_path / "own", nothing)
+    with pytest.raises(UserError, match="no GPU has both power and temperature; heat cannot be fitted to this run"):
+        read_runs([own], CONFIG)
 
 
 def test_folders_that_are_no_runs_are_refused(hot_cluster: tuple[Path, list[Path]], tmp_path: Path) -> None:

@@ -276,12 +276,24 @@ def test_words_that_mean_nothing_are_refused(results: Path, capsys: pytest.Captu
     near = TP8.run.replace("gpt3", "gtp3")
     assert refusal(capsys, near, FULL.run, *at).endswith(f"no such run, trace or folder (did you mean {TP8.run!r}?)")
     assert "3 runs begin like this" in refusal(capsys, "gpt3-175b_h200x32_tp8-pp4_mbs1", "tiny-llama", *at)
-    assert "did you mean 'synthetic'?" in refusal(capsys, "sintetic:tp=8", FULL.run, *at)
+    unplanned = refusal(capsys, "sintetic:tp=8", FULL.run, *at)
+    assert "did you mean 'synthetic'?" in unplanned and unplanned.endswith("'triplepoint plan STUDY --write'")
     assert "did you mean 'tp'?" in refusal(capsys, "synthetic:tpp=8", FULL.run, *at)
     assert "add recompute=none or full" in refusal(
         capsys, "synthetic:tp=8,micro_batch_size=1,engine=megatron", TINY[0].run, *at
     )
     assert "no point has these settings" in refusal(capsys, "synthetic:tp=7", FULL.run, *at)
+
+
+def test_without_gpu_types_the_option_that_names_them_is_said(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = ["compare", TP8.run, FULL.run, "--results", str(results), "--config", str(tmp_path / "config")]
+    assert main(words) == 2
+    assert capsys.readouterr().err.endswith(
+        "gpus: no such folder, and the run is on GPUs of type h200; name Triplepoint's configuration with --config "
+        "CLONE/config\n"
+    )
 
 
 def test_the_same_twice_is_refused(results: Path, capsys: pytest.CaptureFixture) -> None:
@@ -342,7 +354,7 @@ def test_damaged_run_is_named_as_the_user_named_it(
     (tmp_path / "run" / "point.json").write_text("{")
     assert main(["why", str(tmp_path / "run")]) == 2
     line = capsys.readouterr().err
-    assert str(tmp_path / "run") in line and "triplepoint-compare-" not in line
+    assert str(tmp_path / "run") in line and "triplepoint-run-" not in line
 
 
 def test_options_that_do_not_belong_are_refused(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -1,8 +1,9 @@
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from triplepoint.config.base import parse
+from triplepoint.config.base import Quantity, Strict, parse
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
@@ -41,7 +42,32 @@ def test_read_yaml_nested_key_twice_is_refused(tmp_path: Path) -> None:
 
 def test_read_yaml_missing_file_names_nearest(config_dir: Path) -> None:
     assert message(read_yaml, config_dir / "gpus" / "mi300.yaml").endswith(
-        "mi300.yaml: no such file (did you mean 'mi300x'?)"
+        "mi300.yaml: no such file (did you mean 'mi300x.yaml'?)"
+    )
+
+
+def test_read_yaml_missing_file_lists_files(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").touch()
+    assert message(read_yaml, tmp_path / "another.yaml").endswith("no such file (known: p.yaml)")
+
+
+def test_read_yaml_of_nothing_or_of_other_bytes_says_so_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.touch()
+    assert message(read_yaml, path).endswith("expected a mapping of keys to values, found nothing")
+    path.write_bytes(b"name: m\xebn")
+    assert message(read_yaml, path).endswith("not readable as YAML: byte 0xeb at 7 is not UTF-8; save it as UTF-8")
+
+
+def test_errors_of_quantities_are_plain_words() -> None:
+    class Section(Strict):
+        width: Quantity
+        depth: Quantity
+
+    content = {"width": 3, "depth": {"value": 1, "unit": "m", "source": "no"}}
+    assert message(partial(parse, Section, content), "a.yaml") == (
+        "a.yaml: width: expected a mapping of the keys value, unit, source, found 3; "
+        "depth.source: expected at least 8 characters, found 'no'"
     )
 
 
@@ -55,7 +81,7 @@ def test_read_yaml_broken_is_refused(tmp_path: Path, text: str) -> None:
 def test_read_yaml_list_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("- 1\n")
-    assert message(read_yaml, path) == f"{path}: expected a mapping of keys to values, found list"
+    assert message(read_yaml, path) == f"{path}: expected a mapping of keys to values, found a list"
 
 
 def test_read_yaml_exponent_without_sign_is_a_number(tmp_path: Path) -> None:

@@ -345,7 +345,9 @@ def test_pipe_of_something_else_is_named_as_the_user_named_it(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hello\n")))
     assert main(["import", "-", "--results", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("triplepoint: -: no telemetry and no traces; found another file; known are nvidia-smi CSV")
+    assert line.startswith(
+        "triplepoint: -: no telemetry and no traces; found a file of another format; known are nvidia-smi CSV"
+    )
 
 
 def test_archive_on_a_pipe_says_that_it_is_to_be_unpacked(

@@ -117,7 +117,7 @@ def advise(folder: Path, config: Path, layers: tuple[int, ...] = ()) -> Advice:
     """Return the recommendations for a run.
 
     Args:
-        folder: `results/runs/<run>`, after the telemetry stage.
+        folder: `results/runs/<run>`.
         config: Folder of the configuration.
         layers: Layers of each stage to judge. Empty: search for the best.
 

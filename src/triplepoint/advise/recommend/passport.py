@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from triplepoint.calibrate.heat import starting_machine
 from triplepoint.calibrate.heat_runs import Observed, Runs, read_runs
 from triplepoint.calibrate.heat_search import BETWEEN, NOISE_K, search, values_of, with_numbers
+from triplepoint.compare.sides import parsed_run
 from triplepoint.config.base import Strict
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
@@ -135,14 +136,16 @@ def learn(folder: Path, config: Path) -> Learned:
     """Return the passport of a run's slots.
 
     Args:
-        folder: `results/runs/<run>`, after the telemetry stage; `ranks.parquet` is read if it exists.
+        folder: `results/runs/<run>`; `ranks.parquet` is read if it exists.
         config: Folder of the configuration.
 
     Raises:
         UserError: If a file is missing, or power or temperature was not measured.
     """
     try:
-        runs, manifest = read_runs([folder], config), read_manifest(folder / "raw" / "manifest.json")
+        manifest = read_manifest(folder / "raw" / "manifest.json")
+        with parsed_run(folder) as parsed:
+            runs, clocks = read_runs([parsed], config), _clocks(parsed)
     except UserError as error:
         raise UserError(str(error).replace("calibrate --heat: ", "recommend: ", 1)) from None
     start = starting_machine(runs)
@@ -151,7 +154,7 @@ def learn(folder: Path, config: Path) -> Learned:
     passport = Passport(
         cluster=runs.cluster.name, run=manifest.run, started_at=manifest.started_at, shared=_shared(fit),
         contact_spread=start.heat.resistance_spread.value,
-        slots=tuple(_slots(fit, runs.observed[0], manifest, _clocks(folder), _excess(folder))),
+        slots=tuple(_slots(fit, runs.observed[0], manifest, clocks, _excess(folder))),
         is_simulated=manifest.origin == "simulated",
     )  # fmt: skip
     return Learned(passport, runs, manifest)

@@ -15,10 +15,12 @@ from triplepoint.aggregate.energy import read_sensors
 from triplepoint.aggregate.nodes import LEAST_SAMPLES, readings_of
 from triplepoint.aggregate.samples import Samples
 from triplepoint.aggregate.steps import read_steps
+from triplepoint.compare.sides import parsed_run
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import PlanEntry, read_planned_run
 from triplepoint.errors import UserError
 from triplepoint.manifest import Node, read_manifest
+from triplepoint.power_sensor import AVERAGE_S
 from triplepoint.tables.telemetry import TELEMETRY
 from triplepoint.units import NS_PER_S
 
@@ -26,7 +28,8 @@ SUFFIXES = (".parquet", ".csv")
 _TIMES_S = {"t_s": 1.0, "time_s": 1.0, "time_ms": 1e-3, "t_ns": 1e-9}
 """Columns of times, and their unit in seconds."""
 _POWERS = ("node_power_w", "job_power_w", "power_w")
-_GPU_POWER = "gpu_power_w"
+_GPU_POWERS_S = {"gpu_power_w": 0.0, "gpu_power_average_w": AVERAGE_S}
+"""Columns of the power of GPUs, first choice first, and their averaging window without a sensor card. Unit: s."""
 _OTHER_UNIT = re.compile(
     r"^(step|rank|index|gpu|temp|temperature|num_\w+|is_\w+)$"
     r"|_(c|k|degc|kw|mhz|hz|s|ms|us|ns|j|kj|kwh|v|a|pa|bytes|percent|pct|temp|temperature)$",
@@ -88,17 +91,19 @@ def read_run(folder: Path, config: Path) -> NodePower:
     planned, manifest = read_planned_run(folder / "point.json"), read_manifest(folder / "raw" / "manifest.json")
     if not manifest.nodes:
         raise UserError(f"{folder.name}: its status is {manifest.status}, no node took a step; name a finished run")
-    if not (folder / "telemetry.parquet").is_file():
-        raise UserError(f"{folder}: no telemetry.parquet; make it with 'triplepoint telemetry {folder.name}'")
     entry = PlanEntry(run=planned.run, studies=(), invalid_because=None, planned=planned)
     steps = read_steps(entry, manifest, folder / "raw" / "steps.parquet")
-    samples = Samples(manifest, steps, TELEMETRY.read(folder / "telemetry.parquet"))
+    with parsed_run(folder) as parsed:
+        samples = Samples(manifest, steps, TELEMETRY.read(parsed / "telemetry.parquet"))
     at_plugs = [readings_of(samples, node) for node in manifest.nodes]
     window_s, notes, nodes = 0.0, list[str](), list(range(len(at_plugs)))
     times_ns, powers_w = [list(each) for each in zip(*at_plugs, strict=True)]
     if any(len(each) < 2 for each in times_ns):
-        times_ns, powers_w, nodes = _of_gpus(samples, manifest.nodes)
-        window_s = _gpu_window_s(folder, samples, manifest.nodes)
+        for column in _GPU_POWERS_S:
+            times_ns, powers_w, nodes = _of_gpus(samples, manifest.nodes, column)
+            window_s = _gpu_window_s(folder, manifest.nodes, column)
+            if times_ns:
+                break
         notes.append("a node has no meter at its plug: power is that of its GPUs alone, by their sensors")
     if not times_ns or any(len(each) < 2 for each in times_ns):
         raise UserError(f"{folder.name}: no readings of power in measured steps, of nodes or of all their GPUs")
@@ -116,14 +121,22 @@ def _nodes_per_rack(cluster: str, config: Path) -> int | None:
     return Catalogue(config).cluster(cluster).nodes_per_rack
 
 
-def _of_gpus(samples: Samples, nodes: tuple[Node, ...]) -> tuple[list[np.ndarray], list[np.ndarray], list[int]]:
-    """Return times and power of each GPU with a power sensor in measured steps, and its node."""
+def _of_gpus(
+    samples: Samples, nodes: tuple[Node, ...], column: str
+) -> tuple[list[np.ndarray], list[np.ndarray], list[int]]:
+    """Return times and power of each GPU with a power sensor in measured steps, and its node; empty if a node has none.
+
+    Args:
+        samples: Telemetry of the run.
+        nodes: Nodes of the run.
+        column: Column of the power.
+    """
     times_ns, powers_w, owners = list[np.ndarray](), list[np.ndarray](), list[int]()
     for node in nodes:
         windows_ns = samples.windows_ns(node)
         for device in node.devices:
             columns = samples.of((node.node, device.device))
-            power_w, t_ns = columns[_GPU_POWER].astype(float), columns["t_ns"]
+            power_w, t_ns = columns[column].astype(float), columns["t_ns"]
             is_inside = np.isfinite(power_w) & (t_ns >= windows_ns[0, 0]) & (t_ns <= windows_ns[-1, 1])
             # Of GPUs that share a sensor one shows the power of all.
             if is_inside.any():
@@ -133,12 +146,13 @@ def _of_gpus(samples: Samples, nodes: tuple[Node, ...]) -> tuple[list[np.ndarray
     return (times_ns, powers_w, owners) if {*owners} == {node.node for node in nodes} else ([], [], [])
 
 
-def _gpu_window_s(folder: Path, samples: Samples, nodes: tuple[Node, ...]) -> float:
-    """Return what a reading of GPU power is the mean of, by their sensor cards; 0 where there is none. Unit: s."""
+def _gpu_window_s(folder: Path, nodes: tuple[Node, ...], column: str) -> float:
+    """Return the time that a reading of GPU power is the mean of, by sensor cards or else its column. Unit: s."""
     sensors = read_sensors(folder.parents[1] / "sensors")
     cards = [sensors.card_of(device.uuid, device.product) for node in nodes for device in node.devices]
-    found = [dict(card["sensors"]).get(_GPU_POWER, {}) for card in cards if card is not None]
-    return max((max(float(each.get("window_s", 0.0)), float(each.get("period_s", 0.0))) for each in found), default=0.0)
+    found = [dict(card["sensors"]).get(column, {}) for card in cards if card is not None]
+    windows_s = [max(float(each.get("window_s", 0.0)), float(each.get("period_s", 0.0))) for each in found]
+    return max(windows_s, default=0.0) or _GPU_POWERS_S[column]
 
 
 def read_file(path: Path) -> NodePower:

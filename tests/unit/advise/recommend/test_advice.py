@@ -30,7 +30,8 @@ def run() -> PlannedRun:
     layout = found.point.layout.model_copy(update={"dp": 1, "data_parallel_sharding": "no_shard"})
     update = {"layout": layout, "num_gpus": 16, "global_batch_size": 32}
     point = found.point.model_copy(update=update)
-    return found.model_copy(update={"point": point, "digest": point.digest()})
+    name = found.run.replace("dp2-sp-zero1", "dp1-sp")
+    return found.model_copy(update={"run": name, "point": point, "digest": point.digest()})
 
 
 def truth_with(bad_contact: dict[str, float]) -> ClusterConfig:
@@ -69,6 +70,7 @@ def test_bad_contact_is_named_first_and_its_stage_gets_fewer_layers(
     assert answer["limits"] == [], "hardware is to be mended first"
     assert answer["answer"].startswith("Repair node0.gpu6 (node0) first")
     assert answer["answer"] in " ".join(PAGE.read_text().split()), "the sample of the page is this run"
+    assert f"run {folder.name.partition('_mbs')[0]}_..." in PAGE.read_text()
     check_follow_up(folder, study, answer, capsys)
     check_cluster(folder, answer, capsys)
 

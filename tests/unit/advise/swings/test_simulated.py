@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from triplepoint import swings
+from triplepoint.advise.recommend.passport import learn
 from triplepoint.advise.swings.point import Evaluations, SimulatedPower, over_steps, simulate_power
 from triplepoint.advise.swings.source import read_run
 from triplepoint.cli import main
@@ -112,9 +113,29 @@ def test_run_without_meters_is_told_from_gpus(run: Path, place: Path, tmp_path: 
     found = read_run(copy, place / "config")
     assert "GPUs alone" in found.notes[0]
     assert np.mean(found.nodes_w) < 0.9 * np.mean(read_run(run, place / "config").nodes_w)
-    (copy / "telemetry.parquet").unlink()
-    with pytest.raises(UserError, match="make it with 'triplepoint telemetry"):
-        read_run(copy, place / "config")
+
+
+def test_run_with_average_power_alone_has_its_window(run: Path, place: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "runs" / run.name)
+    table = pq.read_table(copy / "telemetry.parquet")
+    for name in ("node_power_w", "gpu_power_w"):
+        at = table.column_names.index(name)
+        table = table.set_column(at, table.schema.field(at), pa.nulls(len(table), table.schema.field(at).type))
+    pq.write_table(table, copy / "telemetry.parquet")
+    found = read_run(copy, place / "config")
+    assert found.window_s == 1.0 and "GPUs alone" in found.notes[0]
+    assert np.mean(found.nodes_w) < 0.9 * np.mean(read_run(run, place / "config").nodes_w)
+
+
+def test_swings_and_passport_of_a_run_without_tables_are_those_of_its_tables(
+    run: Path, place: Path, tmp_path: Path
+) -> None:
+    raw = shutil.copytree(run, tmp_path / "runs" / run.name, ignore=shutil.ignore_patterns("*.parquet"))
+    (raw / "raw" / "steps.parquet").write_bytes((run / "raw" / "steps.parquet").read_bytes())
+    config = place / "config"
+    assert (read_run(raw, config).nodes_w == read_run(run, config).nodes_w).all()
+    assert learn(raw, config).passport == learn(run, config).passport
+    assert not list(raw.glob("*.parquet")), "the run is left as it is"
 
 
 def test_run_in_which_no_node_took_a_step_is_refused(run: Path, place: Path, tmp_path: Path) -> None:

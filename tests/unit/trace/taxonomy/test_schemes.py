@@ -133,7 +133,7 @@ def test_scheme_travels_to_another_process(extra: Path) -> None:
         ("device: [[gemms, dense, a]]", "device, rule 1: class 'gemms' is not known, did you mean 'gemm'"),
         ("device: [[My-Class, dense, a]]", "device, rule 1: class 'My-Class': expected lower-case letters"),
         ("device: [[ssm, Scan 1, a]]", "device, rule 1: kind 'Scan 1': expected lower-case letters"),
-        ("- [ssm, scan, a]", "expected a mapping of keys to values, found list"),
+        ("- [ssm, scan, a]", "expected a mapping of keys to values, found a list"),
     ],
 )
 def test_extra_rules_damaged_are_refused_in_one_line(extra: Path, text: str, message: str) -> None:
