@@ -13,7 +13,7 @@ CAUSES: Mapping[str, str] = {
     "power limit": "give it the power limit of its peers ('nvidia-smi -q -d POWER'), and look for a power brake",
     "heat": "cool what reaches it: inlet, fans and filters of its node, GPUs before it in the air",
     "contact": "have its heat sink reseated and the path of its air cleared; until then keep it out of jobs",
-    "contact or air": "clear its air; run the job on another node: if the same slot is hot there, it is air, else contact",
+    "contact or air": "clear its air; run on another node too: if the same slot is hot there, it is air, else contact",
     "network": "check its adapter, cable and port: errors, link width and speed; 'triplepoint doctor' on its node",
     "launch": "look at its host: clock governor, other processes, pinning, garbage collection; or record CUDA graphs",
     "data": "look at its data loader: more workers and prefetching, or its storage",
