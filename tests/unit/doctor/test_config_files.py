@@ -95,7 +95,7 @@ def test_check_files_of_a_cluster_of_another_vendors_gpu_is_broken(config: Path)
     ("file", "old", "new", "part", "message"),
     [
         ("gpus/h100.yaml", "unit: MHz", "unit: GHz", "gpu", "max_sm_clock: unit is 'GHz', expected 'MHz'"),
-        ("gpus/h100.yaml", "chassis: hgx-8", "chassis: hgx-9", "airflow", "no such file (did you mean 'hgx-8'?)"),
+        ("gpus/h100.yaml", "chassis: hgx-8", "chassis: hgx-9", "airflow", "no such file (did you mean 'hgx-8.yaml'?)"),
         ("gpus/h100.yaml", "chassis: hgx-8", "chassis: mi250-4x2", "airflow", "is of other packages"),
         ("gpus/h100.yaml", "scale_up_link: nvlink4", "scale_up_link: nvlink7", "link", "unknown link 'nvlink7'"),
         ("kernels/h100.yaml", "name: h100", "name: h200", "kernels", "they must be the same"),
