@@ -181,21 +181,12 @@ def search(
     Raises:
         UserError: If the question is invalid, or no configuration can run.
     """
-    catalogue = Catalogue(config)
-    problems = Problems("search")
-    if objective == "cost" and not prices.are_given:
-        problems.add(UserError("search: cost has no prices; give --price-kwh, --price-gpu-hour or both"))
-    groups = problems.call(groups_of, question, catalogue) or []
-    has_racks = limits.rack_power_kw < math.inf
-    if groups and has_racks and catalogue.cluster(question.cluster, "search").nodes_per_rack is None:
-        line = (
-            f"search: cluster {question.cluster} has no nodes_per_rack; set it, or use --max-node-power or --max-power"
-        )
-        problems.add(UserError(line))
-    problems.refuse()
+    groups = _checked_groups(question, config, objective, limits, prices)
     read_calibrations(config)
     looked = _looked_at(groups, config, limits, say)
     follow_all = partial(_followed, config=config, prices=prices, say=say)
+    # The power of a rack needs all nodes.
+    follow_first = partial(follow_all, with_few_nodes=math.isinf(limits.rack_power_kw))
     counts = Counter(str(one.prediction.status) for one in looked)
     timed = sorted((one for one in looked if not math.isnan(one.step_time_s)), key=lambda one: one.step_time_s)
     if not timed:
@@ -210,15 +201,13 @@ def search(
     reach_s = timed[0].step_time_s * (1.0 + within) * _DRIFT
     number = sum(one.step_time_s <= reach_s for one in left)
     near, left = left[:number], left[number:]
-    # The power of a rack needs all nodes.
-    followed = follow_all(near, with_few_nodes=not has_racks)
+    followed = follow_first(near)
+    if left and all(limits.excesses(one) for one in followed):
+        slower, left = _followed_slower(left, follow_first, limits)
+        followed += slower
+    if not followed:
+        raise UserError("search: GPUs get too hot and shut down in all configurations; ease the cluster's conditions")
     kept = [one for one in followed if not limits.excesses(one)]
-    if left and not kept:
-        probed = follow_all(left[:: -(-len(left) // _PROBED)], with_few_nodes=not has_racks)
-        followed += probed
-        while left and not kept and any(not limits.excesses(one) for one in probed):
-            near, left = left[:_AT_ONCE], left[_AT_ONCE:]
-            kept = [one for one in follow_all(near, with_few_nodes=not has_racks) if not limits.excesses(one)]
     if not kept:
         counts |= {"not followed": len(timed) - len(followed)}
         return _infeasible(
@@ -230,6 +219,47 @@ def search(
         "too slow to matter": len(left),
     }
     return replace(_choose(question, objective, limits, counts, kept, follow_all, config, most_measured), prices=prices)
+
+
+def _checked_groups(
+    question: Question, config: Path, objective: str, limits: Limits, prices: Prices
+) -> Sequence[Sequence[Row]]:
+    """Return the configurations of a question by their degrees; raise one `UserError` with all that is wrong."""
+    catalogue = Catalogue(config)
+    problems = Problems("search")
+    if objective == "cost" and not prices.are_given:
+        problems.add(UserError("search: cost has no prices; give --price-kwh, --price-gpu-hour or both"))
+    groups = problems.call(groups_of, question, catalogue) or []
+    has_racks = limits.rack_power_kw < math.inf
+    if groups and has_racks and catalogue.cluster(question.cluster, "search").nodes_per_rack is None:
+        line = (
+            f"search: cluster {question.cluster} has no nodes_per_rack; set it, or use --max-node-power or --max-power"
+        )
+        problems.add(UserError(line))
+    problems.refuse()
+    return groups
+
+
+def _followed_slower(
+    left: list[Candidate], follow_all: Callable[[Sequence[Candidate]], list[Candidate]], limits: Limits
+) -> tuple[list[Candidate], list[Candidate]]:
+    """Return slower candidates with power and heat, until some keep to the limits, and those that were not tried.
+
+    If none of a few evenly spaced ones keeps to the limits, the others are not tried.
+
+    Args:
+        left: Candidates without power and heat, fastest first.
+        follow_all: Returns candidates with power and heat.
+        limits: Limits of configurations.
+    """
+    probed = follow_all(left[:: -(-len(left) // _PROBED)])
+    if all(limits.excesses(one) for one in probed):
+        return probed, left
+    followed: list[Candidate] = []
+    while left and all(limits.excesses(one) for one in followed):
+        near, left = left[:_AT_ONCE], left[_AT_ONCE:]
+        followed += follow_all(near)
+    return followed, left
 
 
 def _looked_at(
@@ -373,7 +403,11 @@ def _infeasible(
         return Found(
             question, objective, limits, counts, nearest=(known[place], excess[place]), broken_by_all=broken_by_all
         )
-    legal = [one for one in candidates if not math.isnan(one.memory_gib)]
+    legal = [
+        one
+        for one in candidates
+        if one.prediction.status != PredictionStatus.INVALID and not math.isnan(one.memory_gib)
+    ]
     if not legal:
         ((reason, number), *_) = Counter(one.prediction.reason for one in candidates).most_common()
         raise UserError(f"search: none of {len(candidates)} configurations can run; {number} of them: {reason}")

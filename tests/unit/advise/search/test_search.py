@@ -214,6 +214,16 @@ def test_power_that_nothing_keeps_to_is_tried_at_few_places_and_named(monkeypatc
     )
 
 
+def test_gpu_that_shuts_down_is_the_reason_why_nothing_can_run(tmp_path: Path) -> None:
+    shutil.copytree(CONFIG, tmp_path / "config")
+    cluster = "name: hot\nlike: h200x32\nconditions: {inlet_temp_c: 60, bad_contact: {node0.gpu3: 9}}\n"
+    (tmp_path / "config" / "clusters" / "hot.yaml").write_text(cluster)
+    with pytest.raises(
+        UserError, match=r"none of \d+ configurations can run; \d+ of them: node0.gpu3 comes to .* degC"
+    ):
+        search(replace(SMALL, cluster="hot"), tmp_path / "config")
+
+
 def test_cost_is_that_of_energy_and_gpu_hours() -> None:
     answer = search(SMALL, CONFIG, objective="cost", within=FAR, prices=Prices(0.2, 3.0, "EUR", 1.5))
     costs = [row["cost_per_mtoken"] for row in rows(answer)]
