@@ -29,6 +29,9 @@ _COSTS = {"gpu_power_w": "power", "gpu_temp_max_c": "hottest GPU", "gpu_energy_p
 """Quantities for which the fastest layout is compared with the next, and their names."""
 _TRACK = 0.6
 """Natural logarithm of a ratio at the ends of the scale of bars: -45 and +82 %. Larger effects are cut off."""
+_MIN_WIDTH = 2.0
+"""Width of the bar of a narrower interval, or of one beyond the scale, so that it is visible. Unit: per cent of the
+scale."""
 _LOG_RATIO_OF_10_K = 0.1
 """Logarithm of a ratio that 10 K are equivalent to in the ranking of effects. Our choice."""
 
@@ -72,9 +75,8 @@ class Finding(NamedTuple):
         if math.isnan(self.effect.low):
             return None
         low, value, high = (self._place(end) for end in (self.effect.low, self.effect.value, self.effect.high))
-        if self.beyond and low == high:  # all beyond the scale: from no effect to its end
-            low, high = sorted((50.0, value))
-        return low, round(high - low, 2), value
+        width = max(high - low, _MIN_WIDTH)
+        return min(low, 100.0 - width), round(width, 2), value
 
     @property
     def beyond(self) -> str:

@@ -105,9 +105,10 @@ def test_track_is_on_a_scale_common_to_all() -> None:
     assert finding(0.0, -10.0 / 11, end).track == (0.0, 100.0, 50.0)
     assert finding(math.expm1(0.3), 0.0, 10.0).track == (50.0, 50.0, 75.0)
     assert finding(0.1, math.nan, math.nan).track is None
-    # An interval that is all beyond the scale has a bar from no effect to the end.
-    assert finding(1.9, 1.1, 3.0).track == (50.0, 50.0, 100.0)
-    assert finding(-0.6, -0.7, -0.5).track == (0.0, 50.0, 0.0)
+    # A narrow interval, and one beyond the scale, has a bar wide enough to be seen, on the scale.
+    assert finding(0.0, 0.0, 0.0).track == (50.0, 2.0, 50.0)
+    assert finding(1.9, 1.1, 3.0).track == (98.0, 2.0, 100.0)
+    assert finding(-0.6, -0.7, -0.5).track == (0.0, 2.0, 0.0)
     assert [finding(value, value, value).beyond for value in (-0.5, 0.5, 1.0)] == ["◂", "", "▸"]
 
 

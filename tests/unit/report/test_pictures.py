@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import triplepoint.report
 from triplepoint.errors import UserError
 from triplepoint.report.colours import DARK_PAGE, on_dark
 from triplepoint.report.pictures import read_picture
@@ -81,6 +82,8 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_on_dark_turns_black_into_text_and_white_into_the_page() -> None:
+    style = (Path(triplepoint.report.__file__).parent / "templates" / "report.css").read_text()
+    assert f"--page: light-dark(#ffffff, {DARK_PAGE})" in style
     assert contrast(on_dark("#000000"), DARK_PAGE) > 12
     assert contrast(on_dark("#ffffff"), DARK_PAGE) < 1.1
 
