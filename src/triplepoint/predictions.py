@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _TABLES = (".csv", ".tsv", ".txt")
 _TREES = (".yaml", ".yml", ".json")
+SUFFIXES = (*_TABLES, *_TREES)
+"""Endings of files with configurations."""
 _MOST_BYTES = 64 << 20
 """Largest YAML or JSON file that is read: 10,000 configurations have about 3 MB."""
 _TEXT_COLUMNS = ("id", "stack")
@@ -262,7 +264,7 @@ def _read_settings(source: Path, problems: Problems) -> Iterator[tuple[str | Pat
     elif suffix in _TREES:
         yield from _settings_of_tree(source, read_any(source, _MOST_BYTES), problems)
     else:
-        known = ", ".join((*_TABLES, *_TREES))
+        known = ", ".join(SUFFIXES)
         raise UserError(f"{source}: unknown kind of file {suffix!r}; expected a name that ends in one of {known}")
 
 

@@ -7,7 +7,7 @@ from triplepoint.cli.arguments import is_run_folder, run_folder
 from triplepoint.config.base import read_json
 from triplepoint.config.plan import PlannedRun
 from triplepoint.errors import UserError, nearest
-from triplepoint.predictions import Request, read_points
+from triplepoint.predictions import SUFFIXES, Request, read_points
 
 
 def named_points(text: str, arguments: argparse.Namespace, most: int) -> list[Request]:
@@ -22,16 +22,12 @@ def named_points(text: str, arguments: argparse.Namespace, most: int) -> list[Re
         UserError: If there is no such file, id or run, or there are too many.
     """
     name, _, key = text.rpartition(":")
-    if not Path(text).is_file() and name and Path(name).is_file():
+    if not Path(text).is_file() and Path(name).suffix in SUFFIXES:
         known = {request.id: request for request in read_points(Path(name), arguments.config)}
         if key not in known:
             raise UserError(f"{name}: no configuration with id {key!r}{nearest(key, known)}")
         return [known[key]]
-    if (
-        is_run_folder(text)
-        or not Path(text).exists()
-        and Path(text).suffix not in (".yaml", ".yml", ".json", ".csv", ".tsv", ".txt")
-    ):
+    if is_run_folder(text) or not Path(text).exists() and Path(text).suffix not in SUFFIXES:
         return [_point_of_run(text, arguments)]
     requests = read_points(Path(text), arguments.config)
     if len(requests) > most:

@@ -20,7 +20,7 @@ from triplepoint.cli.arguments import (
     seconds,
     whole_number,
 )
-from triplepoint.errors import UserError, nearest
+from triplepoint.errors import UserError
 
 if TYPE_CHECKING:
     from triplepoint.advise.swings.answer import Capped, SwingAnswer
@@ -167,8 +167,9 @@ def _answer_of_point(arguments: argparse.Namespace, question: "Question") -> "Sw
     """Return the swings of a simulated point, also under power caps if they are given or a limit is exceeded."""
     from triplepoint.advise.swings.answer import answer_of
     from triplepoint.advise.swings.point import simulate_power
+    from triplepoint.cli.named_points import named_points
 
-    request = _request(arguments)
+    (request,) = named_points(arguments.source, arguments, 1)
     simulated = simulate_power(request, arguments.config)
     power = _over_steps(simulated, arguments)
     answer = answer_of(power, *question)
@@ -177,24 +178,6 @@ def _answer_of_point(arguments: argparse.Namespace, question: "Question") -> "Sw
         caps = [share * simulated.power_limit_w for share in _CAPS]
     capped = [_simulate_cap(request, arguments, cap_w, simulated.step.length_s) for cap_w in caps]
     return answer_of(power, *question, capped) if capped else answer
-
-
-def _request(arguments: argparse.Namespace) -> "Request":
-    """Return the point `FILE` or `FILE:ID`."""
-    from triplepoint.predictions import read_points
-
-    path, key = Path(arguments.source), ""
-    if path.suffix not in _POINT_SUFFIXES:
-        name, _, key = arguments.source.rpartition(":")
-        path = Path(name)
-    known = {request.id: request for request in read_points(path, arguments.config)}
-    if key and key not in known:
-        raise UserError(f"{path}: no configuration with id {key!r}{nearest(key, known)}")
-    if not key and len(known) > 1:
-        raise UserError(
-            f"{path}: {len(known)} configurations; name one as {path}:ID, such as {path}:{next(iter(known))}"
-        )
-    return known[key] if key else next(iter(known.values()))
 
 
 def _over_steps(simulated: "SimulatedPower", arguments: argparse.Namespace) -> "NodePower":
