@@ -16,7 +16,6 @@ from triplepoint.errors import UserError, nearest
 if TYPE_CHECKING:
     from triplepoint.prices import Prices
 
-_FIGURES = (".pdf", ".png", ".svg")
 MAX_PROCESSES = 4096
 """Upper limit of an argument that is a number of processes."""
 
@@ -142,13 +141,25 @@ def out_file(text: str) -> Path:
     return path
 
 
-def out_figure(text: str) -> Path:
-    """Return the path of a figure to write, as an argument type: .pdf, .png or .svg."""
-    path = out_file(text)
-    if path.suffix not in _FIGURES:
-        found = path.suffix or "no ending"
-        raise argparse.ArgumentTypeError(f"{path}: found {found}, expected one of {', '.join(_FIGURES)}")
-    return path
+def out_file_with(*endings: str) -> Callable[[str], Path]:
+    """Return an argument type: the path of a file to write, whose name has one of these endings."""
+
+    def parse(text: str) -> Path:
+        path = out_file(text)
+        if path.suffix not in endings:
+            found, expected = path.suffix or "no ending", " or ".join(endings)
+            raise argparse.ArgumentTypeError(f"{path}: found {found}, expected a name that ends in {expected}")
+        return path
+
+    return parse
+
+
+out_figure = out_file_with(".pdf", ".png", ".svg")
+"""Argument type: path of a figure to write."""
+out_rows = out_file_with(".parquet", ".csv")
+"""Argument type: path of a table to write, see `Table.write_rows`."""
+out_study = out_file_with(".yaml")
+"""Argument type: path of a study to write."""
 
 
 def in_table(text: str) -> Path:

@@ -15,6 +15,7 @@ from triplepoint.cli.arguments import (
     in_file,
     make_parser,
     out_file,
+    out_file_with,
     require_different_files,
     say,
 )
@@ -77,7 +78,9 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("first", metavar="A|TABLE.csv", help="run, folder, traces or STUDY:POINT; or a table, alone")
     parser.add_argument("other", nargs="?", metavar="B", help="what to compare with A (default: none, A is a table)")
-    parser.add_argument("--html", type=out_file, metavar="FILE", help="write a page on A and B (default: none)")
+    parser.add_argument(
+        "--html", type=out_file_with(".html", ".htm"), metavar="FILE", help="write a page on A and B (default: none)"
+    )
     parser.add_argument("-o", "--out", type=out_file, metavar="OUT", help="for TABLE.csv: CSV to write (default: none)")
     add_steps(parser)
     add_rules(parser)
@@ -100,8 +103,6 @@ def _compare_two(arguments: argparse.Namespace) -> Answer:
     from triplepoint.compare.sides import Context
     from triplepoint.compare.text import render
 
-    if arguments.html is not None and arguments.html.suffix not in (".html", ".htm"):
-        raise UserError(f"{arguments.html}: expected a name that ends in .html")
     with Progress("reading both sides") as progress:
         context = Context(arguments.results, arguments.config, load_rules(arguments), arguments.steps, progress)
         comparison = compare_two(arguments.first, arguments.other, context)

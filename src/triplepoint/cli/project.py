@@ -13,7 +13,8 @@ from triplepoint.cli.arguments import (
     make_parser,
     number,
     out_figure,
-    out_file,
+    out_rows,
+    out_study,
     say,
     whole_number,
 )
@@ -94,11 +95,11 @@ def parser() -> argparse.ArgumentParser:
     _add_failures(parser)
     parser.add_argument("--figure", type=out_figure, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
     parser.add_argument(
-        "--study", type=out_file, metavar="FILE",
+        "--study", type=out_study, metavar="FILE",
         help="write a study of the sizes that the cluster has, to check the efficiency (default: none)",
     )  # fmt: skip
     parser.add_argument(
-        "--out", type=out_file, metavar="FILE", help="write the table projection, .parquet or .csv (default: none)"
+        "--out", type=out_rows, metavar="FILE", help="write the table projection, .parquet or .csv (default: none)"
     )
     add_config(parser)
     return parser
@@ -177,8 +178,6 @@ def run(arguments: argparse.Namespace) -> Answer:
     from triplepoint.advise.project.project import project
     from triplepoint.files import write_text
 
-    if arguments.study is not None and arguments.study.suffix != ".yaml":
-        raise UserError(f"{arguments.study}: expected a name that ends in .yaml")
     question = _question(arguments)
     projection = project(question, arguments.config)
     rows, text, figure = answer.rows(projection), answer.render(projection), arguments.figure
@@ -224,16 +223,13 @@ def _write(rows: list[dict[str, Any]], out: Path | None, figure: Path | None) ->
     """Write the table and draw the figure, if their paths are given."""
     from triplepoint.tables.projection import PROJECTION
 
-    table = PROJECTION.from_rows(rows)
-    if out is not None and out.suffix == ".csv":
-        PROJECTION.write_csv(out, [table])
-    elif out is not None:
-        PROJECTION.write(out, table)
+    if out is not None:
+        PROJECTION.write_rows(out, rows)
     if figure is not None:
         from triplepoint.figures.projection import draw
         from triplepoint.figures.write import save
 
-        save(draw({"projection": table.to_pandas()})[0], figure)
+        save(draw({"projection": PROJECTION.from_rows(rows).to_pandas()})[0], figure)
 
 
 def _networks(arguments: argparse.Namespace) -> "tuple[Network, ...]":

@@ -12,6 +12,7 @@ from triplepoint.cli.arguments import (
     make_parser,
     number,
     out_file,
+    out_study,
     read_settings,
     run_folder,
     say,
@@ -102,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
         help="write the power limits as a script (default: none)",
     )
     parser.add_argument(
-        "--study", type=out_file, metavar="FILE", help="write a study that verifies the gain, .yaml (default: none)"
+        "--study", type=out_study, metavar="FILE", help="write a study that verifies the gain, .yaml (default: none)"
     )
     parser.add_argument(
         "--found",
@@ -125,8 +126,6 @@ def run(arguments: argparse.Namespace) -> Answer:
     results: Path = arguments.results
     if arguments.ledger or arguments.found:
         return _ledger(arguments)
-    if arguments.study is not None and arguments.study.suffix != ".yaml":
-        raise UserError(f"{arguments.study}: expected a name that ends in .yaml")
     if (answer := _answer_from_sensors(arguments)) is not None:
         return answer
     advice = _advise(arguments)

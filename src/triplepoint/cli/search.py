@@ -12,7 +12,7 @@ from triplepoint.cli.arguments import (
     make_parser,
     number,
     out_figure,
-    out_file,
+    out_study,
     read_prices,
     say,
     whole_number,
@@ -99,7 +99,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--measure", type=whole_number(50), default=6, metavar="N", help="configurations to measure, at most"
     )
-    parser.add_argument("--study", type=out_file, metavar="FILE", help="write them as a study, .yaml (default: none)")
+    parser.add_argument("--study", type=out_study, metavar="FILE", help="write them as a study, .yaml (default: none)")
     parser.add_argument("--figure", type=out_figure, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
     add_config(parser)
     return parser
@@ -131,8 +131,6 @@ def run(arguments: argparse.Namespace) -> Answer:
     from triplepoint.advise.search.space import Question
 
     problems = Problems("search")
-    if arguments.study is not None and arguments.study.suffix != ".yaml":
-        problems.add(UserError(f"search: --study {arguments.study}: expected a name that ends in .yaml"))
     values = dict(pair for text in arguments.set if (pair := problems.call(_values, text)))
     problems.refuse()
     limits = Limits(

@@ -12,7 +12,7 @@ from triplepoint.cli.arguments import (
     add_results,
     make_parser,
     out_figure,
-    out_file,
+    out_rows,
     read_prices,
     say,
 )
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from triplepoint.prices import Prices
 
 _MOST_POINTS = 20
-_WRITTEN = (".parquet", ".csv")
 
 _ABOUT = """\
 POINTS and OTHER are each one of
@@ -75,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--no-shapley", action="store_true", help="do not simulate combinations: an eighth of the time with six factors"
     )
-    parser.add_argument("--out", type=out_file, metavar="OUT", help="file to write, .parquet or .csv (default: none)")
+    parser.add_argument("--out", type=out_rows, metavar="OUT", help="file to write, .parquet or .csv (default: none)")
     parser.add_argument("--figure", type=out_figure, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
     add_results(parser)
     add_config(parser)
@@ -95,15 +94,14 @@ def _factors() -> str:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Explain points, the difference of two points, or a comparison."""
-    from triplepoint.errors import UserError
-
     out: Path | None = arguments.out
-    if out is not None and out.suffix not in _WRITTEN:
-        raise UserError(f"{out}: expected a name that ends in {' or '.join(_WRITTEN)}")
     prices = read_prices(arguments)
     rows = _rows(arguments, prices)
     if out is not None:
-        _write(rows, out)
+        from triplepoint.tables.whatif import WHATIF
+
+        WHATIF.write_rows(out, rows)
+        say(f"whatif: {len(rows)} rows to {out}")
     if arguments.figure is not None:
         from triplepoint.figures.write import save
         from triplepoint.whatif.figure import draw
@@ -162,14 +160,3 @@ def _rows(arguments: argparse.Namespace, prices: "Prices") -> list[dict[str, Any
         rows = [*case_rows(one, side="from"), *case_rows(other, side="to")]
         return rows + list(difference_rows((one, other), config))
     return [row for case in explained for row in case_rows(case)]
-
-
-def _write(rows: list[dict[str, Any]], out: Path) -> None:
-    from triplepoint.tables.whatif import WHATIF
-
-    table = WHATIF.from_rows(rows)
-    if out.suffix == ".csv":
-        WHATIF.write_csv(out, [table])
-    else:
-        WHATIF.write(out, table)
-    say(f"whatif: {len(rows)} rows to {out}")

@@ -5,15 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triplepoint.cli.answer import Answer
-from triplepoint.cli.arguments import add_config, add_results, make_parser, out_file, say
+from triplepoint.cli.arguments import add_config, add_results, make_parser, out_rows, say
 from triplepoint.cli.parse import add_rules, add_steps, load_rules
 from triplepoint.cli.progress import Progress
-from triplepoint.errors import UserError
 
 if TYPE_CHECKING:
-    from triplepoint.why.answer import Answer as Why
+    pass
 
-_WRITTEN = (".parquet", ".csv")
 _ABOUT = """\
 RUN|FOLDER|TRACES|FILE is one of
   RUN           run id, a folder in RESULTS/runs, or its beginning; or STUDY:POINT, as 'compare' reads it
@@ -66,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("source", metavar="RUN|FOLDER|TRACES|FILE", help="what to explain, see below")
     parser.add_argument(
-        "-o", "--out", type=out_file, metavar="OUT", help="table 'why' to write, .parquet or .csv (default: none)"
+        "-o", "--out", type=out_rows, metavar="OUT", help="table 'why' to write, .parquet or .csv (default: none)"
     )
     add_steps(parser)
     add_rules(parser)
@@ -82,26 +80,12 @@ def run(arguments: argparse.Namespace) -> Answer:
     from triplepoint.why.text import render
 
     out: Path | None = arguments.out
-    if out is not None and out.suffix not in _WRITTEN:
-        raise UserError(f"{out}: found {out.suffix or 'no ending'}, expected one of {', '.join(_WRITTEN)}")
     with Progress(f"reading {arguments.source}") as progress:
         context = Context(arguments.results, arguments.config, load_rules(arguments), arguments.steps, progress)
         why = why_of(arguments.source, context)
     if out is not None:
-        _write(out, why)
+        from triplepoint.tables.why import WHY
+
+        WHY.write_rows(out, why.rows())
         say(f"why: {len(why.rows())} rows in {out}")
     return Answer(why.content(), render(why))
-
-
-def _write(out: Path, answer: "Why") -> None:
-    from triplepoint.files import atomic_file
-    from triplepoint.tables.why import WHY
-
-    table = WHY.from_rows(answer.rows())
-    if out.suffix == ".parquet":
-        WHY.write(out, table)
-        return
-    import pyarrow.csv
-
-    with atomic_file(out) as scratch:
-        pyarrow.csv.write_csv(table, scratch)

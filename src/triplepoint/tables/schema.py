@@ -218,6 +218,14 @@ class Table:
         except (pa.ArrowInvalid, OSError) as error:
             raise self._damaged(path, error) from None
 
+    def write_rows(self, path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write rows atomically to a Parquet or CSV file, as the name ends: .parquet or .csv."""
+        table = self.from_rows(rows)
+        if path.suffix == ".csv":
+            self.write_csv(path, [table])
+        else:
+            self.write(path, table)
+
     def write_csv(self, path: Path, parts: Iterable[pa.Table]) -> None:
         """Write the rows of several tables atomically to a CSV file; lists of names are joined by semicolons.
 

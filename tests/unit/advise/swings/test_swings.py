@@ -240,7 +240,7 @@ def test_command_answers_as_json_and_draws(tmp_path: Path, capsys: pytest.Captur
         (["--period", "1"], "--period is of a point"),
         (["--band", "3:1"], "expected LOW:HIGH"),
         (["--evaluate", "12"], "EVERY:SEQUENCES"),
-        (["--figure", "a.txt"], "expected one of .pdf"),
+        (["--figure", "a.txt"], "expected a name that ends in .pdf"),
         (["--band", "0.1:20"], "it can be asked of 0.1 to 5 Hz"),
     ],
 )
