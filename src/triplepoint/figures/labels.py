@@ -150,16 +150,6 @@ def choose(members: DataFrame) -> DataFrame:
     return joined.assign(layout=without_shared(joined["layout"]), setting=setting)
 
 
-def run_labels(members: DataFrame) -> dict[Any, str]:
-    """Return a short label for each point of one group: its layout, and the settings that differ within the group."""
-    texts = {index: _short(row) for index, row in members.iterrows()}
-    varying = [name for name in SETTING if len({text[name] for text in texts.values()}) > 1]
-    return {
-        index: " ".join(filter(None, [row["layout"], *(texts[index][name] for name in varying)]))
-        for index, row in members.iterrows()
-    }
-
-
 def layout_at(row: Series, base: Series) -> str:
     """Return the layout label of a point, and its settings that differ from those of point `base`."""
     texts, base_texts = _short(row), _short(base)

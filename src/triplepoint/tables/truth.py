@@ -57,5 +57,3 @@ TRUE_CRITICAL_PATH = Table(
     ),
     null="As the column says.",
 )
-
-TRUTH = (TRUE_TIMES, TRUE_TRAFFIC, TRUE_CRITICAL_PATH)

@@ -15,8 +15,6 @@ from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.units import GIB
 from triplepoint.whatif.case import RUNS, Case
 
-_GIGA = 1e9
-
 
 def on_gpu(case: Case, name: str, config: Path) -> Case:
     """Return the case on another GPU type."""

@@ -11,7 +11,6 @@ from pydantic import Field
 from triplepoint.config.base import Strict
 from triplepoint.units import S_PER_HOUR
 
-_S_PER_DAY = 24 * S_PER_HOUR
 _GPUS_PER_NODE = 8
 """GPUs of a node in published failure rates."""
 
