@@ -125,9 +125,7 @@ def estimate(
     if start is not None:
         prepared = prepared._replace(machine=machine.under_load(start.power_w), start_w=start.power_w)
         ceiling = start.ceiling
-    step = simulate_steady_step(
-        prepared.machine, prepared.highest_profile, prepared.start_w, load.length_s, ceiling
-    )  # fmt: skip
+    step = simulate_steady_step(prepared.machine, prepared.highest_profile, prepared.start_w, load.length_s, ceiling)
     # Fans follow the simulated power, which is less than the power limits allow.
     mean_w = step.trace.power_w.mean(axis=0)
     with_fans = prepared.machine.under_load(mean_w)
