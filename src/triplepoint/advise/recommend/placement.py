@@ -19,7 +19,8 @@ from triplepoint.config.rules import refusal
 from triplepoint.errors import PointError, UserError
 from triplepoint.simulate.artefacts.simulate_run import job_of
 from triplepoint.simulate.heat.nodes import is_known
-from triplepoint.simulate.heat.warm import Start, Warm, slow_ranks, warm_up, with_factors
+from triplepoint.simulate.heat.pace import Start
+from triplepoint.simulate.heat.warm import Warm, slow_ranks, warm_up, with_factors
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.power.gpu import Float

@@ -21,7 +21,7 @@ _MAX_SIMULATED = 3
 _MAX_GAIN_BY_HEAT = 0.03
 """Largest share of a step that a placement gains by heat, in addition to its gain without. Our choice."""
 _RESOLUTION = 0.005
-"""Resolution of the speeds of GPUs in `simulate.heat.warm`; the error of both steps is at most half of it."""
+"""Resolution of the speeds of GPUs in `simulate.heat.pace`; the error of both steps is at most half of it."""
 _MODEL_SHARE = 0.3
 """Standard deviation of the model error of a gain, over the gain: half of the gain is then the lower end of the 90 %
 interval. A model of placement inside a node realised half. Source: Lit Silicon, arXiv:2511.09861."""

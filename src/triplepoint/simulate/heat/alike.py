@@ -1,4 +1,4 @@
-"""Nodes that stand for others: those whose ranks do the same and whose parts differ only as parts do."""
+"""Sample of the nodes of a job: a few nodes represent others with the same pipeline stages, for faster simulation."""
 
 from typing import NamedTuple
 
@@ -7,17 +7,17 @@ import numpy as np
 from triplepoint.simulate.heat.machine import Machine
 from triplepoint.simulate.power.gpu import Float, Int64
 
-_FOLLOWED_STAGES = 4
-"""Of a long pipeline: its first, its last, and two between them, which stand for the others."""
+_MAX_SAMPLED_STAGES = 4
+"""Sampled stages of a long pipeline: the first, the last, and two between them that represent the others."""
 
 
-class Followed(NamedTuple):
-    """Nodes that are followed.
+class NodeSample(NamedTuple):
+    """Nodes to simulate.
 
     Attributes:
-        shape: All nodes, and devices in each.
-        nodes: Numbers of those that are followed; shape (num_followed,).
-        num_alike: Nodes that each of them stands for, itself included; same shape.
+        shape: Number of nodes of the job, and of devices in each.
+        nodes: Numbers of the simulated nodes; shape (num_sampled,).
+        num_alike: Number of nodes that each simulated node represents, including itself; same shape.
     """
 
     shape: tuple[int, int]
@@ -25,48 +25,49 @@ class Followed(NamedTuple):
     num_alike: Int64
 
     @classmethod
-    def all(cls, shape: tuple[int, int]) -> "Followed":
-        """Return all nodes, each for itself."""
+    def all(cls, shape: tuple[int, int]) -> "NodeSample":
+        """Return a sample of all nodes."""
         return cls(shape, np.arange(shape[0]), np.ones(shape[0], dtype=np.int64))
 
 
-def few_of(stage: Int64, machine: Machine) -> Followed:
-    """Return two nodes for all that hold the same stages, and the hottest of all.
+def sample_nodes(stage: Int64, machine: Machine) -> NodeSample:
+    """Choose two nodes of each group with the same pipeline stages, and the hottest node of all.
 
-    Of the two, one is that which heat slows most: all ranks wait for it. A middle one stands for the others.
+    The first of the two is the node that heat slows most, because all ranks wait for it. The second is the median of
+    the other nodes and represents them. Nodes differ only by the spread of their parts.
 
     Args:
-        stage: Pipeline stage of every device, -1 where it has no rank; shape (num_nodes, num_devices).
-        machine: The nodes, without brakes or faults.
+        stage: Pipeline stage of every device, -1 without a rank; shape (num_nodes, num_devices).
+        machine: The nodes, without power brakes or faults.
     """
     groups: dict[bytes, list[int]] = {}
-    for node, row in enumerate(_nearest_followed(stage)):
-        groups.setdefault(row.tobytes(), []).append(node)
-    slowness, hottest = _slowness(machine), int(machine.resistance.max(axis=1).argmax())
-    found: dict[int, int] = {}
-    for members in groups.values():
-        *others, slowest = sorted(members, key=lambda node: float(slowness[node]))
-        own = [one for one in dict.fromkeys((slowest, hottest)) if one in members]
-        rest = [one for one in others if one not in own]
-        found |= dict.fromkeys(own, 1)
-        if rest:
-            found[rest[len(rest) // 2]] = len(rest)
-    nodes = np.array(sorted(found))
-    return Followed(machine.shape, nodes, np.array([found[node] for node in nodes.tolist()]))
+    for node, stages in enumerate(_nearest_sampled(stage)):
+        groups.setdefault(stages.tobytes(), []).append(node)
+    leakage, hottest = _max_leakage(machine), int(machine.resistance.max(axis=1).argmax())
+    num_alike: dict[int, int] = {}
+    for group in groups.values():
+        by_leakage = sorted(group, key=lambda node: float(leakage[node]))
+        alone = {node for node in (by_leakage[-1], hottest) if node in group}
+        others = [node for node in by_leakage if node not in alone]
+        num_alike |= dict.fromkeys(alone, 1)
+        if others:
+            num_alike[others[len(others) // 2]] = len(others)
+    nodes = np.array(sorted(num_alike))
+    return NodeSample(machine.shape, nodes, np.array([num_alike[node] for node in nodes.tolist()]))
 
 
-def _nearest_followed(stage: Int64) -> Int64:
-    """Return the followed stage that each one is like, of its shape."""
+def _nearest_sampled(stage: Int64) -> Int64:
+    """Return the sampled stage that represents each stage, in the shape of `stage`."""
     last = int(stage.max())
-    chosen = np.unique(np.linspace(0, last, min(last + 1, _FOLLOWED_STAGES)).round().astype(np.int64))
-    # A middle stage is like another, not like the ends with their embedding and loss.
-    between = chosen[1:-1] if len(chosen) > 2 else chosen
-    nearest = between[np.abs(stage[..., None] - between).argmin(axis=-1)]
+    sampled = np.unique(np.linspace(0, last, min(last + 1, _MAX_SAMPLED_STAGES)).round().astype(np.int64))
+    # Only middle stages represent middle stages: the first has the embedding, the last the loss.
+    middle = sampled[1:-1] if len(sampled) > 2 else sampled
+    nearest = middle[np.abs(stage[..., None] - middle).argmin(axis=-1)]
     return np.where((stage <= 0) | (stage == last), stage, nearest)
 
 
-def _slowness(machine: Machine) -> Float:
-    """Return the leakage of the worst device of every node at the power limit; shape (num_nodes,)."""
+def _max_leakage(machine: Machine) -> Float:
+    """Return the largest relative leakage of any device of every node at the power limit; shape (num_nodes,)."""
     rise_k = machine.resistance * machine.limits_w
     leakage = machine.devices.leakage * np.exp(machine.power.leakage_growth.value * rise_k)
     return np.asarray(leakage.max(axis=1))

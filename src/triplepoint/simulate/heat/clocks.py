@@ -1,8 +1,11 @@
-"""Throttling: by the power limit, heat or a power brake; with NVML's names of reasons.
+"""Clock governor: throttling by power limit, temperature and power brake, with NVML's names of the reasons.
 
-The driver steers by the power of the last control period: it moves the clock to where a straight line through that
-power meets the limit, down at once and up no faster than its slew. So power passes the limit for a period where load
-rises; where load comes and goes clocks stay near what its heaviest part leaves, and the mean lies below the limit.
+The driver controls the clock by the power of the last control period. It moves the clock to where a straight line
+through that power meets the limit: down at once, and up no faster than its slew rate. Power therefore exceeds the limit
+for one period when the load rises. Under a varying load clocks stay near what its heaviest part allows, and mean power
+is below the limit.
+
+A clock is an index into the table of clocks, lowest first; with a fraction, it lies between two clocks.
 """
 
 from dataclasses import dataclass
@@ -16,11 +19,12 @@ from triplepoint.simulate.power.gpu import Clocks, Float, Int64
 
 Bool = npt.NDArray[np.bool_]
 
-_ROUNDING = 1e-9
+_ROUNDING_S = 1e-9
+"""Remaining time of a slowdown that counts as none. Unit: s."""
 
 
 class Reason(IntFlag):
-    """Causes for lower clocks, with NVML's bits (nvmlClocksEventReasons)."""
+    """Reasons for throttled clocks, with NVML's bits (nvmlClocksEventReasons)."""
 
     IDLE = 0x1
     POWER_CAP = 0x4
@@ -36,46 +40,46 @@ COUNTED = {
     Reason.HW_THERMAL: "gpu_hw_thermal_s",
     Reason.POWER_BRAKE: "gpu_power_brake_s",
 }
-"""Causes whose time the driver counts, and the column of the telemetry that shows it."""
+"""Reasons whose time the driver counts, with the telemetry column of that counter."""
 
 
 @dataclass
 class ClockState:
-    """What holds the clocks of devices; arrays of shape (num_nodes, num_devices).
+    """Clocks of devices and their limits; arrays of shape (num_nodes, num_devices).
 
     Attributes:
-        wanted: Place of the clock the power limit leaves, with its fraction.
-        asked: Place that the governor has come to on its way there.
-        ceiling: Place of the highest clock the driver's thermal limit leaves, with its fraction.
-        slowed_s: How long the hardware's slowdown still holds. Unit: s.
-        is_slowed: Whether it does.
-        place: Place of the clock in force.
-        is_held: Whether heat or a brake holds any of them.
-        is_cut: Whether the hardware's slowdown holds any of them.
+        allowed: Clock that the power limit allows, with its fraction.
+        requested: Clock that the governor has raised to so far, at most `allowed`, with its fraction.
+        ceiling: Highest clock that the driver's temperature limit allows, with its fraction.
+        slowdown_left_s: Remaining time of the hardware slowdown. Unit: s.
+        is_slowed: Whether the hardware slowdown is active.
+        index: Clock in force.
+        is_held: Whether temperature or a power brake limits any device.
+        has_slowdown: Whether the hardware slowdown is active on any device.
     """
 
-    wanted: Float
-    asked: Float
+    allowed: Float
+    requested: Float
     ceiling: Float
-    slowed_s: Float
+    slowdown_left_s: Float
     is_slowed: Bool
-    place: Int64
+    index: Int64
     is_held: bool = False
-    is_cut: bool = False
+    has_slowdown: bool = False
 
 
 def free_clocks(table: Clocks, shape: tuple[int, ...]) -> ClockState:
-    """Return clocks that nothing throttles."""
-    top = np.full(shape, len(table.mhz) - 1, dtype=np.int64)
-    highest = top.astype(float)
-    return ClockState(highest, highest, highest, np.zeros(shape), np.zeros(shape, dtype=np.bool_), top)
+    """Return the highest clocks, without throttling."""
+    index = np.full(shape, len(table.mhz) - 1, dtype=np.int64)
+    highest = index.astype(float)
+    return ClockState(highest, highest, highest, np.zeros(shape), np.zeros(shape, dtype=np.bool_), index)
 
 
 class Governor:
-    """Clocks of all devices, period after period.
+    """Governor of the clocks of all devices.
 
     Attributes:
-        growth: By place, how much more power goes with the next clock, relative.
+        growth: Relative growth of clock-dependent power from each clock to the next; shape (num_clocks,).
     """
 
     def __init__(self, table: Clocks, limits: LimitConfig, rise: float, brake: Bool, period_s: float) -> None:
@@ -83,80 +87,87 @@ class Governor:
 
         Args:
             table: Clocks of the GPU type.
-            limits: Its temperatures.
-            rise: Share of the highest clock by which the driver raises clocks in a second.
-            brake: Devices whose power brake is pulled; shape (num_nodes, num_devices).
-            period_s: How often the driver looks. Unit: s.
+            limits: Temperature limits of the GPU type.
+            rise: Share of the highest clock by which the driver raises clocks in a second. Unit: 1/s.
+            brake: Devices whose power brake is active; shape (num_nodes, num_devices).
+            period_s: Control period. Unit: s.
         """
         self._brake, self._is_braked = brake, bool(brake.any())
-        self._lowest, self._top = np.zeros((1, 1)), np.full((1, 1), len(table.mhz) - 1.0)
+        self._lowest, self._highest = np.zeros((1, 1)), np.full((1, 1), len(table.mhz) - 1.0)
         switching = table.energy_share * table.share
         growth = switching[1:] / switching[:-1] - 1.0
         self.growth = np.append(growth, growth[-1])
-        self._cut = table.nearest(table.mhz * limits.slowdown_share.value)
-        highest, slowdown = limits.max_temperature.value, limits.slowdown_temperature.value
-        watch, release = highest - limits.hysteresis.value, slowdown - limits.hysteresis.value
-        self._watch_c, self._slowdown_c = watch, slowdown
-        # What heat does depends on the zone between limits a die is in: one look tells, most of the time goes here.
-        self._zones_c = np.sort([watch, release, highest, slowdown])
-        lower = np.append(-np.inf, self._zones_c)
-        a_share = (len(table.mhz) - 1) / (1.0 - float(table.share[0]))
-        slew = limits.thermal_slew.value * period_s * a_share
-        self._rise = rise * period_s * a_share
-        self._lift = slew * (lower < watch) - slew * (lower >= highest)
-        # Time runs only once it is cool again.
-        self._tick_s = -period_s * (lower < release)
-        self._restart_s = limits.release_time.value * (lower >= slowdown)
+        self._slowdown_index = table.nearest(table.mhz * limits.slowdown_share.value)
+        max_c, slowdown_c = limits.max_temperature.value, limits.slowdown_temperature.value
+        cool_c, release_c = max_c - limits.hysteresis.value, slowdown_c - limits.hysteresis.value
+        self._cool_c, self._slowdown_c = cool_c, slowdown_c
+        # Four temperatures divide the scale into zones, and the effect of heat depends on the zone alone: one search
+        # finds it, and most of the time of a simulation is spent here.
+        self._zones_c = np.sort([cool_c, release_c, max_c, slowdown_c])
+        zone_start_c = np.append(-np.inf, self._zones_c)
+        indices_per_share = (len(table.mhz) - 1) / (1.0 - float(table.share[0]))
+        thermal_step = limits.thermal_slew.value * period_s * indices_per_share
+        self._rise_step = rise * period_s * indices_per_share
+        self._ceiling_step = thermal_step * (zone_start_c < cool_c) - thermal_step * (zone_start_c >= max_c)
+        # The time of a slowdown runs only once the die has cooled below the release temperature.
+        self._elapsed_s = -period_s * (zone_start_c < release_c)
+        self._restart_s = limits.release_time.value * (zone_start_c >= slowdown_c)
 
-    def steer(self, state: ClockState, over_w: Float, movable_w: Float, temp_c: Float, hottest_c: float) -> None:
-        """Set clocks for the next period from what the last one measured.
+    def steer(self, state: ClockState, spare_w: Float, clocked_w: Float, temp_c: Float, max_temp_c: float) -> None:
+        """Set the clocks of the next period from the measurements of the last one.
 
         Args:
-            state: Changed in place.
-            over_w: What power limits leave unused; negative above the limit. Unit: W.
-            movable_w: Power that goes with the clock. Unit: W.
+            state: State of the clocks; changed.
+            spare_w: Power limit less power; shape (num_nodes, num_devices), as the next two. Unit: W.
+            clocked_w: Power that depends on the clock. Unit: W.
             temp_c: Die temperatures. Unit: degC.
-            hottest_c: The highest of them. Unit: degC.
+            max_temp_c: The highest die temperature. Unit: degC.
         """
-        moved = over_w / (movable_w * self.growth.take(state.place))
-        state.wanted = np.minimum(np.maximum(state.asked + moved, self._lowest), self._top)
-        state.asked = np.minimum(state.wanted, state.asked + self._rise)
-        # Nearly always nothing is near a limit, and most of the time goes here.
-        if self._is_braked or state.is_held or hottest_c >= self._watch_c:
-            self._hold(state, temp_c, hottest_c)
+        change = spare_w / (clocked_w * self.growth.take(state.index))
+        state.allowed = np.minimum(np.maximum(state.requested + change, self._lowest), self._highest)
+        state.requested = np.minimum(state.allowed, state.requested + self._rise_step)
+        # Temperatures are nearly always below all limits, and most of the time of a simulation is spent here.
+        if self._is_braked or state.is_held or max_temp_c >= self._cool_c:
+            self._limit_by_heat_and_brake(state, temp_c, max_temp_c)
         else:
-            state.place = state.asked.astype(np.int64)
+            state.index = state.requested.astype(np.int64)
 
-    def _hold(self, state: ClockState, temp_c: Float, hottest_c: float) -> None:
+    def _limit_by_heat_and_brake(self, state: ClockState, temp_c: Float, max_temp_c: float) -> None:
+        """Update the ceiling and the hardware slowdown, and set the clocks; arguments as `steer`."""
         zone = self._zones_c.searchsorted(temp_c, side="right")
-        state.ceiling = np.minimum(np.maximum(state.ceiling + self._lift[zone], self._lowest), self._top)
-        state.place = np.minimum(state.asked, state.ceiling).astype(np.int64)
-        if self._is_braked or state.is_cut or hottest_c >= self._slowdown_c:
-            state.slowed_s = np.maximum(state.slowed_s + self._tick_s[zone], self._restart_s[zone])
-            state.is_slowed = state.slowed_s > _ROUNDING
-            state.is_cut = bool(np.count_nonzero(state.is_slowed))
-            is_lower = state.is_slowed | self._brake if self._is_braked else state.is_slowed
-            state.place = np.where(is_lower, self._cut[state.place], state.place)
-        state.is_held = self._is_braked or state.is_cut or bool(np.minimum.reduce(state.ceiling, axis=None) < self._top)
+        state.ceiling = np.minimum(np.maximum(state.ceiling + self._ceiling_step[zone], self._lowest), self._highest)
+        state.index = np.minimum(state.requested, state.ceiling).astype(np.int64)
+        if self._is_braked or state.has_slowdown or max_temp_c >= self._slowdown_c:
+            left_s = np.maximum(state.slowdown_left_s + self._elapsed_s[zone], self._restart_s[zone])
+            state.slowdown_left_s, state.is_slowed = left_s, left_s > _ROUNDING_S
+            state.has_slowdown = bool(np.count_nonzero(state.is_slowed))
+            is_reduced = state.is_slowed | self._brake if self._is_braked else state.is_slowed
+            state.index = np.where(is_reduced, self._slowdown_index[state.index], state.index)
+        has_ceiling = bool(np.minimum.reduce(state.ceiling, axis=None) < self._highest)
+        state.is_held = self._is_braked or state.has_slowdown or has_ceiling
 
-    def reasons(self, wanted: Float, ceiling: Float, is_slowed: Bool, is_held: Bool | bool) -> Int64:
-        """Return why clocks are throttled, bits of `Reason`; arguments as `ClockState` has them, over any times.
+    def reasons(self, allowed: Float, ceiling: Float, is_slowed: Bool, is_held: Bool | bool) -> Int64:
+        """Return the reasons for throttled clocks, bits of `Reason`; arguments as in `ClockState`, at any times.
 
         Args:
-            wanted: Shape (..., num_nodes, num_devices), as the next two. Clocks that only rise again count as free.
-            ceiling: Left by heat.
-            is_slowed: Whether the hardware's slowdown holds.
-            is_held: Shape (...).
+            allowed: Shape (..., num_nodes, num_devices), as the next two. A clock that is still rising to the highest
+                is not throttled.
+            ceiling: Highest clock that the temperature limit allows.
+            is_slowed: Whether the hardware slowdown is active.
+            is_held: Whether temperature or a power brake limits any device; shape (...).
+
+        Returns:
+            Bits; shape (..., num_nodes, num_devices).
         """
         brake = self._brake & np.asarray(is_held)[..., None, None]
-        # Whole places: where both leave the same clock, it is the power limit that holds it.
-        is_soft = np.floor(ceiling) < np.floor(wanted)
-        is_capped = (wanted < self._top) & ~is_soft
-        causes = {
+        # Whole clocks: if both limits give the same clock, the reason is the power limit.
+        is_thermal = np.floor(ceiling) < np.floor(allowed)
+        is_capped = (allowed < self._highest) & ~is_thermal
+        is_active = {
             Reason.POWER_CAP: is_capped,
             Reason.HW_SLOWDOWN: is_slowed | brake,
-            Reason.SW_THERMAL: is_soft,
+            Reason.SW_THERMAL: is_thermal,
             Reason.HW_THERMAL: is_slowed,
             Reason.POWER_BRAKE: brake,
         }
-        return np.asarray(sum(np.int64(cause) * holds for cause, holds in causes.items()))
+        return np.asarray(sum(np.int64(reason) * active for reason, active in is_active.items()))

@@ -7,12 +7,20 @@ from pathlib import Path
 
 import numpy as np
 
-from triplepoint.config.cluster import ConditionsConfig, place_of
+from triplepoint.config.cluster import USUAL, ConditionsConfig, place_of
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
-from triplepoint.simulate.heat.devices import BadContact, BlockedAirflow, Fault, draw_devices, with_faults
+from triplepoint.simulate.heat.devices import (
+    BadContact,
+    BlockedAirflow,
+    Fault,
+    draw_devices,
+    equal_devices,
+    with_faults,
+)
 from triplepoint.simulate.heat.machine import Machine
 from triplepoint.simulate.heat.parameters import AirflowConfig, read_airflow, read_heat
+from triplepoint.simulate.power.gpu import Float
 from triplepoint.simulate.power.parameters import NodePowerConfig, PowerConfig, read_node_power, read_power
 
 _NO_LIMIT = 100.0
@@ -143,6 +151,38 @@ def machine_of(
         brake=brake,
         inlet_sigma_k=conditions.inlet_sigma_k,
     )
+
+
+@lru_cache(maxsize=64)
+def usual_machine(gpu: GpuConfig, gpus_per_node: int, num_nodes: int, config: Path) -> tuple[Machine, Float]:
+    """Return usual nodes with equal parts and one package per row of the air stream.
+
+    Args:
+        gpu: GPU type with known power and heat.
+        gpus_per_node: Devices of a node; at most those of the chassis are used.
+        num_nodes: Number of nodes.
+        config: Folder of the configuration.
+
+    Returns:
+        The nodes; and the number of devices of a node that each device represents, shape (num_devices,).
+    """
+    num_devices = min(gpus_per_node, usual_devices(gpu, config))
+    airflow = airflow_of(None, gpu, num_devices, config)
+    package_of = {device: package for package in airflow.packages for device in package}
+    packages, num_alike = list[list[int]](), list[float]()
+    for row in airflow.rows:
+        first_package, num_before = package_of[row[0]], sum(map(len, packages))
+        packages.append([num_before + index for index in range(len(first_package))])
+        num_alike += [len(row) / len(first_package)] * len(first_package)
+    machine = Machine(
+        power_of(USUAL, gpu, config),
+        read_heat(gpu.name, config),
+        airflow.model_copy(update={"rows": packages, "packages": packages}),
+        equal_devices(num_nodes, len(num_alike)),
+        inlet_c=np.full(num_nodes, USUAL.inlet_temp_c),
+        cooling=USUAL.coolant,
+    )
+    return machine, np.array(num_alike)
 
 
 def _faults(conditions: ConditionsConfig, shape: tuple[int, int]) -> list[Fault]:

@@ -26,38 +26,38 @@ def steer(temp_c: float, periods: int, governor, state) -> None:  # type: ignore
 
 
 def reasons(governor, state) -> int:  # type: ignore[no-untyped-def]
-    return int(governor.reasons(state.wanted, state.ceiling, state.is_slowed, state.is_held)[0, 0])
+    return int(governor.reasons(state.allowed, state.ceiling, state.is_slowed, state.is_held)[0, 0])
 
 
 def test_governor_heat_lowers_clocks_until_cool_again() -> None:
     held, state, table = governor()
     steer(79, 10, held, state)
-    assert (int(state.place[0, 0]), reasons(held, state)) == (len(table.mhz) - 1, 0)
+    assert (int(state.index[0, 0]), reasons(held, state)) == (len(table.mhz) - 1, 0)
     steer(81, 10, held, state)
     # A tenth of the highest clock in a second.
-    assert table.mhz[state.place[0, 0]] == pytest.approx(0.9 * 1980, abs=15)
+    assert table.mhz[state.index[0, 0]] == pytest.approx(0.9 * 1980, abs=15)
     assert reasons(held, state) == SOFT
     steer(78, 10, held, state)
     assert reasons(held, state) == SOFT, "between 77 and 80 degC nothing moves"
     steer(76, 11, held, state)
-    assert (int(state.place[0, 0]), reasons(held, state)) == (len(table.mhz) - 1, 0)
+    assert (int(state.index[0, 0]), reasons(held, state)) == (len(table.mhz) - 1, 0)
 
 
 def test_governor_lowers_clocks_at_once_and_raises_them_slowly() -> None:
     held, state, table = governor()
     held.steer(state, np.array([[-200.0]]), np.array([[500.0]]), np.array([[40.0]]), 40.0)
-    low = table.mhz[state.place[0, 0]]
+    low = table.mhz[state.index[0, 0]]
     assert low < 0.9 * 1980
     steer(40, 5, held, state)
     # A fifth of the highest clock in a second.
-    assert table.mhz[state.place[0, 0]] == pytest.approx(low + 0.5 * 0.2 * 1980, abs=30)
+    assert table.mhz[state.index[0, 0]] == pytest.approx(low + 0.5 * 0.2 * 1980, abs=30)
 
 
 def test_governor_hardware_halves_and_holds_a_second() -> None:
     held, state, table = governor()
     steer(91, 1, held, state)
     assert reasons(held, state) == SOFT | HARD
-    assert table.mhz[state.place[0, 0]] == pytest.approx(0.99 * 1980 / 2, abs=15)
+    assert table.mhz[state.index[0, 0]] == pytest.approx(0.99 * 1980 / 2, abs=15)
     steer(86, 9, held, state)
     assert reasons(held, state) & HARD == HARD
     steer(86, 2, held, state)
@@ -67,7 +67,7 @@ def test_governor_hardware_halves_and_holds_a_second() -> None:
 def test_governor_brake_halves() -> None:
     held, state, table = governor(is_braked=True)
     steer(40, 1, held, state)
-    assert table.mhz[state.place[0, 0]] == pytest.approx(990, abs=15)
+    assert table.mhz[state.index[0, 0]] == pytest.approx(990, abs=15)
     assert reasons(held, state) == int(Reason.HW_SLOWDOWN | Reason.POWER_BRAKE)
 
 
