@@ -136,12 +136,12 @@ def predict_power(warm: Warm[Any], interval_s: tuple[float, float], config: Path
 
 
 def _mean(warm: Warm[Any], values: Float) -> float:
-    """Return the mean of values of shape (num_periods, num_nodes, num_devices) over the step and the GPUs of the job."""
+    """Return the mean of values over the step and the GPUs of the job; shape (num_periods, num_nodes, num_devices)."""
     return float(np.average(values.mean(axis=0), weights=warm.seats.weight))
 
 
 def _peak(warm: Warm[Any], sigma: float) -> dict[str, float]:
-    """Return the peak power with its interval; `sigma` is the relative standard deviation of the power of busy periods."""
+    """Return peak power with its interval; `sigma` is the relative standard deviation of the power of busy periods."""
     machine, excursion_limit = warm.machine, warm.machine.power.excursion_limit
     # With power brakes on all nodes no pass begins at the highest clock.
     onset_w = 0.0 if machine.braked.any(axis=1).all() else peak_w(warm)
