@@ -13,12 +13,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from tests.unit.simulate.stand_ins import representatives, simulated
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout
 from triplepoint.simulate.artefacts.simulated import Simulated, ns
 from triplepoint.simulate.artefacts.write import write_traces
+from triplepoint.simulate.operations import Communication
 from triplepoint.simulate.timeline import schedule
 from triplepoint.simulate.timeline.expand import lay_out
 from triplepoint.simulate.timeline.schedule import BACKWARD, FORWARD
@@ -57,7 +60,9 @@ def operation_times(found: Simulated) -> int:
             begin = ns(found.timeline.start[stage, order.kind[stage] == kind])
             if operations is work.chunks[0].backward_weight:
                 begin = begin + ns(durations.backward_input.total[stage, 0])
-            for _, runs in laid.classes:
+            names = [f"comm {op.group}" if isinstance(op, Communication) else op.cls for op in laid.operations]
+            name = np.array(names, dtype=object)[laid.which]
+            for runs in (np.flatnonzero(name == cls) for cls in dict.fromkeys(name.tolist())):
                 start, end = begin + laid.start[runs].min(), begin + laid.end[runs].max()
                 number += (start.size + end.size) // 2
     return number

@@ -1,4 +1,4 @@
-"""One simulated training step: work priced on the machines, in the order of the schedule; gradients and update last."""
+"""One simulated training step: costs of operations, order of passes, gradient reduction and update."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -36,8 +36,8 @@ class Step:
     """A simulated step.
 
     Attributes:
-        prepared: What it has in common with other steps of its job.
-        timeline: When everything runs.
+        prepared: Data that all steps of the job share.
+        timeline: Start and end of passes, communication and update.
         class_of_replica: Class of every data parallel replica; shape (dp,).
     """
 
@@ -57,83 +57,82 @@ class Step:
 
     @property
     def time_of(self) -> TimeOf:
-        """Time of one run of an operation. Unit: s."""
+        """Function that returns the time of one run of an operation. Unit: s."""
         return self.prepared.costs.time_of
 
     @property
     def workload(self) -> Workload:
-        """Work of its operations, which other steps of its job share."""
+        """Work of the job's operations."""
         return self.prepared.workload
 
     @property
     def time_s(self) -> float:
-        """From its start to the end of the last rank. Unit: s."""
+        """Time from the start of the step to the end of its last rank. Unit: s."""
         return self.timeline.step_time_s
 
     @property
     def contention_s(self) -> float:
-        """What overlapped reduction of gradients and gathering of parameters cost the computation. Unit: s."""
+        """Time that computation loses to overlapped gradient reduction and parameter gathering. Unit: s."""
         return self.timeline.contention_s
 
     @property
     def slowest(self) -> Cost:
-        """Costs of the stage that the step depends on, by class of kernel and group of collectives. Unit: s."""
+        """Cost of the critical stage, by class of kernel and group of collectives. Unit: s."""
         return self.prepared.of_stage(self.timeline.critical_stage)[0]
 
     @cached_property
     def uncertainty(self) -> Uncertainty:
-        """Of the time."""
+        """Uncertainty of the step time."""
         return _uncertainty(self.timeline, self.prepared.of_stage(self.timeline.critical_stage)[1])
 
     def place(self, rank: int) -> tuple[int, int]:
-        """Return stage and class of a rank."""
+        """Return the stage and class of replica of a rank."""
         place = self.job.mesh.place(rank)
         return place.pp, int(self.class_of_replica[place.dp])
 
     @property
     def exposed_comm_s(self) -> float:
-        """Communication that no computation overlaps, mean over stages. Unit: s."""
+        """Exposed communication, mean over stages. Unit: s."""
         return float(self.timeline.accounts.exposed_comm_s.mean())
 
     @property
     def gradient_share(self) -> float:
-        """Part of the step that reduces gradients after the passes, or is lost to reducing them during these, 0 to 1.
+        """Share of the step for gradient reduction, 0 to 1: after the passes, and lost to its overlap with them.
 
-        Of the stage where it is longest.
+        The stage with the longest reduction after the passes counts.
         """
         begin, end = self.timeline.final_sync.T
         return (float((end - begin).max(initial=0.0)) + self.contention_s) / self.time_s
 
 
-NOBODY: Mapping[int, float] = MappingProxyType({})
-"""No rank is slower than the others."""
+_NO_SLOW_RANKS: Mapping[int, float] = MappingProxyType({})
 
 
-def simulate_step(job: Job, constants: Constants, config: Path, slow: Mapping[int, float] = NOBODY) -> Step:
-    """Return one step of a job.
+def simulate_step(job: Job, constants: Constants, config: Path, slow: Mapping[int, float] = _NO_SLOW_RANKS) -> Step:
+    """Simulate one step of a job.
 
     Args:
         job: The job.
-        constants: What its software stack adds to kernel tables.
+        constants: Calibration constants of its software stack.
         config: Folder of the configuration.
-        slow: Factor on the time of computation, of every rank that is not as the others.
+        slow: Factor on the compute time of every rank that differs from the others.
 
     Raises:
-        UserError: If the schedule cannot be run, or nothing is known of the GPU.
+        UserError: If the schedule cannot run, or the GPU has no kernel tables.
     """
     return prepare_step(job, constants, config).run(slow)
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What steps of a job have in common, whatever ranks are slow.
+    """Data that all steps of a job share, with any slow ranks.
 
     Attributes:
         job: The job.
-        costs: What its operations cost.
+        costs: Costs of its operations.
         stages: Work of every pipeline stage.
-        order: Of the passes.
-        durations: Of a step without slow ranks.
+        order: Order of the passes.
+        durations: Durations of a step without slow ranks.
     """
 
     job: Job
@@ -142,8 +141,8 @@ class Prepared:
     order: Order
     durations: Durations
 
-    def run(self, slow: Mapping[int, float] = NOBODY) -> Step:
-        """Return one step, with these factors on the computation of ranks."""
+    def run(self, slow: Mapping[int, float] = _NO_SLOW_RANKS) -> Step:
+        """Simulate one step; `slow` has the factor on the compute time of every rank that differs from the others."""
         job, durations, class_of_replica = self.job, self.durations, np.zeros(self.job.layout.dp, dtype=np.int64)
         if slow:
             replicas = sort_replicas(job.layout, slow, self._lockstep)
@@ -160,32 +159,32 @@ class Prepared:
         return lockstep(self.stages, self.job)
 
     @cached_property
-    def _known(self) -> dict[int, tuple[Cost, tuple[float, float, float]]]:
+    def _cache(self) -> dict[int, tuple[Cost, tuple[float, float, float]]]:
         return {}
 
     def of_stage(self, stage: int) -> tuple[Cost, tuple[float, float, float]]:
-        """Return the cost of a stage and what kernels, collectives and host are known to in it."""
-        if stage not in self._known:
+        """Return the cost of a stage, and the relative uncertainties of its kernels, collectives and host time."""
+        if stage not in self._cache:
             work = self.stages[stage]
-            self._known[stage] = stage_cost(work, self.costs, self.job.num_microbatches), _sigmas(self.costs, work)
-        return self._known[stage]
+            self._cache[stage] = _stage_cost(work, self.costs, self.job.num_microbatches), _sigmas(self.costs, work)
+        return self._cache[stage]
 
 
 def run_all(steps: Sequence[Prepared]) -> list[Step]:
-    """Return one step of each job, without slow ranks; jobs with the same order of passes are run together."""
-    found: dict[int, Step] = {}
+    """Simulate one step of each job, without slow ranks; jobs with the same order of passes are run together."""
+    done: dict[int, Step] = {}
     by_order: dict[tuple[Order, bool], list[int]] = {}
-    for place, one in enumerate(steps):
-        by_order.setdefault((one.order, one.durations.is_send_blocking), []).append(place)
-    for (order, _), places in by_order.items():
-        timelines = run_together([steps[place].durations for place in places], order)
-        for place, timeline in zip(places, timelines, strict=True):
-            found[place] = Step(steps[place], timeline, np.zeros(steps[place].job.layout.dp, dtype=np.int64))
-    return [found[place] for place in range(len(steps))]
+    for index, prepared in enumerate(steps):
+        by_order.setdefault((prepared.order, prepared.durations.is_send_blocking), []).append(index)
+    for (order, _), indices in by_order.items():
+        timelines = run_together([steps[index].durations for index in indices], order)
+        for index, timeline in zip(indices, timelines, strict=True):
+            done[index] = Step(steps[index], timeline, np.zeros(steps[index].job.layout.dp, dtype=np.int64))
+    return [done[index] for index in range(len(steps))]
 
 
 def prepare_step(job: Job, constants: Constants, config: Path) -> Prepared:
-    """Return what steps of a job have in common; arguments and errors are those of `simulate_step`."""
+    """Return the data that all steps of a job share; arguments and errors are those of `simulate_step`."""
     costs = costs_of(job.in_any_split, constants, config)
     stages = stages_of(job, costs)
     order = make_order(job.layout.schedule, job.layout.pp, job.num_microbatches, job.layout.vp)
@@ -194,13 +193,13 @@ def prepare_step(job: Job, constants: Constants, config: Path) -> Prepared:
 
 
 def stages_of(job: Job, costs: Costs) -> list[StageWork]:
-    """Return the work of every pipeline stage, of copies to the host what computation does not hide."""
+    """Return the work of every pipeline stage; of copies to host memory only the exposed part counts."""
     stages = stage_work(job)
     return hide_copies(stages, costs.kernel_s) if "activations" in job.offload else stages
 
 
 def uncertainty_of(timeline: Timeline, costs: Costs, stage: StageWork) -> Uncertainty:
-    """Return the uncertainty of a step's time, from the kernels, collectives and host of the stage it depends on."""
+    """Return the uncertainty of a step time from kernels, collectives and host time of its critical stage."""
     return _uncertainty(timeline, _sigmas(costs, stage))
 
 
@@ -211,52 +210,52 @@ def _uncertainty(timeline: Timeline, sigmas: tuple[float, float, float]) -> Unce
 
 
 def _sigmas(costs: Costs, stage: StageWork) -> tuple[float, float, float]:
-    """Return what kernels, collectives and the host's time are known to in a stage, relative."""
+    """Return the relative standard deviations of kernel times, collective times and host time in a stage."""
     operations = _operations(stage)
     return *costs.sigmas(operations), costs.host_sigma(operations)
 
 
-@lru_cache(maxsize=2)  # for all splits of layers
+@lru_cache(maxsize=2)  # all splits of layers share it
 def costs_of(job: Job, constants: Constants, config: Path) -> Costs:
-    """Return what prices the operations of a job; arguments and errors are those of `simulate_step`."""
-    known = read_kernels(job.gpu, config).attention
-    attention, slowdown = attention_kernel(job.software.attention, known, config)
-    models = load_models(job.gpu, job.fabric, attention, config)
+    """Return the costs of a job's operations; arguments and errors are those of `simulate_step`."""
+    measured = read_kernels(job.gpu, config).attention
+    attention, slowdown = attention_kernel(job.software.attention, measured, config)
+    models = _load_models(job.gpu, job.fabric, attention, config)
     return Costs(job, models, load_overlap(config), constants, slowdown)
 
 
 @lru_cache(maxsize=128)
-def load_models(
+def _load_models(
     gpu: GpuConfig, fabric: Fabric, attention: str | None, config: Path
 ) -> tuple[KernelModel, CollectiveModel]:
-    """Return the models of a GPU type on a fabric, the same objects when asked again.
+    """Return the kernel and collective models of a GPU type on a fabric.
 
     Args:
         gpu: The GPU type.
-        fabric: How the GPUs are joined.
-        attention: Implementation of fused attention; None for the usual one of the GPU type.
+        fabric: Network of the GPUs.
+        attention: Implementation of fused attention; None for the default of the GPU type.
         config: Folder of the configuration.
     """
-    return _kernels_of(gpu, attention, config), CollectiveModel.load(fabric, config)
+    return _load_kernels(gpu, attention, config), CollectiveModel.load(fabric, config)
 
 
 @lru_cache(maxsize=32)
-def _kernels_of(gpu: GpuConfig, attention: str | None, config: Path) -> KernelModel:
+def _load_kernels(gpu: GpuConfig, attention: str | None, config: Path) -> KernelModel:
     return KernelModel.load(gpu, config, attention)
 
 
 def durations_of(job: Job, stages: Sequence[StageWork], costs: Costs) -> Durations:
-    """Return how long every pass of every stage takes; all replicas are of one class."""
+    """Return the durations of a step whose replicas are all of one class."""
     forward = _passes(stages, ("forward",), costs)
     if job.layout.schedule == "zero_bubble":
         backward = _passes(stages, ("backward_input",), costs)
         weight = _passes(stages, ("backward_weight",), costs)
     else:
-        # What is reduced during the backward pass has all of it to hide behind, unless it is cut in two.
+        # Overlapped reductions hide behind the whole backward pass, unless the schedule splits it in two.
         backward, weight = _passes(stages, ("backward_input", "backward_weight"), costs), _passes(stages, (), costs)
-    sync = [_split(stage.gradient_sync) for stage in stages]
-    by_stage = {id(stage): costs.price(stage.optimizer) for stage in distinct(stages)}
-    optimizer = [by_stage[id(stage)] for stage in stages]
+    sync = [_split_sync(stage.gradient_sync) for stage in stages]
+    update_costs = {id(stage): costs.price(stage.optimizer) for stage in distinct(stages)}
+    optimizer = [update_costs[id(stage)] for stage in stages]
     return Durations(
         forward=forward,
         backward_input=backward,
@@ -264,45 +263,51 @@ def durations_of(job: Job, stages: Sequence[StageWork], costs: Costs) -> Duratio
         optimizer=Pass(
             *(np.array([[getattr(cost, part)] for cost in optimizer]) for part in ("compute_s", "exposed_s"))
         ),
-        send=np.array([costs.send_s(stage.chunks[0].send_bytes, place) for place, stage in enumerate(stages)]),
-        sync_overlapped=np.array([_by_chunk(reductions, job.layout.vp, costs) for _, reductions, _ in sync]),
-        sync_exposed=np.array([_total_s(after, costs) for _, _, after in sync]),
-        gather_overlapped=np.array([_by_chunk(before, job.layout.vp, costs) for before, _, _ in sync]),
+        send=np.array([costs.send_s(stage.chunks[0].send_bytes, index) for index, stage in enumerate(stages)]),
+        sync_overlapped=np.array([_times_by_chunk(reductions, job.layout.vp, costs) for _, reductions, _ in sync]),
+        sync_exposed=np.array([costs.price(after).total_s for _, _, after in sync]),
+        gather_overlapped=np.array([_times_by_chunk(before, job.layout.vp, costs) for before, _, _ in sync]),
         replicas=np.array([job.layout.dp]),
-        # Megatron-LM without interleaving waits for its sends; with it they overlap computation.
+        # Megatron-LM waits for its sends without interleaving; with interleaving they overlap computation.
         is_send_blocking=job.layout.pp > 1 and job.layout.vp == 1,
         slowdown=costs.slowdown,
         pause_s=job.software.step_pause.value if job.software.step_pause else 0.0,
     )
 
 
-def stage_cost(stage: StageWork, costs: Costs, num_microbatches: int) -> Cost:
-    """Return what a stage does in a step, the update included, by class of kernel and group of collectives."""
+def _stage_cost(stage: StageWork, costs: Costs, num_microbatches: int) -> Cost:
+    """Return the cost of a stage in a step, with the update, by class of kernel and group of collectives."""
     cost = Cost()
-    number = Counter(map(id, stage.chunks))
+    num_equal = Counter(map(id, stage.chunks))
     for chunk in distinct(stage.chunks):
         for operations in (chunk.forward, chunk.backward_input + chunk.backward_weight):
-            cost.include(costs.price(operations), num_microbatches * number[id(chunk)])
+            cost.include(costs.price(operations), num_microbatches * num_equal[id(chunk)])
     cost.include(costs.price(stage.optimizer))
     return cost
 
 
 def _operations(stage: StageWork) -> list[Operation]:
-    """Return what a stage runs: of each kind of chunk one micro-batch, and what follows."""
-    parts = [part for chunk in distinct(stage.chunks) for part in chunk.passes]
-    return [operation for part in (*parts, stage.gradient_sync, stage.optimizer) for operation in part]
+    """Return the operations of a stage: one micro-batch of each distinct chunk, gradient reduction and update."""
+    passes = [operations for chunk in distinct(stage.chunks) for operations in chunk.passes]
+    return [operation for operations in (*passes, stage.gradient_sync, stage.optimizer) for operation in operations]
 
 
 def _passes(stages: Sequence[StageWork], parts: Sequence[str], costs: Costs) -> Pass:
-    """Return computation and exposed communication of one kind of pass; shape (num_stages, num_chunks, 1)."""
-    outside = HOST_OPERATIONS_OUTSIDE if "forward" in parts else 0
-    differ = distinct([chunk for stage in stages for chunk in stage.chunks])
-    by_chunk = {id(chunk): costs.price(_joined(chunk, parts), outside) for chunk in differ}
-    costs_of_chunks = [[by_chunk[id(chunk)] for chunk in stage.chunks] for stage in stages]
+    """Return the times of one kind of pass; shape (num_stages, num_chunks, 1).
+
+    Args:
+        stages: Work of the pipeline stages.
+        parts: Fields of `ChunkWork` that make up the pass.
+        costs: Costs of operations.
+    """
+    num_outside = HOST_OPERATIONS_OUTSIDE if "forward" in parts else 0
+    chunks = distinct([chunk for stage in stages for chunk in stage.chunks])
+    by_chunk = {id(chunk): costs.price(_joined(chunk, parts), num_outside) for chunk in chunks}
+    pass_costs = [[by_chunk[id(chunk)] for chunk in stage.chunks] for stage in stages]
     return Pass(
-        np.array([[[cost.compute_s] for cost in row] for row in costs_of_chunks]),
-        np.array([[[cost.exposed_s] for cost in row] for row in costs_of_chunks]),
-        np.array([[[cost.host_share] for cost in row] for row in costs_of_chunks]),
+        np.array([[[cost.compute_s] for cost in row] for row in pass_costs]),
+        np.array([[[cost.exposed_s] for cost in row] for row in pass_costs]),
+        np.array([[[cost.host_share] for cost in row] for row in pass_costs]),
     )
 
 
@@ -310,8 +315,8 @@ def _joined(chunk: ChunkWork, parts: Sequence[str]) -> Operations:
     return tuple(operation for part in parts for operation in getattr(chunk, part))
 
 
-def _split(operations: Operations) -> tuple[Operations, Operations, Operations]:
-    """Split the communication of a step: overlapped gathers, overlapped reductions, the rest after it."""
+def _split_sync(operations: Operations) -> tuple[Operations, Operations, Operations]:
+    """Split the communication of a step: overlapped gathers, overlapped reductions, and the exposed rest."""
     gathers = tuple(op for op in operations if _is_overlapped(op) and op.kind == "all_gather")
     reductions = tuple(op for op in operations if _is_overlapped(op) and op.kind != "all_gather")
     return gathers, reductions, tuple(op for op in operations if not _is_overlapped(op))
@@ -321,11 +326,7 @@ def _is_overlapped(operation: Operation) -> bool:
     return isinstance(operation, Communication) and operation.is_overlapped
 
 
-def _total_s(operations: Operations, costs: Costs) -> float:
-    return costs.price(operations).total_s
-
-
-def _by_chunk(operations: Operations, num_chunks: int, costs: Costs) -> list[float]:
-    """Return the time of collectives, the same share for every chunk. Unit: s."""
-    time = sum(costs.communication_s(op) for op in operations if isinstance(op, Communication))
-    return [time / num_chunks] * num_chunks
+def _times_by_chunk(operations: Operations, num_chunks: int, costs: Costs) -> list[float]:
+    """Return the time of collectives, in equal parts for all chunks. Unit: s."""
+    time_s = sum(costs.communication_s(op) for op in operations if isinstance(op, Communication))
+    return [time_s / num_chunks] * num_chunks

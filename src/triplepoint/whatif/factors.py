@@ -1,4 +1,4 @@
-"""Factors of a what-if analysis, one declaration each: effect, values and source."""
+"""Factors of a what-if analysis, each declared with its effect, values and source."""
 
 import math
 import re
@@ -16,13 +16,13 @@ from triplepoint.whatif.case import Case
 
 @dataclass(frozen=True)
 class Factor:
-    """One factor.
+    """A factor of a what-if analysis.
 
     Attributes:
         name: Name on the command line and in tables.
         label: Name in figures.
-        what: Effect, in a line.
-        values: Allowed values, in a line.
+        what: Description of the factor, one line.
+        values: Allowed values, one line.
         default: Default value; None: a value is required.
         read: Converts a text to the value; raises ValueError for an invalid one.
         change: Returns the case with the factor changed.
@@ -47,7 +47,7 @@ class Change:
 
     Attributes:
         name: Name of the factor.
-        text: Value on the command line.
+        text: Value as on the command line.
         value: Converted value.
     """
 
@@ -56,7 +56,11 @@ class Change:
     value: Any
 
     def apply(self, case: Case, config: Path) -> Case:
-        """Return the case with the factor changed. Raises `UserError` if this case cannot have it."""
+        """Return the case with the factor changed.
+
+        Raises:
+            UserError: If the case cannot have the factor.
+        """
         factor = FACTORS[self.name]
         if factor.needs_power and not is_known(case.job.gpu, config):
             raise PointError(f"{self.name}: power and heat of {case.job.gpu.name} are not known; leave it out")
@@ -101,7 +105,9 @@ def _adapters(text: str) -> tuple[int, float]:
     return _whole(number), _number(speed, 1.0, 1e5)
 
 
-def _part(least: float, most: float) -> Callable[[str], tuple[str, float]]:
+def _gpu_value(least: float, most: float) -> Callable[[str], tuple[str, float]]:
+    """Return a reader of `nodeN.gpuM:NUMBER` with a number from `least` to `most`."""
+
     def read(text: str) -> tuple[str, float]:
         name, _, number = text.partition(":")
         if not re.fullmatch(GPU_PATTERN, name):
@@ -115,9 +121,11 @@ def _share(text: str) -> float | None:
     return None if text == "one" else _number(text, 0.01, 1.0)
 
 
-def _one_of(*known: str) -> Callable[[str], str]:
+def _one_of(*values: str) -> Callable[[str], str]:
+    """Return a reader that accepts only some texts."""
+
     def read(text: str) -> str:
-        if text not in known:
+        if text not in values:
             raise ValueError
         return text
 
@@ -150,12 +158,12 @@ _ALL = (
     ),
     Factor(
         "slow_gpu", "slow GPU", "one GPU that computes more slowly", "nodeN.gpuM:SPEED, such as node0.gpu3:0.9", None,
-        _part(0.01, 1.0), changes.with_slow_gpu, "key slow_gpus of a cluster",
+        _gpu_value(0.01, 1.0), changes.with_slow_gpu, "key slow_gpus of a cluster",
     ),
     Factor(
         "bad_contact", "bad contact", "one GPU that touches its heat sink badly", "nodeN.gpuM:FACTOR, such as "
-        "node1.gpu6:7", None, _part(1.0, 20.0), changes.with_bad_contact, "key bad_contact of a cluster's conditions",
-        True,
+        "node1.gpu6:7", None, _gpu_value(1.0, 20.0), changes.with_bad_contact,
+        "key bad_contact of a cluster's conditions", True,
     ),
     Factor(
         "bad_adapter", "bad adapter", "one node of less network bandwidth", "one (an adapter less), or the share left",
@@ -187,14 +195,14 @@ _ALL = (
 )  # fmt: skip
 
 FACTORS = {factor.name: factor for factor in _ALL}
-"""By name, in the order in which they are applied: the cluster, its links, the order of work, what fits in memory."""
+"""Factors by name, in the order in which they are applied: the cluster, its links, the pipeline, memory."""
 
 USUAL = ("network", "scale_up", "pipeline", "memory", "power_limit", "cooling")
-"""Factors that are changed if none is named: together they leave computation, at the highest clocks."""
+"""Factors that are changed if none is named. With all of them only computation at the highest clocks is left."""
 
 
 def read_change(text: str) -> Change:
-    """Return the change that a text such as `network`, `network=2` or `slow_gpu=node0.gpu3:0.9` means.
+    """Parse a change such as `network`, `network=2` or `slow_gpu=node0.gpu3:0.9`.
 
     Raises:
         UserError: If there is no such factor, or it does not take the value.
@@ -207,18 +215,18 @@ def read_change(text: str) -> Change:
     try:
         return Change(name, value, factor.read(value))
     except ValueError:
-        found = f"found {shown(value)}" if has_value else "found no value"
-        raise UserError(f"factor {name}: {found}, expected {factor.values}") from None
+        problem = f"found {shown(value)}" if has_value else "found no value"
+        raise UserError(f"factor {name}: {problem}, expected {factor.values}") from None
 
 
 def read_changes(texts: list[str]) -> list[Change]:
-    """Return the changes that texts mean, in the order in which they are applied; the usual ones for none.
+    """Parse changes and sort them in the order in which they are applied; without texts, the changes of `USUAL`.
 
     Raises:
-        UserError: As `read_change`, and if a factor is named twice.
+        UserError: If a factor is unknown, does not take its value, or is named twice.
     """
-    found = [read_change(text) for text in texts or USUAL]
-    names = [change.name for change in found]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UserError(f"factor {twice} is named {names.count(twice)} times; keep one")
-    return sorted(found, key=lambda change: list(FACTORS).index(change.name))
+    changes_read = [read_change(text) for text in texts or USUAL]
+    names = [change.name for change in changes_read]
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise UserError(f"factor {repeated} is named {names.count(repeated)} times; keep one")
+    return sorted(changes_read, key=lambda change: list(FACTORS).index(change.name))

@@ -1,4 +1,4 @@
-"""The figure of what factors do: time, energy and money, one row of panels for each point or difference."""
+"""The what-if figure: effects of factors on time, energy and cost, with a row of panels per point or difference."""
 
 import textwrap
 from collections.abc import Sequence
@@ -17,79 +17,80 @@ _PANELS = (
     ("node_energy_j", "energy of a step (kJ)", marks.ORANGE, 1e-3),
     ("cost", "cost of a day's steps ({unit})", marks.GREEN, 1.0),
 )
-"""Quantity, words, colour and scale of each panel, as far as known; cost is that of the steps of a day as it is."""
+"""Quantity, axis label, colour and scale of each panel; panels of unknown quantities are left out. Cost is for as many
+steps as the unchanged job has in a day."""
 _NOTE = (
     "Each factor is changed alone; 'interaction' is what single changes leave unexplained{parts}. Lines with caps: "
     "90 % intervals{prices}."
 )
 _HEAD_IN, _PART_IN = 1.3, 0.17
-"""Height of a page without bars, and of a bar."""
+"""Height of a page without bars, and of a bar. Unit: inch."""
 _LABEL, _PANEL, _CASE = 30, 34, 40
-"""Characters of a line of a bar's name, of the words below a panel, and of a case's name."""
+"""Characters per line of the name of a bar, of the axis label of a panel, and of the name of a case."""
 
 
 @style.styled
 def draw(rows: Sequence[dict[str, Any]]) -> Figure:
-    """Return the figure.
+    """Draw the what-if figure.
 
     Args:
-        rows: Of table `whatif`; of differences these alone are drawn.
+        rows: Rows of table `whatif`; if some are differences, only these are drawn.
 
     Raises:
-        UserError: If there are more points than a page holds.
+        UserError: If the points do not fit on one page.
     """
     table = DataFrame(rows).astype({"factor": object, "value": object})
     table[["factor", "value"]] = table[["factor", "value"]].where(table[["factor", "value"]].notna(), None)
     is_difference = bool((table["side"] == "difference").any())
     table = table[table["side"] == "difference"] if is_difference else table
-    table = _of_a_day(table)
+    table = _with_daily_cost(table)
     blocks = [block for _, block in table.groupby(["model", "case"], sort=False)]
     panels = [panel for panel in _PANELS if panel[0] in set(table["quantity"])]
-    times = [block[block["quantity"] == "step_time_s"] for block in blocks]
-    num_lines = sum(label.count("\n") + 1 for rows in times for label in _labels(rows))
-    named = [block["case"].iloc[0].split(" to ") for block in blocks]
-    cases = [" to\n".join(textwrap.fill(name, _CASE) for name in names) for names in named]
-    num_words = sum(case.count("\n") for case in cases)
-    height_in = _HEAD_IN + _PART_IN * (num_lines + num_words) + 0.5 * len(blocks)
+    time_rows = [block[block["quantity"] == "step_time_s"] for block in blocks]
+    num_lines = sum(label.count("\n") + 1 for block_rows in time_rows for label in _labels(block_rows))
+    case_names = [block["case"].iloc[0].split(" to ") for block in blocks]
+    cases = [" to\n".join(textwrap.fill(name, _CASE) for name in names) for names in case_names]
+    num_extra_lines = sum(case.count("\n") for case in cases)
+    height_in = _HEAD_IN + _PART_IN * (num_lines + num_extra_lines) + 0.5 * len(blocks)
     if height_in > style.TALLEST:
         raise UserError(f"whatif: {len(blocks)} points do not fit on one page; draw fewer, such as one as FILE:ID")
-    title = "\n".join(headline(_records(rows)).removesuffix(".") for rows in times)
+    title = "\n".join(headline(_records(block_rows)).removesuffix(".") for block_rows in time_rows)
     prices = table["prices"].iloc[0]
     note = _NOTE.format(
         parts="; parts add up to the difference" if is_difference else "",
         prices=f"; prices: {prices}" if prices else "",
     )
     page = style.new_page(
-        title, _made_by(table), len(blocks), len(panels), style.PAGE, height_in, note,
+        title, _with_origin(table), len(blocks), len(panels), style.PAGE, height_in, note,
         sharey="row",
     )  # fmt: skip
     for axes, block, case in zip(page.axes, blocks, cases, strict=True):
-        for panel, (name, words, colour, scale) in zip(axes, panels, strict=True):
-            own = block[block["quantity"] == name]
-            _draw_parts(panel, own, colour, scale)
-            unit = textwrap.shorten(str(own["unit"].iloc[0]), _PANEL // 2, placeholder="...")
-            panel.set_xlabel(textwrap.fill(f"change of {words.format(unit=unit)}", _PANEL))
+        for panel, (name, label, colour, scale) in zip(axes, panels, strict=True):
+            panel_rows = block[block["quantity"] == name]
+            _draw_parts(panel, panel_rows, colour, scale)
+            unit = textwrap.shorten(str(panel_rows["unit"].iloc[0]), _PANEL // 2, placeholder="...")
+            panel.set_xlabel(textwrap.fill(f"change of {label.format(unit=unit)}", _PANEL))
         axes[0].set_title(case, loc="left", fontsize=style.TEXT_PT, fontweight="normal")
     return page.finish()
 
 
-def _of_a_day(table: DataFrame) -> DataFrame:
-    """Return the rows with costs of the steps of a day; of points with other tokens a step, without cost."""
+def _with_daily_cost(table: DataFrame) -> DataFrame:
+    """Return the rows with costs per day; cost rows of cases that differ in tokens per step are left out."""
     is_cost = table["quantity"] == "cost"
     table = table[~(is_cost & table["steps_per_day"].isna())].copy()
-    paid = table["quantity"] == "cost"
+    is_cost = table["quantity"] == "cost"
     for column in ("effect", "effect_lo", "effect_hi"):
-        table.loc[paid, column] *= table.loc[paid, "steps_per_day"].astype(float)
+        table.loc[is_cost, column] *= table.loc[is_cost, "steps_per_day"].astype(float)
     return table
 
 
 def _draw_parts(axes: Axes, rows: DataFrame, colour: str, scale: float) -> None:
-    """Draw a bar with its interval for each part, the first on top."""
-    for at, (_, row) in enumerate(rows.iterrows()):
+    """Draw a bar with its 90 % interval for each part, the first at the top."""
+    for index, (_, row) in enumerate(rows.iterrows()):
         face = colour if row["part"] == "factor" else marks.GREY
-        axes.barh(at, scale * row["effect"], 0.66, color=face, linewidth=0)
+        axes.barh(index, scale * row["effect"], 0.66, color=face, linewidth=0)
         ends = [scale * row["effect_lo"], scale * row["effect_hi"]]
-        axes.plot(ends, [at, at], color=marks.BLACK, linewidth=0.8, marker="|", markersize=3, markeredgewidth=0.8)
+        axes.plot(ends, [index, index], color=marks.BLACK, linewidth=0.8, marker="|", markersize=3, markeredgewidth=0.8)
     axes.set_yticks(range(len(rows)), _labels(rows))
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.axvline(0, color=marks.BLACK, linewidth=0.5)
@@ -104,11 +105,11 @@ def _records(rows: DataFrame) -> list[dict[str, Any]]:
 
 
 def _labels(rows: DataFrame) -> list[str]:
-    """Return the names of bars, in lines that leave room for them."""
-    named = zip(rows["label"], rows["value"], strict=True)
-    return [textwrap.fill(label if value is None else f"{label}: {value}", _LABEL) for label, value in named]
+    """Return the names of bars, wrapped to lines of `_LABEL` characters."""
+    labels = zip(rows["label"], rows["value"], strict=True)
+    return [textwrap.fill(label if value is None else f"{label}: {value}", _LABEL) for label, value in labels]
 
 
-def _made_by(table: DataFrame) -> DataFrame:
-    """Return what stamp and provenance are made from."""
+def _with_origin(table: DataFrame) -> DataFrame:
+    """Return the rows with the columns that the stamp and the provenance of a figure need."""
     return table.assign(engine="simulated", torch_version=None, host=None)

@@ -1,4 +1,4 @@
-"""Rows of table `whatif`: of single cases, and of the difference of two cases."""
+"""Rows of table `whatif`, for single cases and for the difference of two cases."""
 
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -21,31 +21,31 @@ from triplepoint.whatif.paired import (
 Row = dict[str, Any]
 
 _LABELS = {"interaction": "interaction", "rest": "computing", "whole": "all together"}
-"""Labels in figures of parts that are not factors."""
+"""Labels of parts that are not factors, for figures."""
 
 
 def case_rows(explained: Explained, comparison: str | None = None, side: str | None = None) -> Iterator[Row]:
-    """Yield the rows of a case: each factor, their interaction and the whole, of every quantity.
+    """Yield the rows of a case, for every quantity: each factor, their interaction and the whole.
 
     Args:
         explained: The case with its factors changed.
         comparison: Name of the comparison; None without one.
         side: Side of the comparison, `from` or `to`.
     """
-    of_case = {"comparison": comparison, "side": side, **_of(explained)}
+    case_columns = {"comparison": comparison, "side": side, **_case(explained)}
     for quantity in _known(explained):
-        found, parts = explained.shares(quantity.name), explained.parts(quantity.name)
+        shares, parts = explained.shares(quantity.name), explained.parts(quantity.name)
         moves = case_moves(explained, quantity.name)
-        for part in (*found.effect, "interaction", "whole"):
+        for part in (*shares.effect, "interaction", "whole"):
             yield {
-                **of_case,
+                **case_columns,
                 **_part(explained, part),
                 **_quantity(quantity, explained),
                 **_scales(explained),
-                "base": found.base,
-                "changed": None if part == "interaction" else found.base + parts[part],
+                "base": shares.base,
+                "changed": None if part == "interaction" else shares.base + parts[part],
                 **_change(parts, moves, part, quantity),
-                "shapley": found.shapley.get(part),
+                "shapley": shares.shapley.get(part),
                 "note": explained.notes.get(part),
             }
 
@@ -58,33 +58,36 @@ def difference_rows(
 ) -> Iterator[Row]:
     """Yield the rows of a difference, second case minus first: factors, their interaction, the rest and the whole.
 
-    The part of a factor is its cost for the second case minus that for the first; the rest is the difference with all
-    factors changed. All parts but the whole add up to the whole.
+    The part of a factor is its cost for the second case minus its cost for the first; the rest is the difference with
+    all factors changed. The parts except `whole` add up to `whole`.
 
     Args:
         sides: Both cases, with the same factors.
         config: Folder of the configuration.
         comparison: Name of the comparison.
-        published: By quantity, 1 or -1 for the published sign of the difference, and the claim.
+        published: Published sign of the difference, 1 or -1, and text of the claim, by quantity.
     """
-    one, other = sides
-    first, second = _of(one), _of(other)
-    names = {key: value if value == second[key] else f"{value} to {second[key]}" for key, value in first.items()}
-    for quantity in _known(one):
-        if quantity.name not in other.values:
+    first, second = sides
+    second_columns = _case(second)
+    case_columns = {
+        key: value if value == second_columns[key] else f"{value} to {second_columns[key]}"
+        for key, value in _case(first).items()
+    }
+    for quantity in _known(first):
+        if quantity.name not in second.values:
             continue
-        before, after = one.shares(quantity.name), other.shares(quantity.name)
-        parts = difference_parts(one.parts(quantity.name), other.parts(quantity.name))
+        before, after = first.shares(quantity.name), second.shares(quantity.name)
+        parts = difference_parts(first.parts(quantity.name), second.parts(quantity.name))
         moves = difference_moves(sides, quantity.name, config)
         sign, claim = (published or {}).get(quantity.name, (None, None))
         for part in (*before.effect, "interaction", "rest", "whole"):
             yield {
                 "comparison": comparison,
                 "side": "difference",
-                **names,
-                **_part(one, part),
-                **_quantity(quantity, one),
-                **_scales(one, other),
+                **case_columns,
+                **_part(first, part),
+                **_quantity(quantity, first),
+                **_scales(first, second),
                 "base": before.base,
                 "changed": after.base,
                 **_change(parts, moves, part, quantity),
@@ -95,10 +98,12 @@ def difference_rows(
 
 
 def _known(explained: Explained) -> Iterator[Quantity]:
+    """Return the quantities that are known of a case."""
     return (quantity for quantity in QUANTITIES if quantity.name in explained.values)
 
 
-def _of(explained: Explained) -> Row:
+def _case(explained: Explained) -> Row:
+    """Return the columns that identify a case."""
     case = explained.case
     stack = {"stack": case.job.stack, "git_commit": git_commit()}
     return {"model": case.job.model.name, "case": case.name, "cluster": case.cluster.name, **stack}
@@ -111,6 +116,7 @@ def git_commit() -> str | None:
 
 
 def _part(explained: Explained, part: str) -> Row:
+    """Return the columns that identify a part."""
     change = next((change for change in explained.changes if change.name == part), None)
     if change is None:
         return {"part": part, "factor": None, "value": None, "label": _LABELS[part], "origin": "simulated"}
@@ -123,16 +129,19 @@ def _quantity(quantity: Quantity, explained: Explained) -> Row:
     return {"quantity": quantity.name, "unit": unit}
 
 
-def _scales(one: Explained, other: Explained | None = None) -> Row:
-    """Return what numbers of a step are multiplied with, and the prices; of a difference where both do the same."""
-    per_mtoken = one.case.steps_per_mtoken
-    is_same = other is None or other.case.steps_per_mtoken == per_mtoken
-    scales = {"steps_per_mtoken": per_mtoken, "steps_per_day": one.steps_per_day} if is_same else {}
-    return {"steps_per_mtoken": None, "steps_per_day": None} | scales | {"prices": one.prices.words or None}
+def _scales(explained: Explained, second: Explained | None = None) -> Row:
+    """Return steps per million tokens, steps per day, and prices.
+
+    Both numbers of steps are None for a difference of cases whose steps have different numbers of tokens.
+    """
+    per_mtoken = explained.case.steps_per_mtoken
+    is_same = second is None or second.case.steps_per_mtoken == per_mtoken
+    scales = {"steps_per_mtoken": per_mtoken, "steps_per_day": explained.steps_per_day} if is_same else {}
+    return {"steps_per_mtoken": None, "steps_per_day": None} | scales | {"prices": explained.prices.words or None}
 
 
 def _change(parts: Parts, moves: Moves, part: str, quantity: Quantity) -> Row:
-    """Return a change with its interval, and both over the base; a share of degrees Celsius means nothing."""
+    """Return a change with its interval, absolute and relative to the base; of temperatures only absolute."""
     low, high = interval(parts, moves, part)
     change = {"effect": parts[part], "effect_lo": low, "effect_hi": high}
     if quantity.unit == "degC" or not parts["base"]:

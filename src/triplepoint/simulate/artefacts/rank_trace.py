@@ -16,7 +16,7 @@ from triplepoint.simulate.artefacts.groups import ProcessGroup, split_sync
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS, FIRST_NUMBER, KernelText, Template, annotation
 from triplepoint.simulate.artefacts.simulated import Simulated, ns, one_ns
 from triplepoint.simulate.operations import CommKind, Communication, Kernel, Operation
-from triplepoint.simulate.timeline.expand import MAIN, Laid, lay_out, spread
+from triplepoint.simulate.timeline.expand import MAIN, Runs, lay_out, spread
 from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD, TASK_NAMES, Int64
 
 _MAIN_STREAM = 7
@@ -108,7 +108,7 @@ class RankTrace:
         laid = lay_out(operations, self._simulated.time_of, own_compute, own_comm, round(host * self._pace))
         return self._template(laid, laid.start // 2)
 
-    def _template(self, laid: Laid, launch_ns: Int64) -> Template:
+    def _template(self, laid: Runs, launch_ns: Int64) -> Template:
         """Return the kernels of a pass with the times of their launches. Equal runs of an operation share a text."""
         number: dict[tuple[int, str, int], int] = {}
         runs = zip(laid.which.tolist(), laid.stream, laid.duration.tolist(), strict=True)

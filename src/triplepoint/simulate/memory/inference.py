@@ -1,4 +1,4 @@
-"""Memory of inference on a rank of each pipeline stage: weights, the cache of keys and values, room to work in."""
+"""Memory of inference on a rank of each pipeline stage: weights, KV cache and workspace."""
 
 from dataclasses import dataclass
 
@@ -14,14 +14,14 @@ from triplepoint.simulate.work.recurrent import state_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceMemory(Need):
-    """Memory of a rank. Unit of all parts: byte.
+    """Memory of a rank in inference. Unit of all parts: byte.
 
     Attributes:
         weights: Parameters, in the number format of the GEMMs.
-        cache: Keys and values of all sequences at their full length.
+        cache: Keys and values of all sequences at their full length, and states of recurrent mixers.
         workspace: Activations of one pass, and logits.
         runtime: Driver context, loaded kernels, communicators.
-        fragmentation: Held by the allocator and of no use.
+        fragmentation: Memory that the allocator reserves but cannot hand out.
     """
 
     weights: float
@@ -32,7 +32,7 @@ class InferenceMemory(Need):
 
     @property
     def allocated(self) -> float:
-        """Peak of what the framework's allocator hands out."""
+        """Peak that the framework's allocator hands out. Unit: byte."""
         return self.weights + self.cache + self.workspace
 
 
@@ -40,49 +40,49 @@ def inference_memory(job: Job, tokens: int, prefill_tokens: int, cache_element: 
     """Return the memory of a rank of each stage.
 
     Args:
-        job: A served job; `micro_batch_size` is the number of sequences on a replica.
-        tokens: Of each sequence, prompt and output.
-        prefill_tokens: That go through a layer together at most.
-        cache_element: Bytes of a number in the cache.
+        job: A job of inference; `micro_batch_size` is the number of sequences on a replica.
+        tokens: Tokens of each sequence, prompt and output.
+        prefill_tokens: Most tokens that pass a layer together.
+        cache_element: Size of a number in the KV cache. Unit: byte.
     """
     blocks = Blocks(Share(job, tokens, cache_element))
-    found = []
+    by_stage = []
     for stage, chunks in enumerate(split_layers(job)):
-        held = _weight_bytes(blocks.share, blocks.weights(chunks))
+        weights = _weight_bytes(blocks.share, blocks.weights(chunks))
         cache = sum(_cache_bytes(blocks.share, chunk, tokens) for chunk in chunks)
         workspace = _workspace(blocks.share, prefill_tokens, chunks[-1].is_last)
-        use = InferenceMemory(
-            weights=held,
+        memory = InferenceMemory(
+            weights=weights,
             cache=cache,
             workspace=workspace,
             runtime=CONTEXT_BYTES + communicator_bytes(job),
-            fragmentation=FRAGMENTATION * (held + cache + workspace),
+            fragmentation=FRAGMENTATION * (weights + cache + workspace),
             stage=stage,
             num_stages=job.layout.pp,
             capacity=job.gpu.memory_capacity.value,
         )
-        found.append(use)
-    return found
+        by_stage.append(memory)
+    return by_stage
 
 
 def _weight_bytes(share: Share, weights: Weights) -> float:
-    """Return bytes of weights: GEMMs in their own format; in fp8 norms and the router stay in 16 bits."""
+    """Return the bytes of weights: in fp8, norms and the router stay in 16 bits."""
     return (weights.split + weights.experts) * share.gemm_element + weights.shared * share.element
 
 
 def _cache_bytes(share: Share, chunk: Chunk, tokens: int) -> float:
-    """Return the cache of a chunk's layers: those with a window keep no more than it, those with a state only that."""
-    model, cached = share.job.model, 0.0
+    """Return the bytes that the layers of a chunk cache: keys and values, at most a window of them, and states."""
+    model, sequence_bytes = share.job.model, 0.0
     for kind, count in chunk.layers:
         if mixer := model.recurrent(kind):
-            cached += count * state_bytes(share, mixer)
+            sequence_bytes += count * state_bytes(share, mixer)
         if kind.has_attention or kind.has_shared_block:
-            cached += count * min(tokens, kind.window or tokens) * cache_bytes_per_token(share)
-    return cached * share.job.micro_batch_size
+            sequence_bytes += count * min(tokens, kind.window or tokens) * cache_bytes_per_token(share)
+    return sequence_bytes * share.job.micro_batch_size
 
 
 def _workspace(share: Share, tokens: int, is_last: bool) -> float:
-    """Return what one layer has at a time, its input and the widest GEMM's output, and fp32 logits at the end."""
+    """Return the bytes of a layer's input, its widest GEMM's output, and fp32 logits on the last stage."""
     model = share.job.model
     inner = max(model.dense_ffn_hidden_size, model.ffn_hidden_size * (model.moe.top_k if model.moe else 1))
     heads = (model.num_attention_heads + 2 * model.num_query_groups) * model.head_size

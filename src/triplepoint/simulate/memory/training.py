@@ -1,4 +1,4 @@
-"""Peak memory of a training step on the rank that needs most: what is held, and what is kept for the backward pass."""
+"""Peak memory of a training step: parameters, gradients, optimizer state, activations and overheads of a rank."""
 
 import math
 from abc import abstractmethod
@@ -16,14 +16,13 @@ from triplepoint.units import GIB, MIB
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """Memory of the rank that needs most; subclasses name the parts. Unit of all parts: byte.
+    """Memory of one rank; the other fields of subclasses are its parts. Unit of all parts: byte.
 
     Attributes:
-        stage: The pipeline stage it is.
-        num_stages: How many there are.
-        capacity: Of the GPU.
-        is_like_measured: Whether what is handed out was measured of jobs of its kind: of models without experts whose
-            parameters are not sharded.
+        stage: Pipeline stage of the rank.
+        num_stages: Number of pipeline stages.
+        capacity: Memory of the GPU. Unit: byte.
+        is_like_measured: Whether peaks were measured of such jobs: without experts and with unsharded parameters.
     """
 
     stage: int
@@ -33,64 +32,64 @@ class Need:
 
     @property
     def parts(self) -> dict[str, float]:
-        """The parts by name, in their order."""
-        known = {part.name for part in fields(Need)}
-        return {part.name: getattr(self, part.name) for part in fields(self) if part.name not in known}
+        """The parts by name, in their order. Unit: byte."""
+        common = {field.name for field in fields(Need)}
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in common}
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Sum of the parts. Unit: byte."""
         return sum(self.parts.values())
 
     @property
     @abstractmethod
     def allocated(self) -> float:
-        """Peak that the framework's allocator hands out."""
+        """Peak that the framework's allocator hands out. Unit: byte."""
 
     @property
     def half_width(self) -> float:
-        """Half the width of the 90 % interval of the sum. Unit: byte."""
-        allocated = ALLOCATED_90 if self.is_like_measured else UNLIKE * ALLOCATED_90
-        return self.allocated * math.hypot(allocated, FRAGMENTATION_90)
+        """Half the width of the 90 % interval of `total`. Unit: byte."""
+        relative = _ALLOCATED_90 if self.is_like_measured else _UNMEASURED_FACTOR * _ALLOCATED_90
+        return self.allocated * math.hypot(relative, _FRAGMENTATION_90)
 
     @property
     def fits(self) -> bool:
-        """Whether the GPU has it."""
+        """Whether `total` fits in the memory of the GPU."""
         return self.total <= self.capacity
 
     @property
     def is_decided(self) -> bool:
-        """Whether the capacity lies outside of the interval."""
+        """Whether the capacity lies outside the 90 % interval of `total`."""
         return abs(self.total - self.capacity) > self.half_width
 
     @property
     def is_out_of_memory(self) -> bool:
-        """Whether it does not fit even at the lower end of the interval."""
+        """Whether even the lower end of the interval does not fit."""
         return self.is_decided and not self.fits
 
     @property
     def fits_probability(self) -> float:
-        """Probability that the GPU has it, 0 to 1: of a normal error with the same 90 %."""
+        """Probability of fitting in memory, 0 to 1, with a normal error of the same 90 % interval."""
         return 0.5 * (1.0 + math.erf(Z90 * (self.capacity - self.total) / self.half_width / math.sqrt(2.0)))
 
     @property
     def undecided(self) -> str | None:
-        """What to say where it is not decided; None where it is."""
+        """Reason why it is undecided whether the rank fits; None if it is decided."""
         return None if self.is_decided else f"may not fit on a rank of stage {self.stage}: {self.explain()}"
 
     def explain(self) -> str:
         """Return the sum in one line, such as `weights 21.9 + ... = 118.8 GiB of 79.6 GiB (stage 0 of 4)`.
 
-        One that is not decided has its width: `... = 138.9 GiB +- 4.3 of 140.4 GiB`.
+        An undecided sum has its half width: `... = 138.9 GiB +- 4.3 of 140.4 GiB`.
         """
-        shown = " + ".join(f"{name} {value / GIB:.1f}" for name, value in self.parts.items())
-        where = f" (stage {self.stage} of {self.num_stages})" if self.num_stages > 1 else ""
+        parts = " + ".join(f"{name} {value / GIB:.1f}" for name, value in self.parts.items())
+        stage = f" (stage {self.stage} of {self.num_stages})" if self.num_stages > 1 else ""
         width = "" if self.is_decided else f" +- {self.half_width / GIB:.1f}"
-        return f"{shown} = {self.total / GIB:.1f} GiB{width} of {self.capacity / GIB:.1f} GiB{where}"
+        return f"{parts} = {self.total / GIB:.1f} GiB{width} of {self.capacity / GIB:.1f} GiB{stage}"
 
 
 _MOMENTS = 2
-"""Moments of Adam of a parameter."""
+"""Moments of Adam per parameter."""
 
 CONTEXT_BYTES = 1343 * MIB
 """Driver context and loaded kernels of one process. Source: Hugging Face Transformers, Model training anatomy: 1343 MB
@@ -103,33 +102,34 @@ _CHANNEL_BYTES = 4 * MIB
 is an assumption: NCCL logs 16 to 24 on NVSwitch nodes."""
 
 FRAGMENTATION = 0.03
-"""Memory the allocator holds but cannot hand out, over what it handed out. Source: logs of nanotron/bench_cluster and
-nanotron/old_bench on Hugging Face, llama-1B, peak reserved over peak allocated: 1.053 (tp 4), 1.015 (tp 4, pp 2), 1.010
-(tp 8, pp 8); rounded up from their mean."""
+"""Memory that the allocator reserves but cannot hand out, over the memory it hands out. Source: logs of
+nanotron/bench_cluster and nanotron/old_bench on Hugging Face, llama-1B, peak reserved over peak allocated: 1.053
+(tp 4), 1.015 (tp 4, pp 2), 1.010 (tp 8, pp 8); rounded up from their mean."""
 
-ALLOCATED_90 = 0.023
-"""Half the width of the 90 % interval of what is handed out, over it. Source: 15 measured peaks of Megatron-Core in
-tests/unit/simulate/test_memory.py, which nothing was fitted to: 1.3 % standard deviation, 1.75 of them for 15 rows."""
+_ALLOCATED_90 = 0.023
+"""Half the width of the 90 % interval of `allocated`, relative. Source: 15 measured peaks of Megatron-Core in
+tests/unit/simulate/test_memory.py, which nothing was fitted to: 1.3 % standard deviation, times 1.75 for 15 rows."""
 
-UNLIKE = 2.0
-"""How many times as wide it is with experts or sharded parameters, of which no peak was measured: assumed."""
+_UNMEASURED_FACTOR = 2.0
+"""Factor on this half width with experts or sharded parameters: an assumption, no such peak was measured."""
 
-FRAGMENTATION_90 = 0.022
-"""The same of fragmentation. Source: the range of the three logs above, 1.010 to 1.053."""
+_FRAGMENTATION_90 = 0.022
+"""Half the width of the 90 % interval of fragmentation, over `allocated`. Source: the range of the three logs above,
+1.010 to 1.053."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryUse(Need):
-    """Peak memory of the rank that needs most, by what it is for. Unit of all parts: byte.
+    """Peak memory of a rank in training, by purpose. Unit of all parts: byte.
 
     Attributes:
         weights: Parameters, and their copies in fp8.
         gradients: Accumulated gradients.
         optimizer: fp32 parameters and moments of Adam.
-        activations: Kept for the backward pass, of all micro-batches in flight.
-        buffers: Short-lived: logits and loss, gradients of activations, gathered parameters, pipeline receives.
+        activations: Activations saved for the backward pass, of all micro-batches in flight.
+        buffers: Transient memory: logits and loss, gradients of activations, gathered parameters, pipeline receives.
         runtime: Driver context, loaded kernels, communicators.
-        fragmentation: Held by the allocator and of no use.
+        fragmentation: Memory that the allocator reserves but cannot hand out.
     """
 
     weights: float
@@ -142,54 +142,54 @@ class MemoryUse(Need):
 
     @property
     def allocated(self) -> float:
-        """Peak that the framework's allocator reports."""
+        """Peak that the framework's allocator hands out. Unit: byte."""
         return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
 
 
 def peak_memory(job: Job) -> MemoryUse:
     """Return the peak memory of the pipeline stage that needs most."""
-    return max(memory_by_stage(job), key=lambda use: use.total)
+    return max(memory_by_stage(job), key=lambda memory: memory.total)
 
 
 def memory_by_stage(job: Job) -> list[MemoryUse]:
-    """Return the peak memory of every pipeline stage; stages that hold the same are named after the first of them."""
+    """Return the peak memory of every pipeline stage; equal stages share the object of the first of them."""
     blocks = blocks_of(job)
-    known: dict[object, MemoryUse] = {}
-    found = []
+    cache: dict[object, MemoryUse] = {}
+    by_stage = []
     stages = split_layers(job)
     for stage, chunks in enumerate(stages):
         if job.software.has_two_directions and job.layout.pp > 1:
             chunks += stages[-1 - stage]
-        kept = activations(job, blocks, chunks, stage)
-        if (chunks, kept) not in known:
-            known[chunks, kept] = _stage_memory(blocks, chunks, stage, kept)
-        found.append(known[chunks, kept])
-    return found
+        stage_activations = activations(job, blocks, chunks, stage)
+        if (chunks, stage_activations) not in cache:
+            cache[chunks, stage_activations] = _stage_memory(blocks, chunks, stage, stage_activations)
+        by_stage.append(cache[chunks, stage_activations])
+    return by_stage
 
 
-def _stage_memory(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int, kept: Activations) -> MemoryUse:
+def _stage_memory(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int, stage_activations: Activations) -> MemoryUse:
     share, job = blocks.share, blocks.share.job
-    held, gathered = _of_chunks(blocks, chunks)
+    state, gathered = _state_and_buffers(blocks, chunks)
     if job.software.has_two_directions and job.layout.pp > 1 and job.layout.data_parallel_sharding != "no_shard":
-        # Both ranks that hold a stage are of its data parallel group.
-        held = replace(held, optimizer=held.optimizer / 2, owned=held.owned / 2)
+        # Both ranks that hold a stage are in its data parallel group.
+        state = replace(state, optimizer=state.optimizer / 2, num_updated=state.num_updated / 2)
     if "optim" in job.offload:
-        held = replace(held, optimizer=0.0, owned=0.0)
-    buffers = kept.buffers + gathered
-    # The update makes fp32 copies of 16-bit gradients, when activations are gone.
-    updated = FP32_BYTES * held.owned if share.gradient_element != FP32_BYTES else 0.0
-    buffers = max(buffers, updated - kept.saved)
-    allocated = held.weights + held.gradients + held.optimizer + kept.saved + buffers
+        state = replace(state, optimizer=0.0, num_updated=0.0)
+    buffers = stage_activations.buffers + gathered
+    # The update makes fp32 copies of 16-bit gradients after the activations are freed.
+    copies = FP32_BYTES * state.num_updated if share.gradient_element != FP32_BYTES else 0.0
+    buffers = max(buffers, copies - stage_activations.saved)
+    allocated = state.weights + state.gradients + state.optimizer + stage_activations.saved + buffers
     is_gathered = job.layout.data_parallel_sharding == "optim_grads_params"
-    lost = FRAGMENTATION + share.software.shards_fragmentation * is_gathered
+    fragmentation = FRAGMENTATION + share.software.shards_fragmentation * is_gathered
     return MemoryUse(
-        weights=held.weights,
-        gradients=held.gradients,
-        optimizer=held.optimizer,
-        activations=kept.saved,
+        weights=state.weights,
+        gradients=state.gradients,
+        optimizer=state.optimizer,
+        activations=stage_activations.saved,
         buffers=buffers,
         runtime=CONTEXT_BYTES + communicator_bytes(job),
-        fragmentation=lost * allocated,
+        fragmentation=fragmentation * allocated,
         stage=stage,
         num_stages=job.layout.pp,
         capacity=job.gpu.memory_capacity.value,
@@ -197,37 +197,42 @@ def _stage_memory(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int, kept: A
     )
 
 
-@lru_cache(maxsize=64)  # for stages that are alike, of all splits of layers
-def _of_chunks(blocks: Blocks, chunks: tuple[Chunk, ...]) -> tuple["_Held", float]:
-    """Return what a rank with some chunks holds, and what it gathers or hands out for a while. Unit: byte."""
-    held = _held(blocks.share, blocks.weights(chunks), blocks.adapters(chunks))
-    return held, _gathered(blocks, chunks) + _placeholders(blocks, chunks)
+@lru_cache(maxsize=64)  # equal stages, in all splits of layers
+def _state_and_buffers(blocks: Blocks, chunks: tuple[Chunk, ...]) -> tuple["_State", float]:
+    """Return the model state of a rank with some chunks, and the transient bytes of parameters and gradients."""
+    state = _model_state(blocks.share, blocks.weights(chunks), blocks.adapters(chunks))
+    return state, _gathered_bytes(blocks, chunks) + _placeholder_bytes(blocks, chunks)
 
 
 @dataclass(frozen=True)
-class _Held:
-    """Memory that a rank holds throughout the step. Unit: byte, but for `owned`.
+class _State:
+    """Model state of a rank, in memory throughout the step. Unit: byte, except `num_updated`.
 
     Attributes:
         weights: Parameters.
         gradients: Accumulated gradients.
         optimizer: fp32 parameters and moments.
-        owned: Parameters the rank updates.
+        num_updated: Number of parameters that the rank updates.
     """
 
     weights: float
     gradients: float
     optimizer: float
-    owned: float
+    num_updated: float
 
 
-def _held(share: Share, weights: Weights, adapters: float) -> _Held:
-    """Return what a rank holds of its parameters.
+def _model_state(share: Share, weights: Weights, adapters: float) -> _State:
+    """Return the model state of a rank.
 
-    Mixed precision with Adam: 16-bit parameters, gradients, and fp32 parameters and moments: 18 bytes with fp32
-    gradients, 16 with 16-bit ones; 2 less where the optimizer keeps remainders. With all sharded the fp32 parameters
-    are the only ones, and gradients are fp32 too; some software keeps all of them in 16 bits. Frozen parameters are in
-    16 bits.
+    Mixed precision with Adam has 16-bit parameters, gradients, and fp32 parameters and moments: 18 bytes per parameter
+    with fp32 gradients, 16 with 16-bit gradients, 2 less where the optimizer keeps 16-bit remainders. With sharded
+    parameters (FSDP) only the fp32 parameters exist, and gradients are fp32 too; some software keeps all of these in
+    16 bits. Frozen parameters have 16 bits.
+
+    Args:
+        share: Share of the model on the rank.
+        weights: Parameters of its chunks.
+        adapters: Parameters of their adapters, with LoRA.
 
     Source:
         NVIDIA/Megatron-LM docs, distributed optimizer; Rajbhandari et al. 2020, arXiv:1910.02054; PyTorch FSDP.
@@ -235,31 +240,33 @@ def _held(share: Share, weights: Weights, adapters: float) -> _Held:
     sharding = share.job.layout.data_parallel_sharding
     all_shards = shards_of(share, weights)
     trained = shards_of(share, Weights(shared=adapters)) if share.has_adapters else all_shards
-    whole = sum(part.count for part in trained)
-    owned = sum(part.count / part.size for part in trained) if sharding != "no_shard" else whole
-    is_single = share.element == FP32_BYTES
+    num_trained = sum(part.count for part in trained)
+    num_updated = sum(part.count / part.size for part in trained) if sharding != "no_shard" else num_trained
     if sharding == "optim_grads_params":
-        stored = sum(part.count / part.size for part in all_shards)
-        own = share.element if share.software.has_16bit_state else FP32_BYTES
-        held = stored * share.element + owned * own if share.has_adapters else stored * own
-        moments = own if share.software.has_16bit_state else share.software.moment_bytes
-        return _Held(held, owned * own, owned * _MOMENTS * moments, owned)
-    gradients = share.gradient_element * (owned if sharding == "optim_grads" else whole)
+        num_stored = sum(part.count / part.size for part in all_shards)
+        element = share.element if share.software.has_16bit_state else FP32_BYTES
+        weight_bytes = num_stored * element
+        if share.has_adapters:
+            weight_bytes = num_stored * share.element + num_updated * element
+        moment_bytes = element if share.software.has_16bit_state else share.software.moment_bytes
+        return _State(weight_bytes, num_updated * element, num_updated * _MOMENTS * moment_bytes, num_updated)
+    gradients = share.gradient_element * (num_updated if sharding == "optim_grads" else num_trained)
     has_remainders = share.software.has_16bit_remainders and not share.job.model.moe and not share.has_adapters
-    master = 0 if is_single else FP32_BYTES - share.element * has_remainders
-    stored = weights.total * share.element + share.element * (whole if share.has_adapters else 0)
+    master_bytes = 0 if share.element == FP32_BYTES else FP32_BYTES - share.element * has_remainders
+    weight_bytes = weights.total * share.element + share.element * (num_trained if share.has_adapters else 0)
     if share.is_quantized and not (share.job.precision == "fp8" and share.software.has_fp8_parameters):
-        # GEMMs read a copy in fewer bits and its transpose, made once a step; of fp8 kept alone, both are as large as
-        # 16 bits.
-        stored += 2 * share.gemm_element * (weights.split + weights.experts)
-    return _Held(stored, gradients, owned * (master + _MOMENTS * share.software.moment_bytes), owned)
+        # GEMMs read a copy in fewer bits and its transpose, made once a step. Software that keeps only fp8
+        # parameters needs no more: a parameter and its transpose have 16 bits together.
+        weight_bytes += 2 * share.gemm_element * (weights.split + weights.experts)
+    optimizer = num_updated * (master_bytes + _MOMENTS * share.software.moment_bytes)
+    return _State(weight_bytes, gradients, optimizer, num_updated)
 
 
-def _gathered(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
-    """Return what is gathered for a while with all sharded: a layer, the next, its gradient, and the root unit.
+def _gathered_bytes(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
+    """Return the bytes of gathered parameters with FSDP: a layer, the next one, its gradient, and the root unit.
 
-    All of it where it is kept from forward to backward; where that is once a step, gradients are added up whole too.
-    Experts that all ranks together have once are held whole as they are.
+    Where gathered parameters stay until the backward pass, all of them count. Where they are gathered once a step,
+    unsharded gradients are accumulated too. Experts on a single rank are not sharded and not gathered.
     """
     share = blocks.share
     if share.job.layout.data_parallel_sharding != "optim_grads_params":
@@ -267,23 +274,19 @@ def _gathered(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
     whole = blocks.weights(chunks)
     if share.gathers_once:
         trained = blocks.adapters(chunks) if share.has_adapters else whole.total
-        return _sharded(share, whole) * share.element + trained * share.gradient_element
+        sharded = sum(part.count for part in shards_of(share, whole) if part.size > 1)
+        return sharded * share.element + trained * share.gradient_element
     root = sum(blocks.end_weights(chunk).total for chunk in chunks)
-    layers = (found.whole.weights.total for chunk in chunks for found, _ in blocks.in_chunk(chunk))
-    layer = max(layers, default=0.0)
-    gradient = 0 if share.has_adapters else share.element + share.gradient_element
+    layers = (layer.whole.weights.total for chunk in chunks for layer, _ in blocks.in_chunk(chunk))
+    largest = max(layers, default=0.0)
+    gradient_element = 0 if share.has_adapters else share.element + share.gradient_element
     if share.job.keeps_gathered:
-        return whole.total * share.element + layer * gradient
-    return (2 * layer + root) * share.element + layer * gradient
+        return whole.total * share.element + largest * gradient_element
+    return (2 * largest + root) * share.element + largest * gradient_element
 
 
-def _sharded(share: Share, weights: Weights) -> float:
-    """Return the parameters that ranks hold shards of."""
-    return sum(part.count for part in shards_of(share, weights) if part.size > 1)
-
-
-def _placeholders(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
-    """Return unused gradients that layers hand out: one of each shape of weight, so one layer's."""
+def _placeholder_bytes(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
+    """Return the bytes of placeholder gradients: one per shape of weight, so those of one layer of each kind."""
     share = blocks.share
     if not share.software.has_placeholder_gradients or share.has_adapters:
         return 0.0
@@ -292,7 +295,7 @@ def _placeholders(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
 
 
 def communicator_bytes(job: Job) -> float:
-    """Return the buffers of all process groups the rank is in."""
+    """Return the bytes of communication buffers of all process groups that a rank is in."""
     names = ("tp", "cp", "dp_cp", "pp", "ep", "edp") if job.model.moe else ("tp", "cp", "dp_cp", "pp")
-    number = sum(job.mesh.group(name).size > 1 for name in names)
-    return float(number * _CHANNELS * _PEERS * _CHANNEL_BYTES)
+    num_groups = sum(job.mesh.group(name).size > 1 for name in names)
+    return float(num_groups * _CHANNELS * _PEERS * _CHANNEL_BYTES)

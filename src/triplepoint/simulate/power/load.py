@@ -1,4 +1,4 @@
-"""Load of a job's GPUs: one period of their work, as far as power, heat and clocks depend on it."""
+"""Load of a job's GPUs: the work of one period, from which power, heat and clocks are computed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ AnyRan = TypeVar("AnyRan", bound=Ran)
 
 
 class Load(Protocol):
-    """A training step, or a batch of inference."""
+    """One period of a job: a training step, or a batch of inference."""
 
     @property
     def job(self) -> Job:
@@ -21,24 +21,24 @@ class Load(Protocol):
 
     @property
     def workload(self) -> Workload:
-        """Work of its operations."""
+        """Work of the job's operations."""
 
     @property
     def length_s(self) -> float:
-        """Time of one period, at the clocks it was calibrated with. Unit: s."""
+        """Time of one period, at the clocks of the calibration. Unit: s."""
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that divide the energy of a period."""
+        """Tokens of one period, for energy per token."""
 
     def place(self, rank: int) -> Place:
-        """Return stage and class of a rank; ranks of one place do the same."""
+        """Return the place of a rank, its stage and class of replica; ranks of one place do the same work."""
 
     def pieces(self, places: Sequence[Place]) -> Pieces:
-        """Return the work of the ranks at some places."""
+        """Return the runs of the ranks at some places, with their work."""
 
     def phases(self, stages: Sequence[int], polling_share: float) -> Phases:
-        """Return the work of the ranks of some stages, as a few phases."""
+        """Return the work of the ranks of some stages by phase; waiting drives `polling_share` of the clock tree."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Training(Generic[AnyRan]):
     """A training step as the load of GPUs; see `Load`.
 
     Attributes:
-        ran: The step.
+        ran: The simulated step.
     """
 
     ran: AnyRan
@@ -72,13 +72,13 @@ class Training(Generic[AnyRan]):
         return self.job.global_batch_size * self.job.sequence_length
 
     def place(self, rank: int) -> Place:
-        """Return stage and class of replica of a rank."""
+        """Return the place of a rank: its stage and class of replica."""
         return self.ran.place(rank)
 
     def pieces(self, places: Sequence[Place]) -> Pieces:
-        """Return passes, collectives, sends and update."""
+        """Return passes, collectives, sends and update of the ranks at some places."""
         return pieces_of(self.ran, self.workload, places)
 
     def phases(self, stages: Sequence[int], polling_share: float) -> Phases:
-        """Return forward and backward passes, the update and the rest."""
+        """Return forward passes, backward passes, the update and the rest of the step."""
         return phases_of(self.ran, self.workload, stages, polling_share)

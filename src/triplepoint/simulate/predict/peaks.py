@@ -1,4 +1,4 @@
-"""The highest power that a sensor shows on a GPU: of passes that begin, updates, and kernels shorter than a window."""
+"""Peak power of a GPU as an instantaneous sensor shows it: of passes as they begin, updates and single kernels."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +14,14 @@ from triplepoint.simulate.power.phases import Phases
 from triplepoint.simulate.power.work import activity_of
 
 _WINDOW_S = 0.025
-"""Window of an instantaneous power sensor (arXiv:2312.02741): what is shorter shows with what is around it."""
+"""Window over which an instantaneous power sensor averages (arXiv:2312.02741). Unit: s."""
 
 
 def peak_w(warm: Warm[Any]) -> float:
-    """Return the highest power over a sensor's window: a pass, or a kernel with its pass where it is shorter.
+    """Return the highest mean power over a window of the sensor. Unit: W.
 
-    Governors follow the mean of short passes and the gaps between them, and any pass only once it has begun.
+    Candidates are passes and updates as they begin, before the governor has lowered the clock, and single kernels with
+    the rest of their pass around them. Governors follow the mean of short passes and of the gaps between them.
     """
     power, seats = warm.machine.power, warm.seats
     stages = np.unique(seats.stage[seats.stage >= 0])
@@ -28,21 +29,32 @@ def peak_w(warm: Warm[Any]) -> float:
     stage_w = np.array([mean_w[seats.stage == stage].mean() for stage in stages])
     temp_c = np.array([mean_c[seats.stage == stage].max() for stage in stages])[:, None]
     phases = warm.load.phases(stages.tolist(), power.polling_share.value)
-    found = _Balance(power, phases, temp_c, *power_at_limit(power, activity_of(phases.work, phases.seconds), temp_c))
-    part = np.minimum(phases.once_s / _WINDOW_S, 1.0)
-    around = found.watts.copy()
-    # Passes are among passes, an update is by itself.
-    around[:, 2:] = stage_w[:, None]
-    begins = (part * _alone_w(found) + (1.0 - part) * around)[:, :3]
-    # Of the stage that draws most and of the last one, which has the largest GEMM of all.
-    likely = {int(begins.max(axis=1).argmax()), len(stages) - 1}
-    bursts = [_burst_w(found, warm.load, stage, phase) for stage in likely for phase in range(min(2, found.num_kinds))]
-    return max(float(begins.max()), *bursts)
+    governed = _Governed(
+        power, phases, temp_c, *power_at_limit(power, activity_of(phases.work, phases.seconds), temp_c)
+    )
+    window_share = np.minimum(phases.once_s / _WINDOW_S, 1.0)
+    around_w = governed.watts.copy()
+    # Other passes are around a pass; around an update is the rest of the step.
+    around_w[:, 2:] = stage_w[:, None]
+    onset_w = (window_share * _onset_w(governed) + (1.0 - window_share) * around_w)[:, :3]
+    # Kernels of two stages only: the one that draws most, and the last one, which has the largest GEMM.
+    candidates = {int(onset_w.max(axis=1).argmax()), len(stages) - 1}
+    num_phases = min(2, len(phases.operations[0]))
+    kernels_w = [_kernel_w(governed, warm.load, stage, phase) for stage in candidates for phase in range(num_phases)]
+    return max(float(onset_w.max()), *kernels_w)
 
 
 @dataclass(frozen=True)
-class _Balance:
-    """Phases at the clocks that the power limit leaves each; arrays of shape (num_stages, num_phases)."""
+class _Governed:
+    """Phases at the clocks that the power limit allows.
+
+    Attributes:
+        power: Power parameters of the GPU type.
+        phases: Work of the stages by phase.
+        temp_c: Highest die temperature of every stage; shape (num_stages, 1). Unit: degC.
+        share: Clock over the highest clock; shape (num_stages, num_phases).
+        watts: Power; same shape. Unit: W.
+    """
 
     power: PowerConfig
     phases: Phases
@@ -50,44 +62,41 @@ class _Balance:
     share: Float
     watts: Float
 
-    @property
-    def num_kinds(self) -> int:
-        """Phases with operations."""
-        return len(self.phases.operations[0])
 
-
-def _alone_w(found: _Balance) -> Float:
-    """Return the power of every phase as it begins, without the gaps between passes."""
-    phases, power, share = found.phases, found.power, _onset_share(found)
-    own: Activity = activity_of(phases.alone, phases.alone_s)
+def _onset_w(governed: _Governed) -> Float:
+    """Return the power of every phase as it begins, without the gaps between passes. Unit: W."""
+    phases, power, share = governed.phases, governed.power, _onset_share(governed)
+    activity: Activity = activity_of(phases.alone, phases.alone_s)
     if len(phases.seconds) == 1:
-        bound = np.asarray(own.clock_bound)
-        own = own.at_rate(rate_at(share, bound) / rate_at(found.share, bound))
-    # In a pipeline other stages are throttled meanwhile, and all go at the speed of the slowest, as in the closed loop.
-    return gpu_power_w(power, own, share * power.clocks.max_clock.value, found.temp_c)
+        bound = np.asarray(activity.clock_bound)
+        activity = activity.at_rate(rate_at(share, bound) / rate_at(governed.share, bound))
+    # In a pipeline the other stages are throttled meanwhile, and all go at the speed of the slowest: no higher rate.
+    return gpu_power_w(power, activity, share * power.clocks.max_clock.value, governed.temp_c)
 
 
-def _onset_share(found: _Balance) -> Float:
-    """Return the share of the highest clock that phases begin with: all of it, after one that no limit throttled."""
-    is_seen = found.phases.once_s >= _WINDOW_S
-    has_rest = ((found.share >= 1.0) & is_seen).any(axis=1, keepdims=True)
-    return np.asarray(np.where(has_rest & is_seen, 1.0, found.share))
+def _onset_share(governed: _Governed) -> Float:
+    """Return the clock over the highest with which phases begin: 1 for a visible phase if one runs unthrottled."""
+    is_visible = governed.phases.once_s >= _WINDOW_S
+    has_rest = ((governed.share >= 1.0) & is_visible).any(axis=1, keepdims=True)
+    return np.asarray(np.where(has_rest & is_visible, 1.0, governed.share))
 
 
-def _burst_w(found: _Balance, load: Load, stage: int, phase: int) -> float:
-    """Return the highest power over a window of one kernel with the rest of its phase around it."""
-    power, highest = found.power, found.power.clocks.max_clock.value
-    kernels = [one for one in found.phases.operations[stage][phase] if isinstance(one, Kernel)]
+def _kernel_w(governed: _Governed, load: Load, stage: int, phase: int) -> float:
+    """Return the highest mean power over a window with one kernel and the rest of its phase around it. Unit: W."""
+    power, highest_mhz = governed.power, governed.power.clocks.max_clock.value
+    kernels = [operation for operation in governed.phases.operations[stage][phase] if isinstance(operation, Kernel)]
     if not kernels:
         return 0.0
-    work = np.array([load.workload.each(one) for one in kernels])
+    work = np.array([load.workload.each(kernel) for kernel in kernels])
     time_s = np.maximum(work[:, 0], 1e-12)
-    share, temp_c = float(found.share[stage, phase]), float(found.temp_c[stage, 0])
-    alone = activity_of(work, time_s)
-    own_share, _ = power_at_limit(power, alone, temp_c)
-    # Tables were measured where the limit holds the clock of the kernel alone; here it runs at that of its phase.
-    bound = alone.clock_bound * own_share / (alone.clock_bound * own_share + 1.0 - np.asarray(alone.clock_bound))
-    faster = rate_at(share, bound) / rate_at(own_share, bound)
-    watts = gpu_power_w(power, alone.at_rate(faster), share * highest, temp_c)
-    part = np.minimum(time_s / _WINDOW_S, 1.0)
-    return float((part * watts + (1.0 - part) * found.watts[stage, phase]).max())
+    share, temp_c = float(governed.share[stage, phase]), float(governed.temp_c[stage, 0])
+    activity = activity_of(work, time_s)
+    alone_share, _ = power_at_limit(power, activity, temp_c)
+    # Kernel times were measured at the clock that the power limit allows the kernel alone; here it runs at the clock of
+    # its phase.
+    clock_bound = np.asarray(activity.clock_bound)
+    bound = clock_bound * alone_share / (clock_bound * alone_share + 1.0 - clock_bound)
+    speed_up = rate_at(share, bound) / rate_at(alone_share, bound)
+    watts = gpu_power_w(power, activity.at_rate(speed_up), share * highest_mhz, temp_c)
+    window_share = np.minimum(time_s / _WINDOW_S, 1.0)
+    return float((window_share * watts + (1.0 - window_share) * governed.watts[stage, phase]).max())

@@ -1,4 +1,4 @@
-"""Prediction of a planned point: `triplepoint predict`, the cost of a plan, and what stands beside a measurement."""
+"""Prediction of a planned point, as in `triplepoint predict`, the cost of a plan and comparisons with measurements."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -20,19 +20,19 @@ from triplepoint.simulate.stacks import OF_ENGINE
 from triplepoint.status import PredictionStatus
 
 MANY_POINTS = 200
-"""Points from which on starting processes pays: a point takes some 5 ms."""
+"""Number of points from which several processes are faster than one; a point takes about 5 ms."""
 
 
 def predict_point(point: Point, config: Path, stack: str | None = None, with_power: bool = True) -> Prediction:
-    """Return the prediction of a point; what cannot be predicted has a status and says why in its `reason`.
+    """Return the prediction of a point; its status and `reason` say whether and why it cannot be predicted.
 
     Args:
         point: The point, folded.
         config: Folder of the configuration.
-        stack: Framework and its version. None: that of the point's engine, or of its cluster where
-            that is simulated.
-        with_power: Whether power, heat and what clocks do to time are wanted, which take nine tenths of the work;
-            without, a step takes what it does at the clocks that constants were fitted at.
+        stack: Framework and its version. None: that of the point's engine; for the engine `simulated`, that of the
+            cluster.
+        with_power: Whether to predict power, heat and the effect of clocks on time, nine tenths of the work. Without
+            them the step time is that at the clocks of the fitted measurements.
 
     Raises:
         UserError: If the configuration is wrong.
@@ -52,7 +52,7 @@ def predict_point(point: Point, config: Path, stack: str | None = None, with_pow
 
 
 def predict_if_configured(point: Point, config: Path, with_power: bool = True) -> Prediction:
-    """Return the prediction of a point as `predict_point`; wrong or missing configuration is its reason too."""
+    """Return the prediction of a point; wrong or missing configuration becomes its reason instead of an error."""
     try:
         return predict_point(point, config, None, with_power)
     except UserError as error:
@@ -60,7 +60,7 @@ def predict_if_configured(point: Point, config: Path, with_power: bool = True) -
 
 
 def job_on_cluster(point: Point, config: Path, stack: str | None = None) -> tuple[Job, ClusterConfig]:
-    """Return the job that a point is, and the cluster it runs on; arguments are those of `predict_point`.
+    """Return the job of a point and its cluster; arguments are those of `predict_point`.
 
     Raises:
         PointError: If the point cannot be predicted.
@@ -72,25 +72,25 @@ def job_on_cluster(point: Point, config: Path, stack: str | None = None) -> tupl
 def allocated_by_rank(point: Point, config: Path) -> tuple[float, ...]:
     """Return the predicted peak of the framework's allocator on every rank of a point that can run. Unit: byte."""
     job, serving = _job_of(point, config), _serving_of(point)
-    stages = [use.allocated for use in (memory_by_stage(job, serving) if serving else memory_of_training(job))]
-    return tuple(stages[job.mesh.place(rank).pp] for rank in range(job.num_gpus))
+    by_stage = [memory.allocated for memory in _memory_by_stage(job, serving)]
+    return tuple(by_stage[job.mesh.place(rank).pp] for rank in range(job.num_gpus))
 
 
 def needed_memory(point: Point, config: Path) -> Need:
-    """Return what the fullest rank of a point needs, whether it fits or not.
+    """Return the memory of the fullest rank of a point, whether it fits or not.
 
     Raises:
-        UserError: If that cannot be told: layers that do not divide over stages, say, or a wrong configuration.
+        UserError: If it cannot be computed, for example because layers do not divide over stages, or the configuration
+            is wrong.
     """
     job, serving = _job_of(point, config), _serving_of(point)
-    stages: Sequence[Need] = memory_by_stage(job, serving) if serving else memory_of_training(job)
-    return max(stages, key=lambda use: use.total)
+    return max(_memory_by_stage(job, serving), key=lambda memory: memory.total)
 
 
 def layout_sigma(point: Point, config: Path) -> float | None:
-    """Return the standard deviation of the log error of a step time without what all layouts of one training share.
+    """Return the standard deviation of the log error of a step time, without errors that all layouts of a job share.
 
-    None where the point has no constants to tell it by, such as in another folder of configuration.
+    None if the configuration has no constants for the point.
     """
     try:
         return read_calibrations(config)[0].layout_scale(_job_of(point, config))
@@ -104,6 +104,10 @@ def _job_of(point: Point, config: Path, stack: str | None = None) -> Job:
 
 def _serving_of(point: Point) -> Serving | None:
     return serving_of(point) if point.task == "inference" else None
+
+
+def _memory_by_stage(job: Job, serving: Serving | None) -> Sequence[Need]:
+    return memory_by_stage(job, serving) if serving else memory_of_training(job)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Durations of the tasks of a step, from which the timeline is made."""
+"""Durations of the tasks of a step, from which its timeline is computed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,12 +16,12 @@ Float = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """Time of one pass, split in what it computes and what it waits for. Unit: s.
+    """Time of passes, split into computation and exposed communication. Unit: s.
 
     Attributes:
-        compute: Computation.
-        comm: Communication that no computation overlaps.
-        host_share: Of computation, in which the GPU waits for the host to launch. Unit: 1.
+        compute: Computation, including waits for the host.
+        comm: Exposed communication; broadcastable to the shape of `compute`.
+        host_share: Share of computation in which the GPU waits for the host to launch kernels. Unit: 1.
     """
 
     compute: Float
@@ -29,19 +29,20 @@ class Pass:
     host_share: Float | float = 0.0
 
     def host_at(self, place: tuple[int, ...]) -> float:
-        """Return how long the GPU waits for the host, in the pass at one place of the arrays. Unit: s."""
+        """Return how long the GPU waits for the host in the pass at one index of the arrays. Unit: s."""
         share = np.broadcast_to(self.host_share, self.compute.shape)
         return float(self.compute[place] * share[place])
 
     def slowed(self, factor: Float) -> "Pass":
-        """Return the pass where kernels take `factor` times as long; the host launches as fast as it did."""
+        """Return the passes with kernels that take `factor` times as long; the launch time of the host stays."""
         kernels = self.compute * (1.0 - self.host_share)
-        host = self.total**LAUNCH_BEND - (kernels + self.comm) ** LAUNCH_BEND
+        # The total is the p-norm of the times of GPU and host, see LAUNCH_BEND. This is the power of the host time.
+        launch = self.total**LAUNCH_BEND - (kernels + self.comm) ** LAUNCH_BEND
         slower = kernels * factor
-        total = ((slower + self.comm) ** LAUNCH_BEND + np.maximum(host, 0.0)) ** (1 / LAUNCH_BEND)
-        is_behind = np.broadcast_to(np.asarray(self.host_share) > 0.0, slower.shape)
-        compute = np.where(is_behind, total - self.comm, slower)
-        share = np.divide(compute - slower, compute, out=np.zeros_like(compute), where=is_behind & (compute > 0.0))
+        total = ((slower + self.comm) ** LAUNCH_BEND + np.maximum(launch, 0.0)) ** (1 / LAUNCH_BEND)
+        is_waiting = np.broadcast_to(np.asarray(self.host_share) > 0.0, slower.shape)
+        compute = np.where(is_waiting, total - self.comm, slower)
+        share = np.divide(compute - slower, compute, out=np.zeros_like(compute), where=is_waiting & (compute > 0.0))
         return Pass(compute, np.broadcast_to(self.comm, compute.shape), share)
 
     @property
@@ -52,25 +53,25 @@ class Pass:
 
 @dataclass(frozen=True, eq=False)
 class Durations:
-    """How long everything takes. Unit: s.
+    """Durations of passes, sends, collectives and update. Unit: s.
 
     Attributes:
         forward: Forward pass of a chunk; shape (num_stages, num_chunks, num_classes).
-        backward_input: Backward pass up to the gradient of the input; same shape.
-        backward_weight: The rest of it; same shape.
-        optimizer: Shape (num_stages, num_classes).
-        send: A send over the boundary after each stage, either way; shape (num_stages,).
-        sync_overlapped: Reduction of a chunk's gradients that may overlap its last backward pass; shape (num_stages,
+        backward_input: Backward pass of a chunk up to the gradient of its input; same shape.
+        backward_weight: Rest of the backward pass; same shape.
+        optimizer: Update; shape (num_stages, num_classes).
+        send: Send over the boundary after each stage, in either direction; shape (num_stages,).
+        sync_overlapped: Gradient reduction of a chunk that may overlap its last backward pass; shape (num_stages,
             num_chunks).
-        sync_exposed: The rest, after the last backward pass; shape (num_stages,).
-        gather_overlapped: Gathering of a chunk's parameters that may overlap the step's first passes, but has to be
-            done when the chunk's first forward pass is; shape (num_stages, num_chunks).
-        replicas: Replicas of every class; shape (num_classes,).
-        is_send_blocking: Whether a stage waits until its send is done, as Megatron-LM does without interleaving.
-        slowdown: Share by which computation takes longer while collectives of the step overlap it. Unit: 1.
-        pause_s: After the update all wait for the host. Unit: s.
-        of_task: Of every task, in place of those of passes where tasks of a kind differ; shape (num_stages, num_tasks,
-            num_classes).
+        sync_exposed: Gradient reduction after the last backward pass; shape (num_stages,).
+        gather_overlapped: Parameter gathering of a chunk that may overlap the first passes of the step. It must end
+            before the first forward pass of the chunk ends. Shape (num_stages, num_chunks).
+        replicas: Number of replicas in every class; shape (num_classes,).
+        is_send_blocking: Whether a stage waits for the end of its send, as Megatron-LM does without interleaving.
+        slowdown: Additional time of computation while collectives of the step overlap it, relative. Unit: 1.
+        pause_s: Time after the update in which all ranks wait for the host. Unit: s.
+        of_task: Time of every task, instead of the times of passes, if tasks of a kind differ; shape (num_stages,
+            num_tasks, num_classes).
     """
 
     forward: Pass
@@ -90,11 +91,11 @@ class Durations:
 
 @dataclass(frozen=True, eq=False)
 class Replicas:
-    """Data parallel replicas, those that behave alike in one class.
+    """Classes of data parallel replicas; replicas of a class have equal times.
 
     Attributes:
-        class_of_replica: Class of each; shape (dp,).
-        factor: On the time of computation; shape (num_stages, num_classes).
+        class_of_replica: Class of every replica; shape (dp,).
+        factor: Factor on compute time; shape (num_stages, num_classes).
     """
 
     class_of_replica: Int64
@@ -102,35 +103,35 @@ class Replicas:
 
     @property
     def num_alike(self) -> Int64:
-        """Replicas of every class; shape (num_classes,)."""
+        """Number of replicas in every class; shape (num_classes,)."""
         return np.bincount(self.class_of_replica, minlength=self.factor.shape[1])
 
 
 def sort_replicas(layout: Layout, slow: Mapping[int, float], lockstep: int) -> Replicas:
-    """Return the classes of replicas, by their factors. A stage of a replica computes as long as its slowest rank.
+    """Sort replicas into classes by their compute times; in each stage the slowest rank of a replica counts.
 
     Args:
-        layout: Of the job.
-        slow: Factor on the time of computation of every rank that does not take it as it is. Unit: 1.
-        lockstep: Neighbouring ranks that wait for one another within passes; they may be of several replicas.
+        layout: Layout of the job.
+        slow: Factor on the compute time of every rank whose factor is not 1. Unit: 1.
+        lockstep: Neighbouring ranks that wait for one another within passes; they may span several replicas.
     """
     mesh = RankMesh(layout)
-    together = max(lockstep // mesh.ranks_per_replica, 1)
+    num_coupled = max(lockstep // mesh.ranks_per_replica, 1)
     usual = 1.0 if len(slow) < mesh.num_ranks else min(slow.values())
     factor = np.full((layout.pp, layout.dp), usual)
-    for rank, one in slow.items():
-        if one == usual:
+    for rank, rank_factor in slow.items():
+        if rank_factor == usual:
             continue
         place = mesh.place(rank)
-        first = place.dp // together * together
-        own = factor[place.pp, first : first + together]
-        np.maximum(own, one, out=own)
-    kinds, which = np.unique(factor, axis=1, return_inverse=True)
-    return Replicas(which.reshape(-1).astype(np.int64), kinds)
+        first = place.dp // num_coupled * num_coupled
+        coupled = factor[place.pp, first : first + num_coupled]
+        np.maximum(coupled, rank_factor, out=coupled)
+    class_factors, class_of_replica = np.unique(factor, axis=1, return_inverse=True)
+    return Replicas(class_of_replica.reshape(-1).astype(np.int64), class_factors)
 
 
 def with_replicas(durations: Durations, replicas: Replicas) -> Durations:
-    """Return durations of one class as those of all classes."""
+    """Return the durations of all classes of replicas, from those of a single class."""
     factor = replicas.factor
 
     def slowed(time: Pass) -> Pass:
