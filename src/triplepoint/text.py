@@ -46,3 +46,8 @@ def page(blocks: Iterable[Sequence[str]]) -> str:
 def percent(share: float, digits: int = 1) -> str:
     """Return a share as percent with its unit, such as `14.6 %`."""
     return f"{100.0 * share:.{digits}f} %"
+
+
+def percent_lost(share: float, *, is_bound: bool = False) -> str:
+    """Return a loss, or the most it can be, as percent; what would be printed as zero is `less than 0.1 %`."""
+    return f"{'up to ' * is_bound}{percent(share)}" if share >= 0.0005 else "less than 0.1 %"

@@ -1,6 +1,6 @@
 """Text for a person: tables in columns, paragraphs, percent."""
 
-from triplepoint.text import WIDTH, page, paragraph, percent, table
+from triplepoint.text import WIDTH, page, paragraph, percent, percent_lost, table
 
 
 def test_table_aligns_words_left_and_numbers_right_with_headings_of_two_lines() -> None:
@@ -20,3 +20,8 @@ def test_page_leaves_a_line_between_blocks_and_none_for_empty_ones() -> None:
 
 def test_percent_of_a_share() -> None:
     assert (percent(0.1234), percent(1.0, 0)) == ("12.3 %", "100 %")
+
+
+def test_a_loss_is_never_printed_as_zero() -> None:
+    assert (percent_lost(0.0005), percent_lost(0.0004)) == ("0.1 %", "less than 0.1 %")
+    assert percent_lost(0.2, is_bound=True) == "up to 20.0 %"

@@ -12,7 +12,7 @@ import numpy as np
 
 from triplepoint.advise.recommend.advice import NEEDED
 from triplepoint.config.plan import read_planned_run
-from triplepoint.text import page, paragraph, percent, table
+from triplepoint.text import page, paragraph, percent_lost, table
 from triplepoint.units import counted
 from triplepoint.why.answer import Answer
 from triplepoint.why.explain import CAUSES, Finding
@@ -75,7 +75,7 @@ def _hardware_findings(why: Answer) -> list[Finding]:
 
 def _cost_share(finding: Finding, why: Answer) -> str:
     """Return the share of a step that a cause costs, as text; an upper bound if only a clock is known."""
-    return f"{'up to ' * finding.is_bound}{percent(finding.lost_s / why.step_s)}"
+    return percent_lost(finding.lost_s / why.step_s, is_bound=finding.is_bound)
 
 
 def _slots(sensed: Sequence[Sensed]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from triplepoint.advise.recommend.passport import Passport
 from triplepoint.advise.recommend.placement import Placement
 from triplepoint.advise.recommend.placement_gain import Gain
 from triplepoint.advise.recommend.power_limits import Caps
-from triplepoint.text import page, paragraph, percent, table
+from triplepoint.text import page, paragraph, percent, percent_lost, table
 from triplepoint.units import KILO, counted
 
 _LISTED = 8
@@ -154,7 +154,7 @@ def headline(advice: Advice) -> str:
     said = []
     if advice.outliers:
         first = advice.outliers[0]
-        cost = "" if first.cost_s is None else f", it costs {percent(_share(first.cost_s, advice))} of a step"
+        cost = "" if first.cost_s is None else f", it costs {percent_lost(_share(first.cost_s, advice))} of a step"
         said.append(f"Repair {first.name} ({first.host}) first: {_KINDS[first.kind]}{cost}.")
     if advice.gain is not None and advice.is_accepted:
         until = "Until then change " if advice.outliers else "Change "
@@ -233,7 +233,7 @@ def _hardware(advice: Advice) -> list[str]:
     for one in advice.outliers[:_LISTED]:
         cost = ""
         if one.cost_s is not None:
-            cost = f" It costs {one.cost_s:.2f} s of a step ({percent(_share(one.cost_s, advice))})."
+            cost = f" It costs {one.cost_s:.2f} s of a step ({percent_lost(_share(one.cost_s, advice))})."
         lines += paragraph(f"{one.name} ({one.host}), {one.kind}: {one.evidence}.{cost} To do: {one.action}.", indent=2)
     if len(advice.outliers) > _LISTED:
         lines.append(f"  {len(advice.outliers) - _LISTED} more are in --json.")
