@@ -51,7 +51,7 @@ class Cluster:
         self._check_machine()
         self._write_files()
         self.start_munge()
-        self._start_accounting()
+        self.start_accounting()
         self.start_controller()
         for node in self.nodes:
             self.start_node(node)
@@ -189,7 +189,14 @@ class Cluster:
         _run("munged", "--force", *(f"--{name}={value}" for name, value in options.items()))
         _wait_for(lambda: _succeeds("munge", "-S", str(run / "munge.sock"), "-n"), "munged")
 
-    def _start_accounting(self) -> None:
+    def kill_accounting(self) -> None:
+        """Kill slurmdbd with SIGKILL. slurmctld keeps what it would have stored."""
+        if pid := self._pid("slurmdbd"):
+            os.kill(pid, signal.SIGKILL)
+            _wait_for(lambda: self._pid("slurmdbd") is None, "end of slurmdbd")
+
+    def start_accounting(self) -> None:
+        """Start the database and slurmdbd unless they run."""
         if self._pid("mariadb") is None:
             self._start_database()
         if self._pid("slurmdbd") is None:

@@ -124,6 +124,25 @@ def _kill_controller(cluster: Cluster, folder: Path, launcher: "subprocess.Popen
     cluster.start_controller()
 
 
+def _kill_accounting(cluster: Cluster, folder: Path, launcher: "subprocess.Popen[str]", chance: random.Random) -> None:
+    cluster.kill_accounting()
+    time.sleep(chance.uniform(0, 5))
+    cluster.start_accounting()
+
+
+def _stop_munge(cluster: Cluster, folder: Path, launcher: "subprocess.Popen[str]", chance: random.Random) -> None:
+    cluster.stop_munge()
+    time.sleep(chance.uniform(0, 5))
+    cluster.start_munge()
+
+
+def _drain_nodes(cluster: Cluster, folder: Path, launcher: "subprocess.Popen[str]", chance: random.Random) -> None:
+    nodes = "NodeName=h200-[1-4]"
+    subprocess.run(["scontrol", "update", nodes, "State=DRAIN", "Reason=soak"], check=True)
+    time.sleep(chance.uniform(0, 5))
+    subprocess.run(["scontrol", "update", nodes, "State=RESUME"], check=True)
+
+
 def _preempt(cluster: Cluster, folder: Path, launcher: "subprocess.Popen[str]", chance: random.Random) -> None:
     urgent = ["sbatch", "-p", "urgent", "-N4", "--exclusive", "-t", "1", "-o", "/dev/null", "--wrap", "sleep 3"]
     subprocess.run(urgent, capture_output=True)
@@ -138,5 +157,8 @@ FAULTS: dict[str, Fault] = {
     "job cancelled": _cancel_job,
     "node killed": _kill_node,
     "controller killed": _kill_controller,
+    "accounting killed": _kill_accounting,
+    "munge stopped": _stop_munge,
+    "nodes drained": _drain_nodes,
     "preempted": _preempt,
 }
