@@ -15,13 +15,14 @@ COPYLEFT := $(COPYLEFT);GPL-2.0-only;GPL-2.0-or-later;GPL-3.0-only;GPL-3.0-or-la
 MIT := conda-inject $(addprefix snakemake-interface-,common logger-plugins report-plugins scheduler-plugins storage-plugins)
 AUDIT := .venv-audit
 
-.PHONY: all env test test-all test-slurm test-gangs test-workflow test-models test-rest campaign check format lint types docs audit clean help
+.PHONY: all env test test-all test-slurm test-gangs test-workflow test-models test-rest campaign regression check format lint types docs audit clean help
 
 help:
 	@echo "make all     make the environment, then every figure and report.html"
 	@echo "make test    make the environment, then run the tests, but for the long ones"
 	@echo "make test-all  the long ones too: every layout of every engine, every fit repeated"
 	@echo "make campaign  random faults to files, launches, disks, projects and Slurm: some half an hour, log in logs/"
+	@echo "make regression  whether commands take a fifth more CPU time than at BASE (default: HEAD~1): some five minutes"
 	@echo "make check   formatter, linter, type checker, snakefmt, snakemake --lint, tests: what CI runs"
 	@echo "make docs    make the environment, then the documentation as a site with search: site/index.html"
 	@echo "make audit   known vulnerabilities and licences of the pins; asks pypi.org"
@@ -80,6 +81,10 @@ campaign: env
 	@mkdir -p logs
 	bash -o pipefail -c '$(BIN)/python -m tests.benchmarks.fault_campaign --first $(FIRST) --number 300 --launches 10 \
 	    --disks 20 --pipelines 30 --slurm $(SLURM) 2>&1 | tee logs/campaign.log'
+
+BASE ?= HEAD~1
+regression: env
+	$(BIN)/python -m tests.benchmarks.regression --base $(BASE)
 
 check: env format lint types docs test
 

@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from triplepoint.config.plan import read_plan
@@ -39,11 +40,11 @@ CASES = {
 }
 
 
-def cpu_s(arguments: list[str], folder: Path = ROOT) -> float:
+def cpu_s(arguments: list[str], folder: Path = ROOT, environment: Mapping[str, str] | None = None) -> float:
     """Return user and system time of an interpreter run and its children. Unit: s."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.run([sys.executable, *arguments], check=True, cwd=folder, **quiet)
+    subprocess.run([sys.executable, *arguments], check=True, cwd=folder, env=environment, **quiet)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -72,7 +73,7 @@ def stages(num_runs: int) -> None:
             return cpu_s(["-m", "triplepoint", *words], folder)
 
         _show("plan", [stage("plan", *GRID, "--write")])
-        runs = _keep(folder / "results" / "plan.json", num_runs)
+        runs = keep_runs(folder / "results" / "plan.json", num_runs)
         _show("simulate", [stage("simulate", run) for run in runs])
         _show("telemetry", [stage("telemetry", run) for run in runs])
         _show("trace", [stage("trace", "--run", run, "--parse", "--jobs", "1") for run in runs])
@@ -86,7 +87,7 @@ def stages(num_runs: int) -> None:
         _show("report", [stage("report")])
 
 
-def _keep(plan: Path, num_runs: int) -> list[str]:
+def keep_runs(plan: Path, num_runs: int) -> list[str]:
     """Reduce a plan to a number of simulated, traced runs, and return them."""
     content = json.loads(plan.read_text())
     valid = [entry for entry in content["entries"] if entry["invalid_because"] is None]
