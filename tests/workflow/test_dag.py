@@ -96,9 +96,10 @@ def test_removed_trace_table_is_rebuilt_without_a_launch(project: Project) -> No
     assert project.manifests() == before
 
 
-def test_forced_launch_rule_keeps_results_that_are_there(project: Project) -> None:
+@pytest.mark.parametrize("forced", [("-R", "launch"), ("-F",)])
+def test_forced_launches_keep_results_that_are_there(project: Project, forced: tuple[str, ...]) -> None:
     before = project.manifests()
-    outcome = project.snakemake("-R", "launch", "--until", "launch")
+    outcome = project.snakemake(*forced, "--until", "launch")
     assert outcome.status == 0, outcome.output
     assert len(outcome.of("launch")) == 2
     assert project.manifests() == before
@@ -119,7 +120,8 @@ def test_changed_model_launches_its_runs(project: Project) -> None:
     assert not launched & set(project.manifests()), "beside those of the model as it was"
 
 
-def test_killed_snakemake_loses_no_finished_run(project: Project) -> None:
+@pytest.mark.parametrize("option", [(), ("--rerun-incomplete",)])
+def test_killed_snakemake_loses_no_finished_run(project: Project, option: tuple[str, ...]) -> None:
     first, second = sorted(project.manifests())
     kept = project.manifests()[first]
     subprocess.run(["rm", "-rf", str(project.folder / f"results/runs/{second}/raw")], check=True)
@@ -139,7 +141,7 @@ def test_killed_snakemake_loses_no_finished_run(project: Project) -> None:
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
     assert second not in project.manifests()
-    outcome = project.snakemake(*UP_TO_TABLES)
+    outcome = project.snakemake(*UP_TO_TABLES, *option)
     assert outcome.status == 0, outcome.output
     assert project.manifests()[first] == kept
     assert outcome.of("launch") == [second]

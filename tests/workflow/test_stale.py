@@ -8,6 +8,7 @@ import pytest
 
 from tests.workflow.conftest import UP_TO_TABLES, Project
 from triplepoint.claims import HELD, claim_results
+from triplepoint.config.plan import read_plan
 
 pytestmark = pytest.mark.workflow
 
@@ -199,6 +200,24 @@ def test_lost_records_of_snakemake_run_all_stages_but_launches(project: Project)
     shutil.rmtree(project.folder / ".snakemake")
     outcome = project.snakemake("-n", "all")
     assert outcome.rules == {"telemetry", "parse", "trace", "aggregate", "claims", "figure", "report"}
+
+
+def test_lost_records_and_a_changed_study_make_the_plan_of_today(project: Project) -> None:
+    shutil.rmtree(project.folder / ".snakemake")
+    project.edit("config/studies/mini.yaml", "[1, 2, 4]", "[1]")
+    (run,) = (name for name in project.manifests() if "_mbs1_" in name)
+    outcome = project.snakemake(*UP_TO_TABLES)
+    assert outcome.status == 0, outcome.output
+    assert (outcome.of("launch"), outcome.of("telemetry")) == ([], [run])
+    assert [entry.run for entry in read_plan(project.folder / "results/plan.json").entries] == [run]
+
+
+def test_renamed_study_launches_nothing(project: Project) -> None:
+    studies = project.folder / "config/studies"
+    (studies / "mini.yaml").rename(studies / "renamed.yaml")
+    outcome = project.snakemake("-n", "all")
+    assert outcome.rules == {"aggregate", "claims", "figure", "report"}
+    assert outcome.of("aggregate") == ["renamed"]
 
 
 def test_results_may_be_a_link_to_another_disk(project: Project) -> None:
