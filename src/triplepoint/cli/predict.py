@@ -183,11 +183,13 @@ def _value(name: str, cell: object) -> object:
 
 def _summary(rows: "list[tuple[dict[str, object], Prediction]]", source: str) -> str:
     """Return predictions as text: the answer in a sentence, then a line for each."""
-    ranks = ("rank", "slower_fraction") if rows and "rank" in rows[0][0] else ()
-    lines = [("", *(name.removesuffix("_fraction") for name in ranks), *_SUMMARY.values())]
+    is_ranked = bool(rows) and "rank" in rows[0][0]
+    if is_ranked:
+        rows = sorted(rows, key=lambda row: int(str(row[0]["rank"] or len(rows) + 1)))
+    lines = [("", *("rank", "slower %") * is_ranked, *_SUMMARY.values())]
     for keys, prediction in rows:
-        ranked = (str(keys[name]) for name in ranks)
-        lines.append((_name(keys), *ranked, *(_show_value(prediction, name) for name in _SUMMARY)))
+        place = (str(keys["rank"]), _slower(keys)) if is_ranked else ()
+        lines.append((_name(keys), *place, *(_show_value(prediction, name) for name in _SUMMARY)))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
     explained = [(keys, prediction) for keys, prediction in rows if prediction.reason]
@@ -203,7 +205,12 @@ def _first_line(rows: "list[tuple[dict[str, object], Prediction]]") -> str:
     """Return the answer in a sentence: the step time of a single configuration, or the number of each status."""
     if len(rows) != 1:
         counts = Counter(str(prediction.status) for _, prediction in rows)
-        return f"{len(rows)} configurations: {', '.join(f'{num} {status}' for status, num in counts.most_common())}"
+        told = f"{len(rows)} configurations: {', '.join(f'{num} {status}' for status, num in counts.most_common())}"
+        firsts = [_name(keys) for keys, _ in rows if keys.get("rank") == 1]
+        tied = [_name(keys) for keys, _ in rows if keys.get("tied_with_first") == "yes" and keys["rank"] != 1]
+        if len(firsts) == 1:  # one training: with several, each has a first
+            told += f". Fastest: {firsts[0]}" + (f"; may be as fast: {', '.join(tied)}" if tied else "")
+        return told
     ((keys, prediction),) = rows
     if not prediction.step_time_s > 0 or prediction.status not in ("ok", "undecided"):
         return f"{_name(keys)}: {prediction.status}: {prediction.reason}"
@@ -222,8 +229,17 @@ _SUMMARY = {
 
 
 def _name(keys: "dict[str, object]") -> str:
-    """Return the name of a row: its run id if it has one, else its id."""
-    return str(keys.get("run") or keys["id"])
+    """Return the name of a row: its id if the file gives one, else its run id, else its number."""
+    own = str(keys["id"])
+    return str(keys.get("run") or own) if own.isdigit() else own
+
+
+def _slower(keys: "dict[str, object]") -> str:
+    """Return how much slower than the first a row is, in percent with the interval; empty for a row without rank."""
+    if not keys["slower_fraction"]:
+        return ""
+    share, low, high = (100 * float(str(keys[f"slower_{end}fraction"])) for end in ("", "lo_", "hi_"))
+    return f"{share:.1f} ({low:.1f} to {high:.1f})" if share else "0"
 
 
 def _interval(low: float, high: float) -> str:
