@@ -105,7 +105,7 @@ def _times(grid: Grid, declared: Format, where: str) -> tuple[np.ndarray, Clock]
     index = grid.find(declared.times)
     if index is None:
         return _sample_numbers(grid, declared), Clock(is_naive=False, lacks="time")
-    return read_times(grid.columns[index], f"{where}: column {grid.names[index]}")
+    return read_times(grid.columns[index], where, grid.names[index], grid.lines)
 
 
 def _sample_numbers(grid: Grid, declared: Format) -> np.ndarray:

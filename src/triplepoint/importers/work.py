@@ -197,7 +197,7 @@ def read_log(path: Path, pattern: str) -> Work:
     """
     compiled = step_pattern(pattern)
     marks = LogMarks(compiled, 0)
-    stamps, lines = [], []
+    stamps, lines, numbers = [], [], []
     for number, line in enumerate(read_content(path).text.splitlines(), 1):
         if not compiled.search(line):
             continue
@@ -209,11 +209,12 @@ def read_log(path: Path, pattern: str) -> Work:
             )
         stamps.append(stamp[0].strip())
         lines.append(line)
+        numbers.append(number)
     if not lines:
         raise UserError(
             f"{path}: no line matches --step-pattern {pattern}; name the framework, or a regular expression"
         )
-    t_ns, clock = read_times(stamps, str(path))
+    t_ns, clock = read_times(stamps, path, lines=numbers)
     steps = [step for line, time in zip(lines, t_ns.tolist(), strict=True) for step in marks.read(line, time)]
     rows = [{name: step[name] for name in _KEPT} for step in steps]
     for row in rows[:WARMUP]:
@@ -240,11 +241,12 @@ def read_steps(path: Path) -> Work:
         raise UserError(
             f"{path}: expected columns step, start and end or duration_s, and lines below them; found {names}"
         )
-    starts, clock = read_times([line["start"] for line in lines], f"{path}: column start")
+    numbers = range(2, len(lines) + 2)
+    starts, clock = read_times([line["start"] or "" for line in lines], path, "start", numbers)
     if clock.lacks:
         raise UserError(f"{path}: column start: holds times of day without a date; add dates")
     if "end" in names:
-        ends, _ = read_times([line["end"] for line in lines], f"{path}: column end")
+        ends, _ = read_times([line["end"] or "" for line in lines], path, "end", numbers)
     else:
         durations_s = [_number(line["duration_s"], path, number, "duration_s") for number, line in enumerate(lines, 2)]
         ends = starts + np.rint(np.array(durations_s) * NS_PER_S).astype(np.int64)
