@@ -338,9 +338,11 @@ def text(name: str, about: str, nullable: bool = False) -> Column:
     return Column(name, "str", "", about, nullable)
 
 
-def amount(name: str, unit: str, about: str, nullable: bool = True, kind: Kind | None = None) -> Column:
-    """Return a column of non-negative numbers in a unit, null where not measured."""
-    return Column(name, "float", unit, about, nullable, minimum=0.0, kind=kind)
+def amount(
+    name: str, unit: str, about: str, nullable: bool = True, kind: Kind | None = None, maximum: float | None = None
+) -> Column:
+    """Return a column of non-negative numbers in a unit, up to a maximum if there is one, null where not measured."""
+    return Column(name, "float", unit, about, nullable, minimum=0.0, maximum=maximum, kind=kind)
 
 
 def signed(name: str, about: str) -> Column:

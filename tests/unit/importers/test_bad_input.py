@@ -23,6 +23,7 @@ from triplepoint.importers.declaration import ReadOptions
 from triplepoint.importers.folder import ImportOptions, list_folder
 from triplepoint.importers.run import _longest_stretch
 from triplepoint.importers.text import read_content
+from triplepoint.importers.work import read_steps
 from triplepoint.manifest import read_manifest
 from triplepoint.processes import cleaning_up_on_sigterm
 from triplepoint.units import NS_PER_S
@@ -424,3 +425,51 @@ def test_sigterm_removes_scratch_files(tmp_path: Path) -> None:
         assert scratch.is_dir()
         os.kill(os.getpid(), signal.SIGTERM)
     assert not list(tmp_path.iterdir()) and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("cell", ["1e18 W", "-5 W", "1e400"])
+def test_power_that_no_gpu_draws_is_left_out_and_said(tmp_path: Path, cell: str) -> None:
+    found = read(smi(tmp_path, line(0), line(1, cell), line(2)), UTC)
+    assert np.nanmax(values(part(found), "gpu_power_average_w")) == 300
+    assert "1 values of gpu_power_average_w outside of 0 to 5000 W left out" in found.notes[0]
+
+
+def test_infinite_cell_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"column power.draw: 'inf' is not a number; correct the cell"):
+        read(smi(tmp_path, line(0, "300"), line(1, "inf")), UTC)
+
+
+def test_column_without_any_value_is_not_found(tmp_path: Path) -> None:
+    found = read(smi(tmp_path, line(0, "nan"), line(1, "nan")), UTC)
+    assert part(found).columns == ["gpu_temp_c"]
+    assert "gpu_power_average_w has no value in the whole recording and is left out" in found.notes[0]
+
+
+@pytest.mark.parametrize("index", ["-1", "1e18", "0.5"])
+def test_index_that_is_no_gpu_is_refused(tmp_path: Path, index: str) -> None:
+    smi(tmp_path, line(0), line(1), line(1).replace(" 0,", f" {index},"))
+    with pytest.raises(UserError, match=rf"smi\.csv:4: column index: '{index}' is not the number of a GPU"):
+        read(tmp_path, UTC)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (("1,1777629600,1777629604", "1,1777629604,1777629608"), "steps.csv:3: step 1 of rank 0 is in line 2 too"),
+        (
+            ("1,1777629600,1777629604", "2,1777629601,1777629605"),
+            "steps.csv:3: step 2 begins before step 1 of line 2 ends",
+        ),
+        (("1e18,1777629600,1777629604",), "steps.csv:2: column step: '1e18', expected a whole number from 0"),
+        (("-1,1777629600,1777629604",), "steps.csv:2: column step: '-1', expected a whole number from 0"),
+        (("1.5,1777629600,1777629604",), "steps.csv:2: column step: '1.5', expected a whole number from 0"),
+        (("nan,1777629600,1777629604",), "steps.csv:2: column step: 'nan' is not a number"),
+    ],
+)
+def test_steps_that_cannot_be_are_refused(tmp_path: Path, rows: tuple[str, ...], said: str) -> None:
+    (tmp_path / "steps.csv").write_text("\n".join(["step,start,end", *rows]) + "\n")
+    with pytest.raises(UserError, match=said):
+        read_steps(tmp_path / "steps.csv")
+    (tmp_path / "steps.csv").write_text("step,start,duration_s\n1,1777629600,1e18\n")
+    with pytest.raises(UserError, match=r"steps.csv:2: column duration_s: '1e18', expected 1e-06 to 86,400 s"):
+        read_steps(tmp_path / "steps.csv")
