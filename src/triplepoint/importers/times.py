@@ -92,7 +92,7 @@ def from_seconds(times_s: Sequence[float], file: str | Path) -> np.ndarray:
         raise _out_of_range(f"{times[int(is_wrong.argmax())]:g}", place[int(is_wrong.argmax())])
     t_ns = np.rint(times * 1000).astype(np.int64) * (NS_PER_S // 1000)
     check_near(t_ns, place)
-    return t_ns
+    return np.asarray(t_ns)
 
 
 def check_near(t_ns: np.ndarray, places: Sequence[str] | _Place) -> None:

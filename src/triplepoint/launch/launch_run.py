@@ -42,6 +42,7 @@ from triplepoint.launch.gang import Gang, LocalGang, SlurmGang, adopt, alone_on_
 from triplepoint.launch.outcome import Account
 from triplepoint.launch.slurm import usable_nodes
 from triplepoint.manifest import Manifest, read_manifest
+from triplepoint.processes import allow_open_files
 from triplepoint.slow_nodes import slow_nodes
 from triplepoint.status import Status
 from triplepoint.tables import STEPS
@@ -180,6 +181,8 @@ def launch(folder: Path, say: Say, force: bool = False, wall_s: float | None = N
             say(f"{planned.run}: already measured ({result.status}, {result.ended_at}); kept")
             return result
         is_local = planned.limits.executor == "local"
+        if is_local:
+            allow_open_files(planned.point.num_gpus)
         with alone_on_machine(planned.run, say) if is_local else contextlib.nullcontext():
             return _until_result(folder, with_less_time(planned, wall_s), options, say, resumed, claim)
 
