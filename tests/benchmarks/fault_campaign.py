@@ -1,11 +1,12 @@
 """Random damage to input files, and random kills: `python -m tests.benchmarks.fault_campaign --number 100`.
 
-The files are recordings, traces and tables of users, files of a small run, studies and site files. Prints a line for each
-seed. A command may work or refuse in one line with exit status 2; a traceback, a hang or many lines are counted, and the exit status is 1 if there was any. `--launches 5` kills processes of real launches too: the
-next launch has to end well, with no process of the first left. `--disks 5` fills the disk of launches or makes it
-read-only (`unshare -rm`, a small tmpfs): the launch has to end in one line, and the next one well. `--pipelines 5` lets
-accidents happen between and during calls of Snakemake (`pipeline_faults`), `--slurm 5` to jobs of the test cluster
-(`slurm_soak`). `make campaign` does all, with its log.
+The files are recordings, traces and tables of users, files of a small run, studies and site files. Prints a line for
+each seed. A command may work or refuse in one line with exit status 2; a traceback, a hang or many lines are counted,
+and the exit status is 1 if there was any. `--launches 5` kills processes of real launches too: the next launch has to
+end well, with no process of the first left. `--disks 5` fills the disk of launches or makes it read-only (`unshare
+-rm`, a small tmpfs): the launch has to end in one line, and the next one well. `--pipelines 5` lets accidents happen
+between and during calls of Snakemake (`pipeline_faults`), `--slurm 5` to jobs of the test cluster (`slurm_soak`).
+`make campaign` does all, with its log.
 """
 
 import argparse
