@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from triplepoint.errors import UserError
 from triplepoint.tables.schema import Kind
@@ -334,4 +335,22 @@ def _read_lane(path: Path) -> tuple[pa.Table, dict[bytes, bytes]]:
     for column in SAMPLES.schema():
         if column.name not in schema.names:
             samples = samples.append_column(column, pa.nulls(samples.num_rows, column.type))
+    samples = _without_impossible(samples)
     return SAMPLES.check(samples.select(SAMPLES.schema().names), path), schema.metadata
+
+
+def _without_impossible(samples: pa.Table) -> pa.Table:
+    """Return samples with null for values that no device can have, which drivers report now and then."""
+    for index, name in enumerate(samples.column_names):
+        column = _COLUMNS.get(name)
+        if column is None or column.maximum is None or not samples.num_rows:
+            continue
+        limits = pc.min_max(samples[name]).as_py()
+        if limits["min"] is None or (limits["min"] >= column.minimum and limits["max"] <= column.maximum):
+            continue
+        is_possible = pc.and_(
+            pc.greater_equal(samples[name], column.minimum), pc.less_equal(samples[name], column.maximum)
+        )
+        values = pc.if_else(is_possible, samples[name], pa.scalar(None, samples[name].type))
+        samples = samples.set_column(index, samples.schema.field(name), values)
+    return samples

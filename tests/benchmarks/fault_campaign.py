@@ -1,19 +1,23 @@
 """Random damage to input files, and random kills: `python -m tests.benchmarks.fault_campaign --number 100`.
 
-Prints a line for each seed. A command may work or refuse in one line with exit status 2; a traceback, a hang or many
-lines are counted, and the exit status is 1 if there was any. `--launches 5` kills processes of real launches too: the
-next launch has to end well, with no process of the first left. `--disks 5` fills the disk of launches or makes it
-read-only (`unshare -rm`, a small tmpfs): the launch has to end in one line, and the next one well. `--pipelines 5` lets
-accidents happen between and during calls of Snakemake (`pipeline_faults`), `--slurm 5` to jobs of the test cluster
-(`slurm_soak`). `make campaign` does all, with its log.
+The files are recordings, traces and tables of users, files of a small run, studies and site files. Prints a line for
+each seed. A command may work or refuse in one line with exit status 2; a traceback, a hang or many lines are counted,
+and the exit status is 1 if there was any. `--launches 5` kills processes of real launches too: the next launch has to
+end well, with no process of the first left. `--disks 5` fills the disk of launches or makes it read-only (`unshare
+-rm`, a small tmpfs): the launch has to end in one line, and the next one well. `--pipelines 5` lets accidents happen
+between and during calls of Snakemake (`pipeline_faults`), `--slurm 5` to jobs of the test cluster (`slurm_soak`).
+`make campaign` does all, with its log.
 """
 
 import argparse
+import atexit
 import contextlib
+import functools
 import gzip
 import io
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +33,8 @@ from tests.benchmarks.pipeline_faults import disturb, prepare
 from tests.launchers import environment
 from tests.points import planned, tiny_point, write_run
 from triplepoint.cli import main as triplepoint
+from triplepoint.config.site import SITE_VARIABLE, gang_of, read_site
+from triplepoint.errors import UserError
 from triplepoint.manifest import read_manifest
 
 DATA = Path("tests/data")
@@ -88,9 +94,106 @@ def damage(content: bytes, chance: random.Random) -> tuple[str, bytes]:
     return f"{kind} {new!r}", content[:start] + new + content[end:]
 
 
+SMI = b"timestamp, index, name, power.draw.instant [W], temperature.gpu\n" + b"".join(
+    b"2026/05/01 10:%02d:%02d.000, %d, NVIDIA H100 80GB HBM3, %d.00 W, %d\n"
+    % (second // 60, second % 60, gpu, 400 + second % 7 * 20 + gpu, 50 + second % 3)
+    for second in range(120)
+    for gpu in range(2)
+)
+MARKED = b"step,start,end\n" + b"".join(
+    b"%d,2026-05-01 10:%02d:%02d,2026-05-01 10:%02d:%02d\n"
+    % (step, step * 5 // 60, step * 5 % 60, (step + 1) * 5 // 60, (step + 1) * 5 % 60)
+    for step in range(20)
+)
+STUDY = b"""description: What the micro-batch costs.
+defaults: {cluster: cpu-local, engine: native, model: tiny-llama, num_gpus: 4, global_batch_size: 16, precision: fp32}
+sweeps:
+  - set: {tp: 2, sequence_parallel: true}
+    axes: {micro_batch_size: [1, 2, 4], recompute: [none, full]}
+"""
+SITE = b"""stages: {runtime: 60, slurm_partition: batch}
+room_nodes: 8
+gangs:
+  cpu-local: {requeues: 3, retries: 1, exclude: [node7]}
+"""
+RUN_FILES = (
+    "point.json", "telemetry.parquet", "raw/manifest.json", "raw/steps.parquet", "raw/telemetry/node0.arrow"
+)  # fmt: skip
+
+
+@functools.cache
+def small_run() -> Path:
+    """Make and return the folder of a small imported run, with its aligned telemetry."""
+    place = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    (place / "in").mkdir()
+    (place / "in" / "smi.csv").write_bytes(SMI)
+    (place / "steps.csv").write_bytes(MARKED)
+    results = str(place / "results")
+    words = ["import", str(place / "in"), "--steps", str(place / "steps.csv"), "--timezone", "UTC"]
+    assert run([*words, "--results", results]) is None
+    (folder,) = (place / "results" / "runs").glob("job*")
+    assert run(["telemetry", folder.name, "--results", results]) is None
+    return folder
+
+
+def read_damaged_run(seed: int) -> str | None:
+    """Damage one file of a small run, read the run, and return a description of a wrong outcome, or None."""
+    chance = random.Random(seed)
+    whole = small_run()
+    name, reader = chance.choice(RUN_FILES), chance.choice(("why", "recommend", "telemetry", "compare"))
+    with tempfile.TemporaryDirectory() as scratch:
+        results = Path(scratch) / "results"
+        shutil.copytree(whole.parents[1], results)
+        folder = results / "runs" / whole.name
+        kind, content = damage((folder / name).read_bytes(), chance)
+        (folder / name).write_bytes(content)
+        words = [reader, str(folder), *([str(whole)] if reader == "compare" else [])]
+        problem = run(words)
+    print(f"seed {seed}: {reader} of a run, {name}: {kind}: {problem or 'fine'}", flush=True)
+    return problem
+
+
+def read_damaged_settings(seed: int) -> str | None:
+    """Damage a study or a site file, read it, and return a description of a wrong outcome; None if it is right."""
+    chance = random.Random(seed)
+    is_site = chance.random() < 0.4
+    kind, content = damage(SITE if is_site else STUDY, chance)
+    with tempfile.TemporaryDirectory() as scratch:
+        if is_site:
+            problem = read_damaged_site(Path(scratch) / "site.yaml", content)
+        else:
+            config = Path(scratch) / "config"
+            shutil.copytree("config", config)
+            (config / "studies" / "mine.yaml").write_bytes(content)
+            problem = run(["plan", "mine", "--config", str(config), "--results", str(Path(scratch) / "results")])
+    print(f"seed {seed}: {'site' if is_site else 'plan, study'}: {kind}: {problem or 'fine'}", flush=True)
+    return problem
+
+
+def read_damaged_site(site: Path, content: bytes) -> str | None:
+    """Read a site file with some content and return a description of a wrong outcome; None if it is right."""
+    site.write_bytes(content)
+    before = os.environ.get(SITE_VARIABLE)
+    os.environ[SITE_VARIABLE] = str(site)
+    try:
+        gang_of("cpu-local", read_site())
+    except UserError as error:
+        return f"more than a line: {error}" if "\n" in str(error) else None
+    except Exception as error:  # whatever it is, it is what is looked for
+        return f"{type(error).__name__}: {error}"
+    finally:
+        os.environ.pop(SITE_VARIABLE)
+        if before is not None:
+            os.environ[SITE_VARIABLE] = before
+    return None
+
+
 def read_damaged(seed: int) -> str | None:
     """Damage one file, run its command, and return a description of a wrong outcome; None if the outcome is right."""
     chance = random.Random(seed)
+    if (kind_of_file := chance.random()) < 0.4:
+        return read_damaged_run(seed) if kind_of_file < 0.3 else read_damaged_settings(seed)
     name, content, words = chance.choice(subjects())
     is_packed = content[:2] == b"\x1f\x8b" and chance.random() < 0.8
     kind, content = damage(gzip.decompress(content) if is_packed else content, chance)
@@ -110,6 +213,7 @@ def run(words: list[str]) -> str | None:
     def hung(number: int, frame: object) -> None:
         raise TimeoutError(f"hung for {LONGEST_S:.0f} s")
 
+    finders = list(sys.meta_path)  # some commands keep pandas from being imported, which is for their process alone
     signal.signal(signal.SIGALRM, hung)
     signal.setitimer(signal.ITIMER_REAL, LONGEST_S)
     try:
@@ -120,10 +224,14 @@ def run(words: list[str]) -> str | None:
         return f"{type(error).__name__}: {error} at {Path(place.filename).name}:{place.lineno}"
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.meta_path[:] = finders
     if status not in (0, 2):
         return f"exit status {status}: {said.getvalue()[-200:]}"
-    refused = [line for line in said.getvalue().splitlines() if line.startswith("triplepoint: ")]
-    return None if status == 0 or refused else f"refused without a word: {said.getvalue()[-200:]}"
+    lines = said.getvalue().splitlines()
+    refused = [line for line in lines if line.startswith("triplepoint: ")]
+    if status == 0 or (len(refused) == 1 and lines[-1] == refused[0]):
+        return None
+    return f"refused in other than one last line: {said.getvalue()[-400:]}"
 
 
 def kill_in_launch(seed: int) -> str | None:
@@ -138,9 +246,11 @@ def kill_in_launch(seed: int) -> str | None:
         time.sleep(after_s)
         processes = [psutil.Process(launcher.pid), *psutil.Process(launcher.pid).children(recursive=True)]
         marks = {"agent": "submitit", "rank": "launch.rank", "sampler": "sample"}
-        with contextlib.suppress(psutil.Error):
+        killed = "nothing"
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
             fitting = [one for one in processes[1:] if marks.get(victim, "\0") in " ".join(one.cmdline())]
             os.kill(chance.choice(fitting or processes[:1]).pid, signal.SIGKILL)
+            killed = victim if fitting else "launcher"
         launcher.wait()
         _, left = psutil.wait_procs(processes[1:], 60)
         again = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -149,7 +259,7 @@ def kill_in_launch(seed: int) -> str | None:
         manifest = folder / "raw" / "manifest.json"
         problems += [] if manifest.is_file() and read_manifest(manifest).status == "ok" else ["no result"]
     problem = "; ".join(problems) or None
-    print(f"seed {seed}: {victim} killed after {after_s:.1f} s: {problem or 'whole, once'}", flush=True)
+    print(f"seed {seed}: {killed} killed after {after_s:.1f} s: {problem or 'whole, once'}", flush=True)
     return problem
 
 

@@ -1,6 +1,7 @@
 """Processes go with their parent, also one that went before they could ask for it."""
 
 import errno
+import resource
 import socket
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import psutil
 import pytest
 
 from triplepoint import processes
-from triplepoint.processes import free_port
+from triplepoint.errors import UserError
+from triplepoint.processes import allow_open_files, free_port
 
 CHILD = """
 import sys, time
@@ -65,3 +67,15 @@ def test_port_in_use_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: P
             free_port()
     assert refused.value.errno == errno.EADDRINUSE
     assert free_port() == first
+
+
+def test_allow_open_files_raises_the_soft_limit_and_refuses_a_low_hard_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"is": (24, 4096)}
+    monkeypatch.setattr(resource, "getrlimit", lambda of: limits["is"])
+    monkeypatch.setattr(resource, "setrlimit", lambda of, new: limits.update({"is": new}))
+    allow_open_files(8)
+    assert limits["is"] == (4096, 4096)
+    limits["is"] = (24, 80)
+    with pytest.raises(UserError, match=r"at most 80 open files are allowed \(ulimit -Hn\), expected 96 or more"):
+        allow_open_files(8)
+    assert limits["is"] == (24, 80)

@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from triplepoint.errors import UserError
+from triplepoint.errors import UserError, shown
 from triplepoint.published.rows import read_row, settle
 from triplepoint.published.table import read_table
 from triplepoint.published.words import UnreadableError, read_number
@@ -20,6 +20,7 @@ from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.layouts import Laid
 from triplepoint.simulate.step import simulate_step
+from triplepoint.units import LONGEST_STEP_S, SHORTEST_STEP_S
 
 Float = npt.NDArray[np.float64]
 
@@ -96,17 +97,23 @@ def read_cases(source: Path, config: Path, say: Callable[[str], None] | None = N
         say: Called with a line of text on every skipped row, with the reason.
 
     Raises:
-        UserError: If the table cannot be read or has no step times.
+        UserError: If the table cannot be read or has no step times, or two rows have one id.
     """
     cases = []
+    ids: set[str] = set()
     table = read_table(source)
     if table and "step_time_s" not in table[0]:
         raise UserError(f"{source}: no column step_time_s; calibration needs measured times")
     for number, cells in enumerate(table, 1):
         row = read_row(cells, number, config)
         reason = row.reason
+        if row.id in ids:
+            raise UserError(f"{source}: row {number}: id {shown(row.id)} is that of another row too; change one")
+        ids.add(row.id)
         try:
             measured = read_number("step_time_s", cells.get("step_time_s", ""))
+            if measured is not None and not SHORTEST_STEP_S <= measured <= LONGEST_STEP_S:
+                raise UserError(f"step_time_s is {measured:g}, expected {SHORTEST_STEP_S:g} to {LONGEST_STEP_S:,.0f} s")
             if row.job is not None and measured:
                 cases.append(make_case(row.id, settle(row), measured, config))
                 continue

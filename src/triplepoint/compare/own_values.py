@@ -17,6 +17,8 @@ from triplepoint.status import PredictionStatus
 from triplepoint.tables.results import POINTS
 from triplepoint.tables.schema import column_of
 from triplepoint.tables.studies import read_joined
+from triplepoint.tables.telemetry import MOST_GPU_W, MOST_NODE_W
+from triplepoint.units import LONGEST_STEP_S, SHORTEST_STEP_S
 from triplepoint.verdicts.number import Number, Verdict, judge_values
 from triplepoint.verdicts.quantities import DERIVED, Ordering, unit_of
 from triplepoint.verdicts.read import read_claims
@@ -34,7 +36,11 @@ _QUANTITIES = {
     column.name for column in POINTS.columns if column.type == "float" and column.name not in Configuration.model_fields
 } | set(DERIVED)
 """Quantities that a user's table may hold."""
-_RANGES = {column.name: (column.minimum, column.maximum) for column in POINTS.columns}
+_RANGES = {column.name: (column.minimum, column.maximum) for column in POINTS.columns} | {
+    "step_time_s": (SHORTEST_STEP_S, LONGEST_STEP_S),
+    "gpu_power_w": (0.0, MOST_GPU_W),
+    "node_power_w": (0.0, MOST_NODE_W),
+}
 """Smallest and largest valid value of each column."""
 
 

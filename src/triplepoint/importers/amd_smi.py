@@ -88,6 +88,7 @@ def _gather(content: Content, options: ReadOptions) -> Grid:
         [grid.units[index] for index in kept],
         [grid.columns[index] for index in kept],
         grid.notes,
+        grid.lines,
     )
 
 

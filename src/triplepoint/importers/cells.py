@@ -54,7 +54,9 @@ def read_numbers(cells: Sequence[str], source: Source, unit: str, where: str) ->
     """
     factor = _factor(source, unit, where)
     try:
-        return np.array(cells, float) * factor
+        numbers = np.array(cells, float) * factor
+        if not np.isinf(numbers).any():
+            return numbers
     except ValueError:
         pass
     end = cells[0].rpartition(" ")[2] if cells else ""

@@ -57,7 +57,7 @@ def _read(content: Content, options: ReadOptions) -> FileTelemetry:
         return FileTelemetry([], left_out={metric: _LEFT_OUT.get(metric, "memory in use, not its activity, on AMD")})
     source = _AMD.get(metric, _COLUMNS[metric]) if is_amd else _COLUMNS[metric]
     grid = split_csv(content, ["time", metric], options.skip_bad)
-    t_ns, clock = read_times(grid.columns[0], f"{content.path}: column time")
+    t_ns, clock = read_times(grid.columns[0], content.path, "time", grid.lines)
     values = read_numbers(grid.columns[1], source, "", f"{content.path}: column {metric}")
     values = np.where(values == -(source.factor() or 1.0), np.nan, values)
     device = HOST if metric.startswith("system") else f"gpu{rank % per_node}"

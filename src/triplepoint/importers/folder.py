@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
 from pathlib import Path
 
+import numpy as np
+
 from triplepoint.errors import UserError
 from triplepoint.importers import formats
 from triplepoint.importers.clocks import Span, check_hosts, check_work, find_shift, span_of
@@ -18,7 +20,7 @@ from triplepoint.importers.mapped import draft_mapping, read_mapping
 from triplepoint.importers.notes import sum_up_file_notes, sum_up_host_notes
 from triplepoint.importers.samples import HostSamples, assemble
 from triplepoint.importers.text import read_content
-from triplepoint.importers.times import find_zone, read_times, show_span, to_utc
+from triplepoint.importers.times import check_near, find_zone, read_times, show_span, to_utc
 from triplepoint.recording import Part
 from triplepoint.trace.kineto.source import head as head_of
 from triplepoint.trace.profilers import rocprof_csv, rocprof_json
@@ -222,12 +224,16 @@ def read_telemetry(
     without_host = [path for path, file in files.items() if any(not series.host for series in file.series)]
     host_of = name_hosts(without_host, folder if folder.is_dir() else folder.parent, options.host_pattern)
     by_host: dict[str, list[Series]] = defaultdict(list)
+    files_of: dict[str, list[Path]] = defaultdict(list)
     facts: dict[tuple[str, str], dict[str, str]] = {}
     for path, file in files.items():
         for series in file.series:
             by_host[series.host or host_of[path]].append(series)
+            files_of[series.host or host_of[path]].append(path)
         for (host, device), known in file.facts.items():
             facts.setdefault((host or host_of[path], device), {}).update(known)
+    for host, all_series in by_host.items():
+        _check_one_time(all_series, files_of[host])
     _check_offsets(by_host, options.offsets)
     hosts = {}
     for host in order_hosts(list(by_host), options.hosts):
@@ -268,6 +274,18 @@ def telemetry_span(hosts: Mapping[str, HostSamples], offsets: Mapping[str, float
     """Return the first and last time of all samples, with offsets; None without samples. Unit: ns."""
     spans = [span_of(parts) for parts in _parts(hosts, offsets).values()]
     return (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
+
+
+def _check_one_time(series: Sequence[Series], files: Sequence[Path]) -> None:
+    """Check that the series of a host are of one time. Raises `UserError` if one is far from all others.
+
+    Args:
+        series: Series of the host.
+        files: File of each series.
+    """
+    filled = [(one.t_ns, str(path)) for one, path in zip(series, files, strict=True) if one.t_ns.size]
+    ends = [end for t_ns, _ in filled for end in (t_ns.min(), t_ns.max())]
+    check_near(np.array(ends, np.int64), [path for _, path in filled for _ in range(2)])
 
 
 def _check_offsets(hosts: Collection[str], offsets: Mapping[str, float]) -> None:

@@ -29,7 +29,7 @@ def _read(content: Content, options: ReadOptions) -> FileTelemetry:
     start = next((number for number, row in enumerate(lines) if row and row[0] == "timestamp"), len(heads) - 1)
     rows: list[list[str]] = [[]] * (start + 1) + lines[start + 1 :]
     grid = gather(content, rows, ["timestamp", *map(str, range(len(heads["metric"])))], options.skip_bad)
-    t_ns, clock = read_times(grid.columns[0], f"{content.path}: column timestamp")
+    t_ns, clock = read_times(grid.columns[0], content.path, "timestamp", grid.lines)
     telemetry = FileTelemetry([], clock, notes=grid.notes, is_amd=True)
     cards = heads.get("card", [""] * len(heads["metric"]))
     for place, (name, host, card) in enumerate(zip(heads["metric"], heads["instance"], cards, strict=True)):

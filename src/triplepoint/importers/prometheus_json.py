@@ -11,7 +11,7 @@ import numpy as np
 from triplepoint.errors import UserError
 from triplepoint.importers.declaration import Content, FileTelemetry, Format, ReadOptions
 from triplepoint.importers.prometheus import COLUMNS, DEVICES, HOSTS, LEFT_OUT, SHOWS, add_series
-from triplepoint.units import NS_PER_S
+from triplepoint.importers.times import from_seconds
 
 
 def _read(content: Content, options: ReadOptions) -> FileTelemetry:
@@ -26,7 +26,7 @@ def _read(content: Content, options: ReadOptions) -> FileTelemetry:
             )
         pairs = result.get("values") or [result["value"]]
         try:
-            t_ns = np.array([round(float(time) * 1000) for time, _ in pairs], np.int64) * (NS_PER_S // 1000)
+            t_ns = from_seconds([float(time) for time, _ in pairs], content.path)
             values = np.array([value for _, value in pairs], float)
         except (ValueError, TypeError, OverflowError):
             raise UserError(

@@ -63,14 +63,14 @@ def _number(text: str, content: Content, line: int) -> float:
 def _times(content: Content, stamps: list[str], own: dict[int, str], num: int) -> tuple[np.ndarray, Clock]:
     """Return the time of each scrape; its number if no time is known."""
     if len(stamps) == num and num:
-        return read_times(stamps, str(content.path))
+        return read_times(stamps, content.path)
     if len(own) == num and num:
-        return read_times([own[number] for number in range(num)], str(content.path))
+        return read_times([own[number] for number in range(num)], content.path)
     if num == 1 and (named := _IN_NAME.search(content.path.name)):
         digits = re.sub(r"\D", "", named[1])
         if len(digits) == 14:
             text = f"{digits[:4]}-{digits[4:6]}-{digits[6:8]} {digits[8:10]}:{digits[10:12]}:{digits[12:]}"
-            return read_times([text], str(content.path))
+            return read_times([text], content.path)
         return np.array([int(digits) * (NS_PER_S if len(digits) == 10 else NS_PER_S // 1000)]), Clock()
     return np.arange(num), Clock(lacks="time")
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from triplepoint.errors import UserError, nearest
+from triplepoint.errors import UserError, nearest, shown
 from triplepoint.importers.cells import read_numbers
 from triplepoint.importers.declaration import Clock, FileTelemetry, Format
 from triplepoint.importers.text import Grid
@@ -15,7 +15,9 @@ from triplepoint.units import NS_PER_S
 
 HOST = "host"
 """Device of metrics of a whole host."""
-_NUMBER = re.compile(r"(?:gpu|card|nvidia|device)?[ _-]?(\d{1,4})$", re.IGNORECASE)
+_NUMBER = re.compile(r"(?:(?:gpu|card|nvidia|device)[ _-]?)?(\d{1,4})$", re.IGNORECASE)
+_OTHER_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
+"""Number that is not the number of a GPU, if others of its column are."""
 _IN_NAME = re.compile(r"(?:gpu|card)[-_]?(\d{1,3})(?!\d|x|gpus)", re.IGNORECASE)
 """Number of a GPU in the name of a file."""
 _NEAR = 0.8
@@ -105,7 +107,7 @@ def _times(grid: Grid, declared: Format, where: str) -> tuple[np.ndarray, Clock]
     index = grid.find(declared.times)
     if index is None:
         return _sample_numbers(grid, declared), Clock(is_naive=False, lacks="time")
-    return read_times(grid.columns[index], f"{where}: column {grid.names[index]}")
+    return read_times(grid.columns[index], where, grid.names[index], grid.lines)
 
 
 def _sample_numbers(grid: Grid, declared: Format) -> np.ndarray:
@@ -127,7 +129,16 @@ def _devices(grid: Grid, declared: Format, t_ns: np.ndarray, clock: Clock, where
     index = grid.find(declared.devices)
     if index is not None:
         cells = [cell.strip() for cell in grid.columns[index]]
-        names = name_devices(list(dict.fromkeys(cells)), grid.names[index])
+        distinct = list(dict.fromkeys(cells))
+        for cell in distinct:
+            if _OTHER_NUMBER.fullmatch(cell) and not _NUMBER.fullmatch(cell):
+                row = cells.index(cell)
+                line = f":{grid.lines[row]}" if len(grid.lines) else ""
+                raise UserError(
+                    f"{where}{line}: column {grid.names[index]}: {shown(cell)} is not the number of a GPU; expected 0 "
+                    "to 9999: correct the cell"
+                )
+        names = name_devices(distinct, grid.names[index])
         return [names[cell] for cell in cells]
     if not clock.lacks and _come_in_groups(t_ns):
         raise UserError(

@@ -38,6 +38,11 @@ _IDLE = 0.4
 """Ratio of a GPU's highest power to the host's highest below which it counts as idle: H100 idles at 0.15 of its limit,
 MI355X at 0.25. Our choice."""
 
+_MOST_READINGS = 2000
+"""Most readings by which the update period of power is found: the search takes time by their square. Our choice."""
+_GAP = 10
+"""Ratio of the time between two samples to the median above which there is a gap. Our choice."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -111,6 +116,7 @@ def import_folder(
     described = job.described
     if telemetry.is_amd and described.device is None:
         described = described.model_copy(update={"device": "rocm"})
+    shows = _shows(telemetry, rows)
     progress("writing the run")
     run = write_run(
         results / "runs",
@@ -129,7 +135,7 @@ def import_folder(
         num_traces=len(traced.traces),
         steps=dict(Counter(row["kind"] for row in rows if row["rank"] == rows[0]["rank"])),
         formats=telemetry.formats,
-        shows=_shows(telemetry, rows),
+        shows=shows,
         notes=[
             *telemetry.notes, *notes_on_steps, *_notes_on_clocks(traced), *sum_up_host_notes(_notes_on_idle_gpus(nodes))
         ],
@@ -308,14 +314,25 @@ def _power_update_period(telemetry: Telemetry) -> str:
             if name is None:
                 continue
             values = part.values[:, list(part.columns).index(name)]
-            known = np.isfinite(values)
+            known = np.flatnonzero(np.isfinite(values))
+            chosen = known[_longest_stretch(part.t_ns[known])]
             try:
-                updates = find_updates(part.t_ns[known] / NS_PER_S, values[known])
+                updates = find_updates(part.t_ns[chosen] / NS_PER_S, values[chosen])
             except (ValueError, IndexError):
                 return ""
             new_s, read_s = updates.period_s, samples.period_s
             return f"{name} of {part.device} has a new value every {new_s:.3g} s, and was read every {read_s:.3g} s"
     return ""
+
+
+def _longest_stretch(t_ns: np.ndarray) -> slice:
+    """Return the middle of the longest stretch of samples without a gap, at most `_MOST_READINGS` of them."""
+    gaps = np.diff(t_ns)
+    ends = np.flatnonzero(gaps > _GAP * np.median(gaps)) + 1 if gaps.size else np.array([], int)
+    starts, ends = np.concatenate([[0], ends]), np.concatenate([ends, [len(t_ns)]])
+    longest = int((ends - starts).argmax())
+    start = max(int(starts[longest]), int(starts[longest] + ends[longest] - _MOST_READINGS) // 2)
+    return slice(start, min(int(ends[longest]), start + _MOST_READINGS))
 
 
 def _notes_on_idle_gpus(nodes: Sequence[RecordedNode]) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ import numpy as np
 from triplepoint.importers.declaration import Series
 from triplepoint.recording import Part
 from triplepoint.tables.schema import Kind
-from triplepoint.tables.telemetry import METRICS, SAMPLES
+from triplepoint.tables.telemetry import METRICS, MOST_GPU_W, SAMPLES
 from triplepoint.telemetry.sensor import Counters
 from triplepoint.units import NS_PER_S
 
@@ -63,6 +63,8 @@ def assemble(series: Iterable[Series], products: Mapping[str, str]) -> HostSampl
     for device, by_metric in columns.items():
         _drop_zeros(device, by_metric, notes)
         _drop_wrong_counter(device, by_metric, notes)
+    for device, by_metric in columns.items():
+        _drop_unknown(device, by_metric, notes)
     parts = [_part(device, columns[device]) for device in sorted(columns, key=_device_order) if columns[device]]
     return HostSamples([part for part in parts if part.t_ns.size], _period_s(columns), list(dict.fromkeys(notes)))
 
@@ -131,7 +133,7 @@ def _within_bounds(series: Series, notes: list[str]) -> Series:
     column = _COLUMNS[series.metric]
     low = -np.inf if column.minimum is None else column.minimum
     high = np.inf if column.maximum is None else column.maximum
-    is_wrong = (series.values < low) | (series.values > high)
+    is_wrong = (series.values < low) | (series.values > high) | np.isinf(series.values)
     if is_wrong.any():
         first = series.values[int(is_wrong.argmax())]
         notes.append(
@@ -151,6 +153,13 @@ def _combine(parts: list[Series]) -> Series:
     values = np.array([part.values[np.searchsorted(part.t_ns, t_ns)] for part in parts])
     is_counter = _COLUMNS[parts[0].metric].kind is Kind.COUNTER
     return replace(parts[0], t_ns=t_ns, values=values.sum(axis=0) if is_counter else values.mean(axis=0), part="")
+
+
+def _drop_unknown(device: str, columns: dict[str, Series], notes: list[str]) -> None:
+    """Remove columns without any value."""
+    for metric in [metric for metric, one in columns.items() if not np.isfinite(one.values).any()]:
+        del columns[metric]
+        notes.append(f"{device}: {metric} has no value in the whole recording and is left out")
 
 
 def _drop_zeros(device: str, columns: dict[str, Series], notes: list[str]) -> None:
@@ -177,9 +186,14 @@ def _drop_wrong_counter(device: str, columns: dict[str, Series], notes: list[str
     counted_w = float((counted_j[-1] - counted_j[0]) / (t_s[-1] - t_s[0]))
     power = columns.get("gpu_power_w") or columns.get("gpu_power_average_w")
     power_w = float(np.nanmean(power.values)) if power is not None and np.isfinite(power.values).any() else np.nan
-    is_right = counted_w >= _LEAST_W if np.isnan(power_w) else 1 / _MOST_APART <= counted_w / power_w <= _MOST_APART
+    is_right = (
+        _LEAST_W <= counted_w <= MOST_GPU_W
+        if np.isnan(power_w)
+        else 1 / _MOST_APART <= counted_w / power_w <= _MOST_APART
+    )
     if not is_right:
-        against = "less than any GPU draws" if np.isnan(power_w) else f"the power read is {power_w:.0f} W"
+        extreme = "less" if counted_w < _LEAST_W else "more"
+        against = f"{extreme} than any GPU draws" if np.isnan(power_w) else f"the power read is {power_w:.0f} W"
         del columns["gpu_energy_j"]
         notes.append(f"{device}: gpu_energy_j rises by {counted_w:.3g} W and is left out; {against}")
 

@@ -67,6 +67,8 @@ class Grid:
     """Cells of each column; shape (num_columns, num_rows)."""
     notes: list[str]
     """Remarks for the user."""
+    lines: Sequence[int] = ()
+    """Line of the file of each row; empty if rows are no lines. Shape (num_rows,)."""
 
     def find(self, names: Iterable[str]) -> int | None:
         """Return the index of the first of several names that is a column; None if none is."""
@@ -96,10 +98,10 @@ def split_csv(content: Content, header: Sequence[str] | None, skip_bad: bool, me
 
 
 def from_header(content: Content, is_header: Callable[[str], bool]) -> Content:
-    """Return a file without the lines above its header; unchanged if no line is a header."""
+    """Return a file with empty lines in place of those above its header; unchanged if no line is a header."""
     lines = content.text.splitlines(keepends=True)
     start = next((number for number, line in enumerate(lines) if is_header(line)), 0)
-    return Content(content.path, "".join(lines[start:]), content.is_cut)
+    return Content(content.path, "\n" * start + "".join(lines[start:]), content.is_cut)
 
 
 def gather(
@@ -132,13 +134,14 @@ def gather(
         )
     if bad:
         notes.append(f"{len(bad)} lines with another number of cells left out, the first is line {bad[0][0]}")
-    whole = []
+    whole, lines = [], []
     for number, cells in numbered:
         if len(cells) != num:
             continue
         stripped = [cell.strip() for cell in cells]
         if stripped[0] != first[0]:
             whole.append(cells)
+            lines.append(number)
         elif stripped != first:  # an equal header comes again if a log was appended to
             raise UserError(
                 f"{content.path}:{number}: a header other than the first line, {shown(','.join(cells))}; split the "
@@ -150,4 +153,4 @@ def gather(
             f"{content.path}: has a header and no whole line below it, so nothing was recorded; move it out of the "
             "folder"
         )
-    return Grid([name for name, _ in names], [unit for _, unit in names], columns, notes)
+    return Grid([name for name, _ in names], [unit for _, unit in names], columns, notes, lines)

@@ -35,7 +35,7 @@ def _read(content: Content, options: ReadOptions) -> FileTelemetry:
     names = ["timestamp", "reading-time", *(f"{name} {unit}" for name, unit in tags)]
     rows = [[] if line.lstrip().startswith("#") else line.split() for line in content.text.splitlines()]
     grid = gather(content, rows, names, options.skip_bad)
-    t_ns, clock = read_times(grid.columns[0], f"{content.path}: column timestamp")
+    t_ns, clock = read_times(grid.columns[0], content.path, "timestamp", grid.lines)
     telemetry = FileTelemetry([], clock, notes=grid.notes)
     for (name, unit), cells in zip(tags, grid.columns[2:], strict=True):
         kind, _, number = name.partition("-")

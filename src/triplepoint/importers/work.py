@@ -1,6 +1,8 @@
 """Read the work of a recorded job: its traces by rank, and its steps from the profiler, a CSV or a training log."""
 
 import csv
+import itertools
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ from triplepoint.recorded.patterns import LogMarks, step_pattern
 from triplepoint.trace.kineto import LAUNCH, Category, Rows
 from triplepoint.trace.parsing import TraceFile, check_ranks, find_traces, rank_of
 from triplepoint.trace.reader import read_trace
-from triplepoint.units import NS_PER_S
+from triplepoint.units import LONGEST_STEP_S, NS_PER_S, SHORTEST_STEP_S
 
 Row = dict[str, Any]
 _STEP = re.compile(r"(?:ProfilerStep#|(?:step|iteration)[ _#:]*)(\d+)$", re.IGNORECASE)
@@ -25,6 +27,10 @@ WALL_NS = 10**8 * NS_PER_S
 """Smallest time that counts from 1970; smaller ones count from the start of the machine."""
 _APART_S = 3600.0
 """Largest difference between the starts of traces of one job; its ranks profile the same steps. Our choice. Unit: s."""
+_MOST_STEPS = 10**9
+"""Highest number of a step or rank: 30 years of a step per second. Our choice."""
+_MOST_OVERLAP = 0.5
+"""Share of the shorter step above which two steps overlap. Times rounded to seconds overlap by less. Our choice."""
 WARMUP = 2
 """Number of warm-up steps at the start of a log, as for `triplepoint record`."""
 _KINDS = ("warmup", "measured", "profiled")
@@ -197,7 +203,7 @@ def read_log(path: Path, pattern: str) -> Work:
     """
     compiled = step_pattern(pattern)
     marks = LogMarks(compiled, 0)
-    stamps, lines = [], []
+    stamps, lines, numbers = [], [], []
     for number, line in enumerate(read_content(path).text.splitlines(), 1):
         if not compiled.search(line):
             continue
@@ -209,11 +215,12 @@ def read_log(path: Path, pattern: str) -> Work:
             )
         stamps.append(stamp[0].strip())
         lines.append(line)
+        numbers.append(number)
     if not lines:
         raise UserError(
             f"{path}: no line matches --step-pattern {pattern}; name the framework, or a regular expression"
         )
-    t_ns, clock = read_times(stamps, str(path))
+    t_ns, clock = read_times(stamps, path, lines=numbers)
     steps = [step for line, time in zip(lines, t_ns.tolist(), strict=True) for step in marks.read(line, time)]
     rows = [{name: step[name] for name in _KEPT} for step in steps]
     for row in rows[:WARMUP]:
@@ -240,19 +247,48 @@ def read_steps(path: Path) -> Work:
         raise UserError(
             f"{path}: expected columns step, start and end or duration_s, and lines below them; found {names}"
         )
-    starts, clock = read_times([line["start"] for line in lines], f"{path}: column start")
+    numbers = range(2, len(lines) + 2)
+    starts, clock = read_times([line["start"] or "" for line in lines], path, "start", numbers)
     if clock.lacks:
         raise UserError(f"{path}: column start: holds times of day without a date; add dates")
     if "end" in names:
-        ends, _ = read_times([line["end"] for line in lines], f"{path}: column end")
+        ends, _ = read_times([line["end"] or "" for line in lines], path, "end", numbers)
     else:
-        durations_s = [_number(line["duration_s"], path, number, "duration_s") for number, line in enumerate(lines, 2)]
+        durations_s = [_duration_s(line["duration_s"], path, number) for number, line in enumerate(lines, 2)]
         ends = starts + np.rint(np.array(durations_s) * NS_PER_S).astype(np.int64)
     rows = [
         _row(line, int(start), int(end), path, number)
         for number, (line, start, end) in enumerate(zip(lines, starts, ends, strict=True), 2)
     ]
+    _check_apart(rows, path)
     return Work({}, rows, clock.is_naive)
+
+
+def _check_apart(rows: Sequence[Row], path: Path) -> None:
+    """Check that the steps of each rank follow each other.
+
+    Args:
+        rows: A row for each line of the CSV, from line 2 on.
+        path: The CSV, for the error.
+
+    Raises:
+        UserError: If a rank has two steps of one number, or one step overlaps more than half of another.
+    """
+    lines = {id(row): number for number, row in enumerate(rows, 2)}
+    line_of: dict[tuple[int, int], int] = {}
+    for number, row in enumerate(rows, 2):
+        first = line_of.setdefault((row["rank"], row["step"]), number)
+        if first != number:
+            raise UserError(
+                f"{path}:{number}: step {row['step']} of rank {row['rank']} is in line {first} too; leave one out"
+            )
+    in_order = sorted(rows, key=lambda row: (row["rank"], row["t_start_ns"]))
+    for row, other in itertools.pairwise(in_order):
+        if row["rank"] == other["rank"] and _overlap(row, other) > _MOST_OVERLAP:
+            raise UserError(
+                f"{path}:{lines[id(other)]}: step {other['step']} begins before step {row['step']} of line "
+                f"{lines[id(row)]} ends; correct the times"
+            )
 
 
 def _row(line: dict[str, str], start: int, end: int, path: Path, number: int) -> Row:
@@ -267,8 +303,8 @@ def _row(line: dict[str, str], start: int, end: int, path: Path, number: int) ->
     if end <= start:
         raise UserError(f"{path}:{number}: the step ends before it starts; correct the line")
     row: Row = {
-        "rank": int(_number(line.get("rank") or "0", path, number, "rank")),
-        "step": int(_number(line["step"], path, number, "step")),
+        "rank": _count(line.get("rank") or "0", path, number, "rank"),
+        "step": _count(line["step"], path, number, "step"),
         "kind": kind,
         "t_start_ns": start,
         "t_end_ns": end,
@@ -276,14 +312,39 @@ def _row(line: dict[str, str], start: int, end: int, path: Path, number: int) ->
     if line.get("loss"):
         row["loss"] = _number(line["loss"], path, number, "loss")
     if line.get("num_tokens"):
-        row["num_tokens"] = int(_number(line["num_tokens"], path, number, "num_tokens"))
+        row["num_tokens"] = _count(line["num_tokens"], path, number, "num_tokens", 10**15)
     return row
+
+
+def _count(text: str, path: Path, line: int, column: str, most: int = _MOST_STEPS) -> int:
+    """Return the whole number in a cell. Raises `UserError` if it is none, or out of range."""
+    number = _number(text, path, line, column)
+    if not 0 <= number <= most or number != int(number):
+        raise UserError(
+            f"{path}:{line}: column {column}: {shown(str(text))}, expected a whole number from 0 to {most:,}; correct "
+            "the cell"
+        )
+    return int(number)
+
+
+def _duration_s(text: str, path: Path, line: int) -> float:
+    """Return the duration of a step in a cell. Unit: s. Raises `UserError` if it is none, or out of range."""
+    duration_s = _number(text, path, line, "duration_s")
+    if not SHORTEST_STEP_S <= duration_s <= LONGEST_STEP_S:
+        raise UserError(
+            f"{path}:{line}: column duration_s: {shown(text)}, expected {SHORTEST_STEP_S:g} to {LONGEST_STEP_S:,.0f} "
+            "s; correct the cell"
+        )
+    return duration_s
 
 
 def _number(text: str, path: Path, line: int, column: str) -> float:
     """Return the number in a cell. Raises `UserError` if it is none."""
     try:
-        return float(text)
+        number = float(text)
+        if not math.isfinite(number):
+            raise ValueError
+        return number
     except (ValueError, TypeError):
         raise UserError(
             f"{path}:{line}: column {column}: {shown(str(text))} is not a number; correct the cell"
@@ -313,7 +374,7 @@ def join_steps(traced: Work, listed: Work, ahead_ns: Mapping[int, int] | None = 
         profiled["step"] - row["step"]
         for profiled in traced.rows
         for row in listed.rows
-        if row["rank"] == profiled["rank"] and _overlap(row, profiled) > 0.5
+        if row["rank"] == profiled["rank"] and _overlap(row, profiled) > _MOST_OVERLAP
     }
     if len(shifts) > 1:
         raise UserError(

@@ -30,7 +30,7 @@ def _read(content: Content, options: ReadOptions) -> FileTelemetry:
     if _EPOCHS.match(line):
         header = ["time", *(f"power{number}" for number in range(line.count(",")))]
     grid = split_csv(content, header, options.skip_bad)
-    t_ns, clock = read_times(grid.columns[0], f"{content.path}: column {grid.names[0]}")
+    t_ns, clock = read_times(grid.columns[0], content.path, grid.names[0], grid.lines)
     telemetry = FileTelemetry([], clock, notes=grid.notes)
     named = _IN_NAME.search(content.path.name)
     for name, cells in zip(grid.names[1:], grid.columns[1:], strict=True):

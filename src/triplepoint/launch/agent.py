@@ -32,7 +32,7 @@ from triplepoint.launch.clock import Meeting, NodeClock
 from triplepoint.launch.outcome import Failure, judge_kill, root_cause
 from triplepoint.launch.slurm import count_host_kills, memory_limit, missing_devices, placement, rank_environment
 from triplepoint.launch.watch import Ending, Ranks, Sampler, Watch, read_status, stop
-from triplepoint.processes import die_with_parent, free_port, has_ended, start_ticks
+from triplepoint.processes import allow_open_files, die_with_parent, free_port, has_ended, start_ticks
 from triplepoint.redact import Redactor
 from triplepoint.status import Status
 from triplepoint.units import NS_PER_S
@@ -288,7 +288,7 @@ def find_obstacle(
     """Return a failure if this node's ranks cannot be started, else None.
 
     Devices may be missing, a file may have changed, the host may not be in the point's `hosts`, or a GPU may have
-    another power limit.
+    another power limit, and too few open files may be allowed.
 
     Args:
         raw: Folder of the attempt.
@@ -300,6 +300,7 @@ def find_obstacle(
         return Failure(ranks[0], Status.BAD_NODE, problem, time.time_ns())
     problem = _mismatch(planned.point, ranks, checks)
     try:
+        allow_open_files(len(ranks))
         check_contents(planned.point, Digests(raw / CONTENTS, is_kept=False))
     except UserError as error:
         problem = str(error)

@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -41,16 +42,23 @@ from triplepoint.launch.gang import Gang, LocalGang, SlurmGang, adopt, alone_on_
 from triplepoint.launch.outcome import Account
 from triplepoint.launch.slurm import usable_nodes
 from triplepoint.manifest import Manifest, read_manifest
+from triplepoint.processes import allow_open_files
 from triplepoint.slow_nodes import slow_nodes
 from triplepoint.status import Status
+from triplepoint.tables import STEPS
 
 Say = Callable[[str], None]
 CanSpare = Callable[[frozenset[str]], bool]
 FIRST = Again(exclude=frozenset(), time_factor=1.0)
 
 
-def install(attempt: Path, raw: Path) -> None:
-    """Move a finished attempt to `raw`. An earlier result there is set aside first, and removed at the end.
+def install(attempt: Path, raw: Path, say: Say) -> None:
+    """Move a finished attempt to `raw`. An earlier result there is set aside first, and removed at the end if whole.
+
+    Args:
+        attempt: Folder of the attempt, with its manifest.
+        raw: Folder of the result.
+        say: Receives a line if the earlier result is damaged and kept.
 
     Raises:
         OSError: If that fails; the earlier result is back in its place.
@@ -65,9 +73,32 @@ def install(attempt: Path, raw: Path) -> None:
         if old.exists():
             old.rename(raw)
         raise
-    discard(old)
+    _discard_or_keep(old, raw, say)
     with contextlib.suppress(OSError):  # not empty: failed attempts stay
         attempt.parent.rmdir()
+
+
+def _discard_or_keep(old: Path, raw: Path, say: Say) -> None:
+    """Remove an earlier result; move it to `raw.damaged-<time>` if it is damaged, since it cannot be made again."""
+    if not old.exists():
+        return
+    if _is_whole(old) or not any(path.is_file() and path.stat().st_size for path in old.rglob("*")):
+        discard(old)
+        return
+    kept = raw.with_name(f"{raw.name}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}")
+    old.rename(kept)
+    say(f"{raw.parent.name}: the earlier measurement was damaged and is replaced; kept as {kept}")
+
+
+def _is_whole(raw: Path) -> bool:
+    """Return whether the manifest and the steps of a result can be read."""
+    try:
+        read_manifest(raw / "manifest.json")
+        if (raw / "steps.parquet").exists():
+            STEPS.read(raw / "steps.parquet")
+    except UserError:
+        return False
+    return True
 
 
 def find_result(folder: Path, planned: PlannedRun, say: Say) -> Manifest | None:
@@ -86,11 +117,11 @@ def find_result(folder: Path, planned: PlannedRun, say: Say) -> Manifest | None:
         manifest = _result_in(attempt, planned, say)
         if manifest is not None and (newest is None or manifest.started_at > newest.started_at):
             say(f"{planned.run}: took the finished launch of {manifest.started_at} from {attempt}")
-            install(attempt, raw)
+            install(attempt, raw, say)
             newest = manifest
     for path in attempts:
         if path.suffix == REPLACED and newest is not None:
-            discard(path)
+            _discard_or_keep(path, raw, say)
     return newest
 
 
@@ -150,6 +181,8 @@ def launch(folder: Path, say: Say, force: bool = False, wall_s: float | None = N
             say(f"{planned.run}: already measured ({result.status}, {result.ended_at}); kept")
             return result
         is_local = planned.limits.executor == "local"
+        if is_local:
+            allow_open_files(planned.point.num_gpus)
         with alone_on_machine(planned.run, say) if is_local else contextlib.nullcontext():
             return _until_result(folder, with_less_time(planned, wall_s), options, say, resumed, claim)
 
@@ -212,7 +245,7 @@ def _until_result(
         manifest = attempt.finish(partial(_can_spare, results, planned, options, failed), say)
         if manifest.is_result:
             claim.check()
-            install(attempt.raw, folder / "raw")
+            install(attempt.raw, folder / "raw", say)
             say(f"{planned.run}: {manifest.status} after {manifest.duration_s:.1f} s{_reason_and_advice(manifest)}")
             for gap in (gap for node in manifest.nodes for gap in node.gaps):
                 say(f"{planned.run}: {gap}")

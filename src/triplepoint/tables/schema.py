@@ -277,7 +277,14 @@ class Table:
         return UserError(f"{path}: no such file; make table {self.name} with {_maker(path)}")
 
     def _damaged(self, path: Path, error: Exception) -> UserError:
-        return UserError(f"{path}: not a whole Parquet file ({error}); delete it and run again")
+        remedy = f"make it again with {_maker(path)}"
+        if path.parent.name == "raw":
+            run = path.parents[1]
+            remedy = (
+                "measurements cannot be made again: restore it from a copy, or measure anew with 'triplepoint launch "
+                f"{run.name} --force --results {run.parents[1]}', which keeps the damaged ones"
+            )
+        return UserError(f"{path}: not a whole Parquet file ({' '.join(str(error).split())}); {remedy}")
 
 
 def _unit_of(field: pa.Field) -> str | None:
@@ -331,9 +338,11 @@ def text(name: str, about: str, nullable: bool = False) -> Column:
     return Column(name, "str", "", about, nullable)
 
 
-def amount(name: str, unit: str, about: str, nullable: bool = True, kind: Kind | None = None) -> Column:
-    """Return a column of non-negative numbers in a unit, null where not measured."""
-    return Column(name, "float", unit, about, nullable, minimum=0.0, kind=kind)
+def amount(
+    name: str, unit: str, about: str, nullable: bool = True, kind: Kind | None = None, maximum: float | None = None
+) -> Column:
+    """Return a column of non-negative numbers in a unit, up to a maximum if there is one, null where not measured."""
+    return Column(name, "float", unit, about, nullable, minimum=0.0, maximum=maximum, kind=kind)
 
 
 def signed(name: str, about: str) -> Column:

@@ -2,13 +2,20 @@
 
 from triplepoint.tables.schema import Column, Kind, Table, amount, count, duration, ratio, text
 
+MOST_GPU_W, MOST_NODE_W = 5e3, 1e6
+"""Highest power of a GPU and of a node that can be true. Higher values are errors of a driver or a file and count as
+not read, and so do those above the limits below. All are several times what products have. Our choice. Unit: W."""
+_MOST_MODULE_W = 2e4
+_MOST_CORE_MHZ, _MOST_MEMORY_MHZ = 1e4, 5e4
+_MOST_GPU_BYTES, _MOST_HOST_BYTES = 1e13, 1e15
+
 
 def _temperature(name: str, about: str) -> Column:
     return Column(name, "float", "degC", about, True, -60.0, 150.0, kind=Kind.GAUGE)
 
 
-def _gauge(name: str, unit: str, about: str) -> Column:
-    return amount(name, unit, about, kind=Kind.GAUGE)
+def _gauge(name: str, unit: str, about: str, maximum: float) -> Column:
+    return amount(name, unit, about, kind=Kind.GAUGE, maximum=maximum)
 
 
 def _counter(name: str, unit: str, about: str) -> Column:
@@ -17,11 +24,11 @@ def _counter(name: str, unit: str, about: str) -> Column:
 
 _HOST = (
     ratio("cpu_utilisation", "Share of all cores busy since the previous sample."),
-    _gauge("cpu_freq_mhz", "MHz", "Mean current clock of the cores."),
+    _gauge("cpu_freq_mhz", "MHz", "Mean current clock of the cores.", _MOST_CORE_MHZ),
     _temperature("cpu_temp_c", "Hottest CPU sensor."),
     _temperature("inlet_temp_c", "Inlet air of the node, or its board where only that is measured."),
-    _gauge("node_power_w", "W", "Power of the whole node at the plug, where it has a meter."),
-    _gauge("memory_used_bytes", "byte", "Host memory in use."),
+    _gauge("node_power_w", "W", "Power of the whole node at the plug, where it has a meter.", MOST_NODE_W),
+    _gauge("memory_used_bytes", "byte", "Host memory in use.", _MOST_HOST_BYTES),
     _counter("cpu_energy_j", "J", "CPU package energy since the first sample (RAPL)."),
     _counter("dram_energy_j", "J", "DRAM energy since the first sample (RAPL)."),
     _counter("network_rx_bytes", "byte", "Received by all network interfaces since the first sample."),
@@ -29,16 +36,16 @@ _HOST = (
 )
 
 _GPU_FAST = (
-    _gauge("gpu_power_w", "W", "GPU power, instantaneous where the driver has it."),
-    _gauge("gpu_power_average_w", "W", "GPU power averaged by the driver over about a second."),
-    _gauge("gpu_memory_power_w", "W", "Power of the GPU's memory, averaged by the driver."),
-    _gauge("gpu_module_power_w", "W", "Power of the whole module where GPU and CPU share one."),
+    _gauge("gpu_power_w", "W", "GPU power, instantaneous where the driver has it.", MOST_GPU_W),
+    _gauge("gpu_power_average_w", "W", "GPU power averaged by the driver over about a second.", MOST_GPU_W),
+    _gauge("gpu_memory_power_w", "W", "Power of the GPU's memory, averaged by the driver.", MOST_GPU_W),
+    _gauge("gpu_module_power_w", "W", "Power of the whole module where GPU and CPU share one.", _MOST_MODULE_W),
     _counter("gpu_energy_j", "J", "GPU energy counter since the first sample."),
     _temperature("gpu_temp_c", "GPU die temperature; the hotspot on AMD."),
     _temperature("gpu_edge_temp_c", "GPU temperature at the die's edge (AMD)."),
     _temperature("gpu_memory_temp_c", "GPU memory temperature."),
-    _gauge("sm_clock_mhz", "MHz", "Clock of the compute units."),
-    _gauge("memory_clock_mhz", "MHz", "Clock of the GPU memory."),
+    _gauge("sm_clock_mhz", "MHz", "Clock of the compute units.", _MOST_CORE_MHZ),
+    _gauge("memory_clock_mhz", "MHz", "Clock of the GPU memory.", _MOST_MEMORY_MHZ),
     count("gpu_throttle_reasons", "Throttle reasons of the driver at this instant, a bit mask.", True, Kind.STATE),
     _counter("gpu_power_cap_s", "s", "Time the power limit throttled the clocks, since the first sample."),
     _counter("gpu_sync_boost_s", "s", "Time the clocks were throttled to match other GPUs, since the first sample."),
@@ -58,10 +65,10 @@ _GPU_SLOW = (
         200.0,
         kind=Kind.GAUGE,
     ),  # fmt: skip
-    _gauge("gpu_power_limit_w", "W", "Enforced power limit."),
+    _gauge("gpu_power_limit_w", "W", "Enforced power limit.", MOST_GPU_W),
     ratio("gpu_utilisation", "Share of the driver's window with a kernel running."),
     ratio("gpu_memory_utilisation", "Share of the driver's window with memory being read or written."),
-    _gauge("gpu_memory_used_bytes", "byte", "Device memory in use."),
+    _gauge("gpu_memory_used_bytes", "byte", "Device memory in use.", _MOST_GPU_BYTES),
     ratio("gpu_sm_activity", "Share of compute units busy since the previous sample, where the GPU counts it."),
     ratio("gpu_tensor_activity", "Share of time tensor units were busy since the previous sample."),
     ratio("gpu_dram_activity", "Share of the peak memory bandwidth used since the previous sample."),

@@ -1,5 +1,6 @@
 """The telemetry stage: joins the recordings of all nodes on one clock and marks steps and gaps."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -34,9 +35,25 @@ def align_run(raw: Path, out: Path) -> None:
             raise UserError(
                 f"{error}; it was whole when the run ended: triplepoint launch {manifest.run} --force"
             ) from None
+        _check_whole(content, recording, node, manifest)
         parts.append(_align_node(content, recording, node, manifest, raw))
     table = pa.concat_tables(parts) if parts else TELEMETRY.schema().empty_table()
     TELEMETRY.write(out, table)
+
+
+def _check_whole(content: Recording, path: Path, node: Node, manifest: Manifest) -> None:
+    """Say on standard error if a recording has fewer samples than when its run ended: its file was cut off since.
+
+    Raises:
+        UserError: If no sample is left.
+    """
+    num, num_recorded = content.samples.num_rows, node.telemetry.num_samples if node.telemetry is not None else 0
+    if num >= num_recorded:
+        return
+    line = f"{path}: {num:,} of {num_recorded:,} samples can be read: the file was damaged after the run ended"
+    if not num:
+        raise UserError(f"{line}; restore it from a copy, or launch again: triplepoint launch {manifest.run} --force")
+    print(f"triplepoint: {line}; telemetry lacks the others", file=sys.stderr)
 
 
 def _align_node(content: Recording, path: Path, node: Node, manifest: Manifest, raw: Path) -> pa.Table:

@@ -124,7 +124,7 @@ TIMED = f"{HEAD},step_time_s\n"
         (f"{TIMED}{ROW},.inf\n", "line 2: step_time_s: "),
         (f"{TIMED}{ROW},yes\n", f"line 2: step_time_s: found 'True', {EXPECTED}"),
         (f"{HEAD},step_time_s,step_time_s_sd\n{ROW},1,-1\n", "expected a standard deviation, 0 or more"),
-        (f"{TIMED}{ROW},-1\n", "line 2: step_time_s is -1 s, expected 0 or more"),
+        (f"{TIMED}{ROW},-1\n", "line 2: step_time_s is -1 s, expected 1e-06 to 86400"),
         (f"{HEAD},mfu\n{ROW},1.5\n", "line 2: mfu is 1.5, expected 0 to 1"),
         (f"{HEAD},step_time_s_sd\n{ROW},1\n", "step_time_s_sd without step_time_s"),
         (f"{TIMED}{ROW},\n", "line 2: no measured value"),

@@ -3,6 +3,8 @@
 import gzip
 import io
 import os
+import re
+import signal
 import tarfile
 import threading
 from pathlib import Path
@@ -15,11 +17,16 @@ import pytest
 from tests.importing import SAMPLES, part, read, values
 from triplepoint.cli import main
 from triplepoint.errors import UserError
+from triplepoint.files import atomic_folder
 from triplepoint.importers import prometheus_json
 from triplepoint.importers.declaration import ReadOptions
 from triplepoint.importers.folder import ImportOptions, list_folder
+from triplepoint.importers.run import _longest_stretch
 from triplepoint.importers.text import read_content
+from triplepoint.importers.work import read_steps
 from triplepoint.manifest import read_manifest
+from triplepoint.processes import cleaning_up_on_sigterm
+from triplepoint.units import NS_PER_S
 
 HEADER = "timestamp, index, power.draw [W], temperature.gpu"
 UTC = ImportOptions(timezone="UTC")
@@ -208,7 +215,7 @@ def test_draft_of_a_mapping_reads_the_file_it_is_of(tmp_path: Path) -> None:
         ("notes.txt", "nothing of use\n", "no telemetry and no traces; found notes.txt; known are nvidia-smi CSV, "),
         ("empty.csv", HEADER + "\n", "a header and no whole line below it"),
         ("a.json", '{"data":{"result":[{"metric":{"x":"1"},"values":[[1,"2"]]}]}}', "a series has no __name__"),
-        ("a.json", '{"data":{"result":[{"metric":{"__name__":"up"},"values":[[1,"2"]]}]}}', "metrics is known: up"),
+        ("a.json", '{"data":{"result":[{"metric":{"__name__":"up"},"values":[[1e9,"2"]]}]}}', "metrics is known: up"),
         ("smi.csv", HEADER + "\nyesterday, 0, 300, 60\n", "column timestamp: 'yesterday' is not a time; expected 2026"),
         ("smi.csv", HEADER + "\n2026/02/31 10:00:00.000, 0, 300, 60\n", "no such date"),
     ],
@@ -312,7 +319,10 @@ def test_gzip_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ('{"metric": {"__name__": "DCGM_FI_DEV_POWER_USAGE"}, "values": [[1e18, "300"]]}', "values are not pairs"),
+        (
+            '{"metric": {"__name__": "DCGM_FI_DEV_POWER_USAGE"}, "values": [[1e18, "300"]]}',
+            "'1e.18' is not a time from",
+        ),
         ("[" * 100_000 + '"metric" "values"', "damaged JSON"),
         ('[[{"metric": {}, "values": []}]]', "not an answer of Prometheus"),
     ],
@@ -360,3 +370,106 @@ def test_archive_on_a_pipe_says_that_it_is_to_be_unpacked(
     assert main(["import", "-", "--results", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line == "triplepoint: -: an archive; unpack it, and import the folder that it makes"
+
+
+def with_times(tmp_path: Path, *days: str) -> Path:
+    return smi(tmp_path, *(line(n).replace("2026/05/01", day) for n, day in enumerate(days)))
+
+
+@pytest.mark.parametrize(
+    ("year", "said"),
+    [
+        (
+            "2036",
+            r"smi\.csv:4: column timestamp: the time is 2036-05-01 10:00:02 UTC, .* other one, 2026-05-01 10:00:04 UTC",
+        ),
+        ("9999", r"smi\.csv:4: column timestamp: '9999/05/01 10:00:02\.000' is not a time from 1970 to 2199"),
+        ("0001", r"smi\.csv:4: column timestamp: '0001/05/01 10:00:02\.000' is not a time from 1970 to 2199"),
+    ],
+)
+def test_wrong_clock_in_one_line_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], year: str, said: str
+) -> None:
+    days = ["2026/05/01"] * 5
+    days[2] = f"{year}/05/01"
+    (tmp_path / "in").mkdir()
+    words = ["import", str(with_times(tmp_path / "in", *days)), "--results", str(tmp_path / "results")]
+    assert main([*words, "--config", str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert re.search(said, err) and err.count("\n") == 1 and not (tmp_path / "results" / "runs").exists()
+
+
+def test_files_of_one_host_years_apart_are_refused(tmp_path: Path) -> None:
+    smi(tmp_path, line(0) + ", a", line(1) + ", a", header=HEADER + ", hostname")
+    (tmp_path / "old.csv").write_text((tmp_path / "smi.csv").read_text().replace("2026", "2024"))
+    with pytest.raises(UserError, match=r"(old|smi)\.csv: the time is .*import the recordings of one job alone"):
+        read(tmp_path, UTC)
+
+
+def test_infinite_and_overlong_epochs_are_refused(tmp_path: Path) -> None:
+    for cell in ("inf", "1e30"):
+        (tmp_path / "smi.csv").write_text(f"{HEADER}\n1777644000, 0, 300, 60\n{cell}, 0, 300, 60\n")
+        with pytest.raises(UserError, match=rf"smi\.csv:3: column timestamp: '{cell}' is not a time"):
+            read(tmp_path, UTC)
+
+
+def test_update_period_is_found_in_a_part_of_a_long_recording() -> None:
+    t_ns = np.arange(100_000) * NS_PER_S
+    t_ns[30_000:] += 1_000_000 * NS_PER_S
+    chosen = _longest_stretch(t_ns)
+    assert chosen.stop - chosen.start == 2000 and chosen.start >= 30_000
+
+
+def test_sigterm_removes_scratch_files(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="143"), cleaning_up_on_sigterm(), atomic_folder(tmp_path / "run") as scratch:
+        assert scratch.is_dir()
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert not list(tmp_path.iterdir()) and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("cell", ["1e18 W", "-5 W", "1e400"])
+def test_power_that_no_gpu_draws_is_left_out_and_said(tmp_path: Path, cell: str) -> None:
+    found = read(smi(tmp_path, line(0), line(1, cell), line(2)), UTC)
+    assert np.nanmax(values(part(found), "gpu_power_average_w")) == 300
+    assert "1 values of gpu_power_average_w outside of 0 to 5000 W left out" in found.notes[0]
+
+
+def test_infinite_cell_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"column power.draw: 'inf' is not a number; correct the cell"):
+        read(smi(tmp_path, line(0, "300"), line(1, "inf")), UTC)
+
+
+def test_column_without_any_value_is_not_found(tmp_path: Path) -> None:
+    found = read(smi(tmp_path, line(0, "nan"), line(1, "nan")), UTC)
+    assert part(found).columns == ["gpu_temp_c"]
+    assert "gpu_power_average_w has no value in the whole recording and is left out" in found.notes[0]
+
+
+@pytest.mark.parametrize("index", ["-1", "1e18", "0.5"])
+def test_index_that_is_no_gpu_is_refused(tmp_path: Path, index: str) -> None:
+    smi(tmp_path, line(0), line(1), line(1).replace(" 0,", f" {index},"))
+    with pytest.raises(UserError, match=rf"smi\.csv:4: column index: '{index}' is not the number of a GPU"):
+        read(tmp_path, UTC)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (("1,1777629600,1777629604", "1,1777629604,1777629608"), "steps.csv:3: step 1 of rank 0 is in line 2 too"),
+        (
+            ("1,1777629600,1777629604", "2,1777629601,1777629605"),
+            "steps.csv:3: step 2 begins before step 1 of line 2 ends",
+        ),
+        (("1e18,1777629600,1777629604",), "steps.csv:2: column step: '1e18', expected a whole number from 0"),
+        (("-1,1777629600,1777629604",), "steps.csv:2: column step: '-1', expected a whole number from 0"),
+        (("1.5,1777629600,1777629604",), "steps.csv:2: column step: '1.5', expected a whole number from 0"),
+        (("nan,1777629600,1777629604",), "steps.csv:2: column step: 'nan' is not a number"),
+    ],
+)
+def test_steps_that_cannot_be_are_refused(tmp_path: Path, rows: tuple[str, ...], said: str) -> None:
+    (tmp_path / "steps.csv").write_text("\n".join(["step,start,end", *rows]) + "\n")
+    with pytest.raises(UserError, match=said):
+        read_steps(tmp_path / "steps.csv")
+    (tmp_path / "steps.csv").write_text("step,start,duration_s\n1,1777629600,1e18\n")
+    with pytest.raises(UserError, match=r"steps.csv:2: column duration_s: '1e18', expected 1e-06 to 86,400 s"):
+        read_steps(tmp_path / "steps.csv")

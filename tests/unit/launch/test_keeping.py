@@ -18,6 +18,7 @@ from triplepoint.launch.attempt import REPLACED
 from triplepoint.launch.collect import conclude
 from triplepoint.launch.launch_run import LaunchFailed, install, launch
 from triplepoint.manifest import Manifest, read_manifest, write_manifest
+from triplepoint.tables import STEPS
 
 RUN = tiny_run()
 
@@ -195,7 +196,7 @@ def test_launch_claim_lost_leaves_the_other_ones_result(
 def test_launch_newer_attempt_takes_the_place_of_an_older_result(folder: Path) -> None:
     old = leave(folder, RUN)
     conclude(old, RUN)
-    install(old, folder / "raw")
+    install(old, folder / "raw", print)
     newer = conclude(leave(folder, RUN, wall_ns=WALL_NS + 10**12), RUN)
     assert launched(folder)[0] == newer
     assert not (folder / "attempts").exists()
@@ -204,7 +205,7 @@ def test_launch_newer_attempt_takes_the_place_of_an_older_result(folder: Path) -
 def test_launch_older_attempt_leaves_a_newer_result(folder: Path) -> None:
     new = leave(folder, RUN)
     kept = conclude(new, RUN)
-    install(new, folder / "raw")
+    install(new, folder / "raw", print)
     conclude(leave(folder, RUN, wall_ns=WALL_NS - 10**12), RUN)
     assert launched(folder)[0] == kept
 
@@ -213,7 +214,7 @@ def test_launch_killed_between_two_moves(folder: Path, gang: type[FakeGang]) -> 
     """What stood in `raw` is at the side already, and its successor not yet in place."""
     old = leave(folder, RUN)
     conclude(old, RUN)
-    install(old, folder / "raw")
+    install(old, folder / "raw", print)
     raw = leave(folder, RUN, wall_ns=WALL_NS + 10**12)
     newer = conclude(raw, RUN)
     (folder / "raw").rename(raw.with_name(raw.name + REPLACED))
@@ -225,9 +226,9 @@ def test_launch_killed_between_two_moves(folder: Path, gang: type[FakeGang]) -> 
 def test_install_of_an_attempt_that_has_gone_changes_nothing(folder: Path) -> None:
     old = leave(folder, RUN)
     conclude(old, RUN)
-    install(old, folder / "raw")
+    install(old, folder / "raw", print)
     with pytest.raises(FileNotFoundError):
-        install(folder / "attempts" / "gone", folder / "raw")
+        install(folder / "attempts" / "gone", folder / "raw", print)
     assert read_manifest(folder / "raw" / "manifest.json").status == "ok"
 
 
@@ -237,6 +238,22 @@ def test_launch_manifest_written_before_reads(folder: Path, gang: type[FakeGang]
     for node in content["nodes"]:
         del node["telemetry_absent"], node["sampler_ends"]
     write_manifest(raw / "manifest.json", Manifest(**content))
-    install(raw, folder / "raw")
+    install(raw, folder / "raw", print)
     assert launched(folder)[1] == [f"tiny: already measured (ok, {content['ended_at']}); kept"]
     assert gang.started == 0
+
+
+@pytest.mark.parametrize("damaged", ["manifest.json", "steps.parquet"])
+def test_launch_keeps_a_damaged_result_that_it_replaces(folder: Path, damaged: str) -> None:
+    launched(folder)
+    path = folder / "raw" / damaged
+    path.write_bytes(path.read_bytes()[:40])
+    shutil.rmtree(folder / "raw" / "nodes")  # without the reports nothing can be collected again
+    (folder / "raw" / "note").write_text("old")
+    manifest, said = launched(folder, force=True)
+    (kept,) = folder.glob("raw.damaged-*")
+    assert (kept / "note").read_text() == "old" and (kept / damaged).stat().st_size == 40
+    assert any(f"kept as {kept}" in line for line in said)
+    assert manifest.status == "ok" and STEPS.read(folder / "raw" / "steps.parquet").num_rows
+    launched(folder, force=True)
+    assert list(folder.glob("raw.damaged-*")) == [kept], "a whole result is replaced as before"

@@ -10,6 +10,7 @@ from tests.synthetic import CONFIG, Spec, build
 from triplepoint.aggregate import aggregate
 from triplepoint.config.plan import Plan
 from triplepoint.errors import UserError
+from triplepoint.tables import STEPS, TELEMETRY
 from triplepoint.tables import studies as of_studies
 from triplepoint.tables.results import RESULT_TABLES
 from triplepoint.tables.schema import Column, Table, text
@@ -55,6 +56,19 @@ def test_rows_of_a_damaged_table_are_refused_in_one_line(tmp_path: Path) -> None
     for read in (of_studies.runs_of, lambda *where: read_joined(*where, ["run"])):
         with pytest.raises(UserError, match="not a whole Parquet file"):
             read(tmp_path, ["s"], "timeline")
+
+
+def test_damaged_measurement_is_not_to_be_deleted(tmp_path: Path) -> None:
+    run = tmp_path / "results" / "runs" / "tiny"
+    for path, said in (
+        (run / "raw" / "steps.parquet", "cannot be made again: restore .* launch tiny --force .*keeps the damaged"),
+        (run / "telemetry.parquet", "make it again with 'triplepoint telemetry tiny --results"),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"PAR1")
+        with pytest.raises(UserError, match=said) as refused:
+            (STEPS if path.name == "steps.parquet" else TELEMETRY).read(path)
+        assert "delete" not in str(refused.value)
 
 
 def test_run_of_two_studies_is_in_both_tables_and_joined_once(results: Path) -> None:

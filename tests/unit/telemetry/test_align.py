@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.recordings import SampleRecorder
-from triplepoint.manifest import Clock, Device, Manifest, Node, write_manifest
+from triplepoint.errors import UserError
+from triplepoint.manifest import Clock, Device, Manifest, Node, Telemetry, write_manifest
 from triplepoint.recording import fast_path
 from triplepoint.tables import STEPS, TELEMETRY
 from triplepoint.telemetry.align import align_run, mark_gaps
@@ -125,3 +127,31 @@ def test_align_run_takes_offset_and_drift_from_the_round_trips(tmp_path: Path) -
     table = TELEMETRY.read(tmp_path / "telemetry.parquet").to_pydict()
     # 1000 s at 50 ppm are 50 ms.
     assert table["t_ns"] == [105 * SECOND, 105 * SECOND, 1105 * SECOND + SECOND // 20]
+
+
+def test_align_run_says_what_a_cut_off_recording_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = Telemetry(period_s=1.0, num_samples=200, measured=("cpu_utilisation",), absent={})
+    nodes = (node(0, 0, 0).model_copy(update={"telemetry": told}),)
+    raw = run_folder(tmp_path / "raw", nodes, {}, [step(0, 0, "measured", 1, 2)])
+    path, out = raw / "telemetry" / "node0.arrow", tmp_path / "telemetry.parquet"
+    recorder = SampleRecorder(path, 1.0, {})
+    for t in range(200):
+        recorder.add(t * SECOND, 1, "host", {"cpu_utilisation": t / 200})
+        recorder.flush()
+    recorder.close()
+    whole = path.read_bytes()
+    align_run(raw, out)
+    assert TELEMETRY.read(out).num_rows == 200 and not capsys.readouterr().err
+    path.write_bytes(whole[: len(whole) * 9 // 10])
+    align_run(raw, out)
+    num, err = TELEMETRY.read(out).num_rows, capsys.readouterr().err
+    assert 0 < num < 200 and f"node0.arrow: {num} of 200 samples can be read" in err and err.count("\n") == 1
+    kept = out.read_bytes()
+    recorder = SampleRecorder(path, 1.0, {})
+    for t in range(200):
+        recorder.add(t * SECOND, 1, "host", {"cpu_utilisation": t / 200})
+    recorder.close()
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(UserError, match=r"node0\.arrow: 0 of 200 samples"):
+        align_run(raw, out)
+    assert out.read_bytes() == kept

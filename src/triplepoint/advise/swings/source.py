@@ -21,13 +21,16 @@ from triplepoint.config.plan import PlanEntry, read_planned_run
 from triplepoint.errors import UserError
 from triplepoint.manifest import Node, read_manifest
 from triplepoint.power_sensor import AVERAGE_S
-from triplepoint.tables.telemetry import TELEMETRY
+from triplepoint.tables.telemetry import MOST_NODE_W, TELEMETRY
 from triplepoint.units import NS_PER_S
 
 SUFFIXES = (".parquet", ".csv")
 _TIMES_S = {"t_s": 1.0, "time_s": 1.0, "time_ms": 1e-3, "t_ns": 1e-9}
 """Columns of times, and their unit in seconds."""
 _POWERS = ("node_power_w", "job_power_w", "power_w")
+_MOST_W = {"job_power_w": 1e10, "power_w": 1e10}
+"""Highest power in columns that may be of a whole job, above that of any announced site; in others that of a node.
+Our choice. Unit: W."""
 _GPU_POWERS_S = {"gpu_power_w": 0.0, "gpu_power_average_w": AVERAGE_S}
 """Columns of the power of GPUs, first choice first, and their averaging window without a sensor card. Unit: s."""
 _OTHER_UNIT = re.compile(
@@ -192,6 +195,12 @@ def read_file(path: Path) -> NodePower:
             raise UserError(
                 f"{path}: column {name} has readings below 0 W ({num_below}), down to {power_w[is_known].min():g} W; "
                 "mend them or leave their cells empty"
+            )
+        most_w = _MOST_W.get(name, MOST_NODE_W)
+        if num_above := int((power_w[is_known] > most_w).sum()):
+            raise UserError(
+                f"{path}: column {name} has readings above {most_w:g} W ({num_above}), up to "
+                f"{power_w[is_known].max():g} W; mend them or leave their cells empty"
             )
         t_s, first = np.unique(all_times_s[is_known], return_index=True)
         times_s.append(t_s)

@@ -201,6 +201,8 @@ def test_column_that_is_no_node_is_refused(name: str, value: float, said: str, t
     ("text", "said"),
     [
         ("t_s,node_power_w\n0,5000\n1,-70\n2,5000\n", r"readings below 0 W \(1\), down to -70 W"),
+        ("t_s,node_power_w\n0,5000\n1,1e18\n2,5000\n", r"readings above 1e\+06 W \(1\), up to 1e\+18 W"),
+        ("t_s,job_power_w\n0,5000\n1,1e18\n2,5000\n", r"readings above 1e\+10 W \(1\), up to 1e\+18 W"),
         ("t_s,node_power_w\n0,5000\n1,inf\n2,5000\n", r"infinite readings \(1\); mend them"),
         ("node,watts\n1,2\n", "no column t_s"),
         ("t_s,node_power_w\n1,5\n", "fewer than two readings"),
