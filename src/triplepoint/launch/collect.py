@@ -39,6 +39,7 @@ from triplepoint.manifest import (
 from triplepoint.power_sensor import EnergyCounter
 from triplepoint.provenance import git_state, processor, versions
 from triplepoint.recording import Recording, read_recording
+from triplepoint.redact import redact_logs
 from triplepoint.status import Status
 from triplepoint.tables import STEPS
 from triplepoint.units import NS_PER_S
@@ -207,6 +208,7 @@ def conclude(
         OSError: If the disk is full.
     """
     manifest = _collect(raw, planned, account, can_spare)
+    redact_logs(raw / "logs")
     write_manifest(raw / "manifest.json", manifest)
     shutil.rmtree(raw / "steps", ignore_errors=True)
     return manifest

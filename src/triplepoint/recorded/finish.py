@@ -23,6 +23,7 @@ from triplepoint.recorded.run import Ending, RecordedGpu, RecordedNode, write_ru
 from triplepoint.recorded.session import ENDING_SIGNALS, Session
 from triplepoint.recorded.studies import RECORDED
 from triplepoint.recording import read_recording
+from triplepoint.redact import redact_logs
 from triplepoint.status import Status
 from triplepoint.units import NS_PER_S
 
@@ -107,6 +108,7 @@ def finish(session: Session, results: Path, config: Path) -> str:
         outcome = _describe_outcome(ending.status, ending.facts)
         early = "the job ended before its first sample and step, so no run is written"
         raise NothingRecordedError(f"record: {outcome}; {early}" if outcome else f"record: {early}") from None
+    redact_logs(session.folder / "logs")
     shutil.copytree(session.folder / "logs", results / "runs" / run / "raw" / "logs", dirs_exist_ok=True)
     shutil.rmtree(session.folder, ignore_errors=True)
     return run

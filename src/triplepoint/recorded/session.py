@@ -85,7 +85,8 @@ class Session:
         for number in range(1, 10_000):
             session = cls(open_folder(results).resolve() / (name if number == 1 else f"{name}-{number}"))
             for folder in ("nodes", "members", "steps", "ranks", "logs", "telemetry", "traces", "ends"):
-                (session.folder / folder).mkdir(parents=True, exist_ok=True)
+                # Until the recording is over, logs may show secrets that the job prints.
+                (session.folder / folder).mkdir(0o700 if folder == "logs" else 0o777, parents=True, exist_ok=True)
             if not session.is_abandoned():
                 break
         with contextlib.suppress(FileExistsError), (session.folder / SETUP).open("x") as file:

@@ -110,6 +110,11 @@ class Source:
                 self.is_truncated = True
 
 
+def is_packed(content: bytes) -> bool:
+    """Return whether content begins as gzip or zstd."""
+    return content.startswith((_GZIP, _ZSTD))
+
+
 def head(path: Path, size: int) -> bytes:
     """Return the first bytes of a file, decompressed.
 
