@@ -156,6 +156,19 @@ def write_json(path: Path, content: Any, is_private: bool = False) -> None:
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n", is_private)
 
 
+def load_json(text: str | bytes) -> Any:
+    """Return the content of JSON text.
+
+    Raises:
+        JSONDecodeError: If it is not JSON, or nested too deeply.
+        UnicodeDecodeError: If it is not UTF-8.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise json.JSONDecodeError("nested too deeply", "", 0) from None
+
+
 def write_text_if_changed(path: Path, text: str) -> bool:
     """Write text to a file unless it has that text already; return whether it was written."""
     if path.is_file() and path.read_text(encoding="utf-8") == text:

@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
-from triplepoint.files import csv_text
+import pytest
+
+from triplepoint.files import csv_text, load_json
 
 SOURCES = Path(__file__).parents[2] / "src"
 WRITERS = {"triplepoint/files.py", "triplepoint/tables/schema.py", "triplepoint/figures/write.py"}
@@ -13,6 +15,11 @@ WRITERS = {"triplepoint/files.py", "triplepoint/tables/schema.py", "triplepoint/
 def test_csv_text_keeps_formulas_text_and_numbers_numbers() -> None:
     rows = [{"=id": "=cmd|' /C calc'!A0", "change": "-1.5", "count": 3}, {"=id": "@a", "change": None}]
     assert csv_text(["=id", "change", "count"], rows) == "'=id,change,count\n'=cmd|' /C calc'!A0,-1.5,3\n'@a,,\n"
+
+
+def test_json_that_is_nested_without_end_is_no_json() -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        load_json("[" * 100_000)
 
 
 def test_no_other_module_writes_csv() -> None:

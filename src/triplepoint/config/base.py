@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from triplepoint.errors import MOST_ERRORS, SeveralError, UserError, nearest
+from triplepoint.files import load_json
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -210,7 +211,7 @@ def read_json(section: type[Section], path: Path, advice: str) -> Section:
         UserError: If the file is missing, is not complete JSON, or does not match the section.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = load_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; {advice}") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:

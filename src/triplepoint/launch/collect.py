@@ -18,6 +18,7 @@ import numpy as np
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.plan import PlannedRun
 from triplepoint.errors import UserError
+from triplepoint.files import load_json
 from triplepoint.launch.attempt import read_reports
 from triplepoint.launch.clock import bursts_from, fit_clock
 from triplepoint.launch.health import Health, Seat, find_suspects, read_health
@@ -149,7 +150,7 @@ def compare_with_zeus(path: Path, recording: Recording | None) -> tuple[tuple[Ze
         The compared windows, and the reason if some or all are missing.
     """
     try:
-        zeus = json.loads(path.read_text(encoding="utf-8"))
+        zeus = load_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return (), "the process that runs Zeus left nothing"
     if recording is None:
@@ -312,7 +313,7 @@ def _gather_steps(raw: Path) -> list[dict[str, Any]]:
     for path in raw.glob("steps/rank*.jsonl"):
         for line in path.read_text(encoding="utf-8").splitlines():
             try:
-                rows.append(json.loads(line))
+                rows.append(load_json(line))
             except json.JSONDecodeError:
                 break
     rows.sort(key=lambda row: (row["rank"], row["step"]))

@@ -12,6 +12,7 @@ from typing import Any
 
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import UserError
+from triplepoint.files import load_json
 from triplepoint.launch.collect import devices_of_ranks
 from triplepoint.launch.outcome import HOST_MEMORY, LOG_TAIL_LINES, classify, describe_exit, is_aftershock
 from triplepoint.manifest import NO_STEP, Evidence, Manifest
@@ -167,7 +168,7 @@ def _not_profiled(folder: Path, rows: Sequence[Mapping[str, Any]], num_traces: i
     """
     if not (folder / REQUEST).is_file():
         return {}
-    request = json.loads((folder / REQUEST).read_text())
+    request = load_json((folder / REQUEST).read_text())
     first, last = request["first"], request["first"] + request["num"] - 1
     profiled = len({row["step"] for row in rows if row["kind"] == "profiled"})
     if not num_traces and (marked := sorted((folder / RANGES).glob("rank*"))):
@@ -231,7 +232,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the JSON lines of a file up to the first damaged one: a kill may leave an incomplete last line."""
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            yield json.loads(line)
+            yield load_json(line)
         except json.JSONDecodeError:
             return
 

@@ -112,9 +112,14 @@ def _copy_blocks(source: BinaryIO, file: BinaryIO, copy: Path, stopped: threadin
 
 
 def _check_start(copy: Path, block: bytes) -> None:
-    """Raise `UserError` for content that is neither text, nor packed, nor a database, or only blanks."""
-    if is_packed(block) or block.startswith((MAGIC, *_UTF_16)):
+    """Raise `UserError` for a long beginning that is neither text, nor packed, nor a database, or only blanks.
+
+    Of a short one the readers say better what is wrong.
+    """
+    if len(block) < _BLOCK_BYTES or is_packed(block) or block.startswith((MAGIC, *_UTF_16)):
         return
-    if b"\0" in block or (len(block) == _BLOCK_BYTES and not block.strip()):
+    if b"\0" in block or not block.strip():
         first = block[:12].decode("ascii", "backslashreplace").replace("\0", "\\0")
-        raise UserError(f"{copy.name}: starts with '{first}', expected text, SQLite, or gzip or zstd of it")
+        raise UserError(
+            f"{copy.name}: starts with '{first}', expected text, SQLite, or gzip or zstd of it; unpack an archive"
+        )

@@ -18,6 +18,7 @@ from triplepoint.errors import UserError
 from triplepoint.importers import prometheus_json
 from triplepoint.importers.declaration import ReadOptions
 from triplepoint.importers.folder import ImportOptions, list_folder
+from triplepoint.importers.hosts import parse_offsets
 from triplepoint.importers.text import read_content
 from triplepoint.manifest import read_manifest
 
@@ -360,3 +361,9 @@ def test_archive_on_a_pipe_says_that_it_is_to_be_unpacked(
     assert main(["import", "-", "--results", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line == "triplepoint: -: an archive; unpack it, and import the folder that it makes"
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "1e18", "node3=-1e18"])
+def test_offset_that_no_clock_has_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match=rf"--offset {text}: expected at most 3e\+09 s, about 95 years"):
+        parse_offsets([text])

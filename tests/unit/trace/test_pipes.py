@@ -85,7 +85,10 @@ def test_pipe_that_does_not_start_as_a_trace_is_read_no_further(tmp_path: Path, 
     pipe = tmp_path / "rank0.json"
     os.mkfifo(pipe)
     thread = feed(pipe, content)
-    with pytest.raises(UserError, match=r"rank0.json: starts with '.*', expected text, SQLite, or gzip or zstd of it"):
+    with pytest.raises(
+        UserError,
+        match=r"rank0.json: starts with '.*', expected text, SQLite, or gzip or zstd of it; unpack an archive",
+    ):
         spool_pipes([pipe], tmp_path / "scratch", lambda line: None)
     thread.join()
 
@@ -106,7 +109,7 @@ def test_copy_of_a_pipe_is_removed_on_sigterm(tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.write(b"[" + b"{}," * (1 << 20))
         process.stdin.flush()
-        wait_until(lambda: bool(list(tmp_path.glob("out/.ranks-*/pipes/0/stdin")), "a copy"), "the copy of the pipe")
+        wait_until(lambda: bool(list(tmp_path.glob("out/.ranks-*/pipes/0/stdin"))), "the copy of the pipe")
         process.terminate()
         assert process.wait() == -signal.SIGTERM
     assert not list(tmp_path.glob("out/.ranks-*"))
