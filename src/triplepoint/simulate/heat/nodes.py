@@ -55,8 +55,8 @@ def power_of(conditions: ConditionsConfig, gpu: GpuConfig, config: Path, cluster
         if not least_w <= given_w <= most_w:
             where = f"clusters/{cluster}.yaml: " if cluster else ""
             raise UserError(
-                f"{where}conditions.{key} is {given_w:g} W; the driver takes limits of {least_w:g} to {most_w:g} W for a "
-                f"device of {gpu.name}: give one between"
+                f"{where}conditions.{key} is {given_w:g} W; the driver takes limits of {least_w:g} to {most_w:g} W "
+                f"for a device of {gpu.name}: give one between"
             )
     if limit_w is None:
         return power
