@@ -1,13 +1,17 @@
 """Atomic file writes, private folders, and CSV cells that are safe in spreadsheets."""
 
 import contextlib
+import csv
+import io
 import json
 import os
 import shlex
 import shutil
+import signal
 import stat
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +60,35 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+    """Yield a new folder that is removed when the block ends, and also if SIGTERM ends this process.
+
+    Args:
+        prefix: Beginning of its name.
+        parent: Folder to make it in; None for the system's folder of temporary files.
+    """
+    folder, owner = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)), os.getpid()
+
+    def remove_and_end(number: int, frame: object) -> None:
+        if os.getpid() == owner:  # not in a fork of this process
+            shutil.rmtree(folder, ignore_errors=True)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    is_handled = (
+        threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    )
+    if is_handled:
+        signal.signal(signal.SIGTERM, remove_and_end)
+    try:
+        yield folder
+    finally:
+        if is_handled:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def private_folder(path: Path) -> Path:
     """Make and return a folder that only its owner can access, for files that are executed, such as pickles.
 
@@ -86,6 +119,32 @@ def guarded(text: str) -> str:
     return f"'{text}" if text.startswith(FORMULA_SIGNS) else text
 
 
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
+    """Return rows as CSV under a header; a missing cell or None is empty.
+
+    Text that a spreadsheet would take for a formula is guarded, see `guarded`; text of a number is not.
+
+    Raises:
+        ValueError: If a row has a key that is none of the columns.
+    """
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [_cell(name) for name in columns], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({_cell(name): _cell(value) for name, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """Return the value of a CSV cell; text that is no number guarded."""
+    if not isinstance(value, str):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return guarded(value)
+    return value
+
+
 def write_text(path: Path, text: str, is_private: bool = False) -> None:
     """Write text to a file atomically."""
     with atomic_file(path, is_private) as scratch:
@@ -95,6 +154,19 @@ def write_text(path: Path, text: str, is_private: bool = False) -> None:
 def write_json(path: Path, content: Any, is_private: bool = False) -> None:
     """Write content to a file atomically as indented JSON."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n", is_private)
+
+
+def load_json(text: str | bytes) -> Any:
+    """Return the content of JSON text.
+
+    Raises:
+        JSONDecodeError: If it is not JSON, or nested too deeply.
+        UnicodeDecodeError: If it is not UTF-8.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise json.JSONDecodeError("nested too deeply", "", 0) from None
 
 
 def write_text_if_changed(path: Path, text: str) -> bool:

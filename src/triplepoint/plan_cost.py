@@ -1,6 +1,5 @@
 """Predicted cost of a plan before its launch: existing results, time, GPU hours, energy and the budget."""
 
-import json
 import math
 import statistics
 from collections import Counter
@@ -16,6 +15,7 @@ from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import Plan, PlanEntry, PlannedRun
 from triplepoint.config.point import Point, canonical
+from triplepoint.files import load_json
 from triplepoint.processes import on_all_cores
 from triplepoint.simulate.predict.point import MANY_POINTS, predict_if_configured
 from triplepoint.simulate.predict.prediction import Prediction
@@ -87,7 +87,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     A study has thousands of manifests and only three keys are needed; validation would take ten times as long.
     """
     try:
-        content = json.loads(path.read_bytes())
+        content = load_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValueError:

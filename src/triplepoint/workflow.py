@@ -8,7 +8,6 @@ own records, without which it detects no change.
 
 import atexit
 import hashlib
-import json
 import os
 import re
 import shlex
@@ -26,6 +25,7 @@ from triplepoint.config.plan import Plan, PlanEntry
 from triplepoint.config.study import Selection
 from triplepoint.errors import UserError, explain_os_error, refuse
 from triplepoint.figures.selection import figures_of, require_selected
+from triplepoint.files import load_json
 from triplepoint.plan import select, write_plan
 from triplepoint.source_files import source_files
 
@@ -507,7 +507,7 @@ def _has_content(path: Path | str) -> bool:
 def _is_manifest_usable(path: Path, digest: str) -> bool:
     """Return whether a manifest is missing, so Snakemake makes it, or readable and of the planned point."""
     try:
-        return bool(json.loads(path.read_bytes()).get("digest") == digest)
+        return bool(load_json(path.read_bytes()).get("digest") == digest)
     except FileNotFoundError:
         return True
     except (OSError, ValueError, AttributeError):

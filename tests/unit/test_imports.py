@@ -12,9 +12,9 @@ import triplepoint
 PACKAGE = Path(triplepoint.__file__).parent
 
 LAYERS = [
-    {"units", "errors", "status", "provenance", "redact", "text"},
+    {"units", "errors", "status", "provenance", "text"},
     {"files"},
-    {"processes", "prices", "forks"},
+    {"processes", "prices", "forks", "redact"},
     {"config", "claims", "node_clock"},
     {"tables"},
     {"manifest", "recording", "power_sensor"},

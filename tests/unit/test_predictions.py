@@ -165,8 +165,8 @@ def test_blank_cell_leaves_its_key_out(tmp_path: Path) -> None:
     [
         ("a.csv", [LLAMA | {"tpp": 2}], "a.csv: line 2: unknown key 'tpp' (did you mean 'tp'?)"),
         ("a.yaml", [LLAMA, LLAMA | {"stak": "x"}], "a.yaml: row 2: unknown key 'stak' (did you mean 'stack'?)"),
-        ("a.yaml", LLAMA | {"tp": "two"}, "a.yaml: tp: Input should be a valid integer, found 'two'"),
-        ("a.csv", [LLAMA | {"tp": "1.5"}], "a.csv: line 2: tp: Input should be a valid integer, found 1.5"),
+        ("a.yaml", LLAMA | {"tp": "two"}, "a.yaml: tp: expected a whole number, found 'two'"),
+        ("a.csv", [LLAMA | {"tp": "1.5"}], "a.csv: line 2: tp: expected a whole number, found 1.5"),
         ("a.yaml", [{"cluster": "h200x32", "global_batch_size": 8}], "a.yaml: row 1: key 'model' is missing"),
         ("a.yaml", [LLAMA | {"model": "llama3-71b"}], "a.yaml: row 1: unknown model 'llama3-71b' in config/models"),
         ("a.yaml", [LLAMA | {"stack": "Foo 1"}], "a.yaml: row 1: stack: no known software in 'Foo 1'"),
@@ -192,7 +192,7 @@ def test_blank_cell_leaves_its_key_out(tmp_path: Path) -> None:
         (
             "a.csv",
             [LLAMA | {"tp": "x"}, LLAMA | {"tp": 1, "model": "llama3-71b", "cluster": "h200x3"}],
-            "a.csv: line 2: tp: Input should be a valid integer, found 'x'; "
+            "a.csv: line 2: tp: expected a whole number, found 'x'; "
             "line 3: unknown cluster 'h200x3' in config/clusters (did you mean 'h200x32'?); "
             "line 3: unknown model 'llama3-71b' in config/models (did you mean 'llama3-70b'?)",
         ),

@@ -4,7 +4,6 @@ Power samples need care, because a sensor may average over a window or see only 
 describe that; they and measurements of the sampling overhead are read from `results/sensors/*.json`.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from triplepoint.errors import UserError
+from triplepoint.files import load_json
 from triplepoint.power_sensor import AVERAGE_S, EnergyCounter, Updates, undo_average
 from triplepoint.units import NS_PER_S
 
@@ -205,7 +205,7 @@ def read_sensors(folder: Path) -> Sensors:
     cards, overheads = {}, {}
     for path in sorted(folder.glob("*.json")):
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = load_json(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: not readable as JSON ({error}); write it again or remove it") from None
         if isinstance(content, dict) and "sensors" in content:

@@ -5,7 +5,7 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from triplepoint import __version__
@@ -72,6 +72,9 @@ _SERVER = "TRIPLEPOINT_FORKS"
 """Same as `forks.SERVER`, since importing `forks` would double the start-up time of a command."""
 _EXTENSIONS = ("_scanner", "_sweep")
 """Extension modules in C, which exist after installation."""
+_NO_MEMORY = "not enough memory; free some, raise the limit (ulimit -v, or that of the job), or give it less to read"
+_NOT_MAPPED = "failed to map segment"
+"""Message of the dynamic loader for a library that the memory has no room for."""
 _INTERRUPTED = 130
 """Exit status after Ctrl-C."""
 
@@ -111,15 +114,17 @@ def _run(command: str, words: list[str]) -> int:
     """Run a subcommand in this process; return its exit status, with one line on standard error for a user error."""
     # No stage does linear algebra, and the threads of numpy's BLAS cost each process 0.1 s of CPU.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    if command in _WITHOUT_PANDAS:
-        hide_pandas()
-    module = importlib.import_module(f"triplepoint.cli.{command}")
-    parser = module.parser()
     try:
-        return _answer(command, module.run, parser.parse_args(words))
+        with without_pandas() if command in _WITHOUT_PANDAS else contextlib.nullcontext():
+            module = importlib.import_module(f"triplepoint.cli.{command}")
+            return _answer(command, module.run, module.parser().parse_args(words))
     except UserError as error:
         return _fail(str(error), USER_ERROR)
+    except MemoryError:
+        return _fail(_NO_MEMORY, USER_ERROR)
     except ImportError as error:
+        if _NOT_MAPPED in str(error):
+            return _fail(_NO_MEMORY, USER_ERROR)
         if not any(name in str(error) for name in _EXTENSIONS):
             raise
         return _fail(f"{error}: it is compiled; run `make env` in the clone, or `pip install .`", USER_ERROR)
@@ -169,9 +174,15 @@ def _ticker(command: str) -> contextlib.AbstractContextManager[object]:
     return Progress(f"{command}: working")
 
 
-def hide_pandas() -> None:
-    """Make `import pandas` fail in this process and its forks."""
-    sys.meta_path.insert(0, _NoPandas())
+@contextlib.contextmanager
+def without_pandas() -> Iterator[None]:
+    """Make `import pandas` fail in a block, in this process and its forks."""
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
 
 
 class _NoPandas:

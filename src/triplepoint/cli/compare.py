@@ -1,8 +1,6 @@
 """`triplepoint compare A B` and `triplepoint compare TABLE.csv`."""
 
 import argparse
-import csv
-import io
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -116,18 +114,14 @@ def _compare_two(arguments: argparse.Namespace) -> Answer:
 
 def _compare_table(arguments: argparse.Namespace) -> Answer:
     from triplepoint.compare.own_values import COLUMNS, compare_table
-    from triplepoint.files import write_text
+    from triplepoint.files import csv_text, write_text
 
     source = _table_file(arguments)
     if arguments.out is not None:
         require_different_files(source, arguments.out)
     rows = compare_table(source, arguments.results, arguments.config, say)
     if arguments.out is not None:
-        text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        write_text(arguments.out, text.getvalue())
+        write_text(arguments.out, csv_text(COLUMNS, rows))
     counts = Counter(str(row["verdict"]) for row in rows)
     total = f"compare: {len(rows)} values: {', '.join(f'{count} {word}' for word, count in sorted(counts.items()))}"
     return Answer({"rows": rows}, f"{_table(rows)}\n{total}")

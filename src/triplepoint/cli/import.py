@@ -4,7 +4,6 @@ import argparse
 import gc
 import re
 import shlex
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,6 +132,7 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Import the folder and report the run."""
+    from triplepoint.files import temporary_folder
     from triplepoint.importers.declaration import ReadOptions
     from triplepoint.importers.folder import ImportOptions
     from triplepoint.importers.hosts import parse_offsets
@@ -157,8 +157,11 @@ def run(arguments: argparse.Namespace) -> Answer:
         read_options=ReadOptions(query, arguments.gpus_per_node, arguments.skip_bad),
     )
     job = Job(described, _numbers(arguments.gpus), *_steps(arguments), study=arguments.study)
-    with cleaning_up_on_sigterm(), Progress("looking at files") as progress, tempfile.TemporaryDirectory() as scratch:
-        (folder,) = spool_pipes([arguments.folder], Path(scratch) / "pipes", progress)
+    with (
+        cleaning_up_on_sigterm(), Progress("looking at files") as progress,
+        temporary_folder("triplepoint-import-") as scratch,
+    ):  # fmt: skip
+        (folder,) = spool_pipes([arguments.folder], scratch / "pipes", progress)
         try:
             imported = import_folder(folder, arguments.results, job, options, catalogue, progress)
         except UserError as error:

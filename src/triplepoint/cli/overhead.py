@@ -6,6 +6,9 @@ from pathlib import Path
 from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import make_parser, out_file, seconds, whole_number
 
+_LEAST_PAIRS = 6
+"""Fewest pairs whose range covers the median with 95 %: 1 - 2 / 2**5 = 94 %, 1 - 2 / 2**6 = 97 %."""
+
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
@@ -18,7 +21,11 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("out", type=out_file, metavar="FILE", help="JSON file to write")
     parser.add_argument("--device", choices=("cpu", "cuda", "rocm"), default="cuda", help="what trains")
     parser.add_argument(
-        "--pairs", type=whole_number(10_000), default=30, metavar="N", help="pairs of blocks of half a second"
+        "--pairs",
+        type=whole_number(10_000, least=_LEAST_PAIRS),
+        default=30,
+        metavar="N",
+        help="pairs of blocks of half a second, 6 or more",
     )
     parser.add_argument(
         "--fast-period", type=seconds(0.001, 60), default=0.05, metavar="S", help="seconds between samples of power"

@@ -1,8 +1,6 @@
 """`triplepoint predict FILE [OUT]`, and `triplepoint predict --published IN.csv OUT.csv` for published runs."""
 
 import argparse
-import csv
-import io
 import math
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -264,10 +262,8 @@ def _show_value(prediction: "Prediction", name: str) -> str:
 
 def _table(rows: "list[tuple[dict[str, object], Prediction]]") -> str:
     """Return predictions as CSV, with the columns that identify a row in front."""
+    from triplepoint.files import csv_text
     from triplepoint.simulate.predict.prediction import COLUMNS
 
-    text = io.StringIO()
-    writer = csv.DictWriter(text, (*(rows[0][0] if rows else ("id",)), *COLUMNS), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(keys | prediction.cells() for keys, prediction in rows)
-    return text.getvalue()
+    columns = (*(rows[0][0] if rows else ("id",)), *COLUMNS)
+    return csv_text(columns, (keys | prediction.cells() for keys, prediction in rows))

@@ -6,7 +6,7 @@ import importlib
 from functools import cache
 from pathlib import Path
 
-from triplepoint.cli import hide_pandas, main
+from triplepoint.cli import main, without_pandas
 from triplepoint.cli.arguments import make_parser
 from triplepoint.config.base import Strict
 from triplepoint.errors import UserError
@@ -48,9 +48,8 @@ def run(arguments: argparse.Namespace) -> None:
     family = arguments.socket.name
     if family not in SERVED:
         raise UserError(f"{arguments.socket}: no family of jobs {family!r}; expected {' or '.join(SERVED)}")
-    if family == "lean":
-        hide_pandas()
-    serve(arguments.socket, _prepare, main)
+    with without_pandas() if family == "lean" else contextlib.nullcontext():
+        serve(arguments.socket, _prepare, main)
 
 
 def _prepare(command: str, folder: Path) -> bool:

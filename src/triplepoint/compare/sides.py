@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow.compute as pc
@@ -16,6 +15,7 @@ from triplepoint.compare.subjects import Subject
 from triplepoint.compare.traced import Traced, of_repeats, of_spans, of_tables
 from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.errors import UserError
+from triplepoint.files import temporary_folder
 from triplepoint.manifest import Manifest, Origin, read_manifest
 from triplepoint.status import Status
 from triplepoint.tables import CATEGORIES, INTERVALS, KERNELS, TELEMETRY, TIMELINE
@@ -141,8 +141,7 @@ def parsed_traces(subject: Subject, context: Context) -> Iterator[tuple[Path, Se
     Raises:
         UserError: If there are no traces, or they are not of one job.
     """
-    with TemporaryDirectory(prefix="triplepoint-traces-") as text:
-        scratch = Path(text)
+    with temporary_folder("triplepoint-traces-") as scratch:
         files = _find(subject, spool_pipes(subject.traces, scratch / "pipes", context.progress))
         folders = [scratch / str(index) for index in range(len(files))]
         summaries = parse_traces(files, folders, context.scheme, context.progress, steps=context.steps)
@@ -215,8 +214,7 @@ def parsed_run(
         yield folder
         return
     progress(f"{folder.name}: reading raw telemetry and traces")
-    with TemporaryDirectory(prefix="triplepoint-run-") as text:
-        scratch = Path(text)
+    with temporary_folder("triplepoint-run-") as scratch:
         for name in ("point.json", "raw"):
             (scratch / name).symlink_to((folder / name).resolve())
         try:
@@ -225,7 +223,7 @@ def parsed_run(
                 trace_run(scratch, scheme, progress)
             yield scratch
         except UserError as error:
-            raise UserError(str(error).replace(text, str(folder))) from None
+            raise UserError(str(error).replace(str(scratch), str(folder))) from None
 
 
 def _conditions(path: Path) -> dict[str, float]:

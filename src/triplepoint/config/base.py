@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from triplepoint.errors import MOST_ERRORS, SeveralError, UserError, nearest
+from triplepoint.files import load_json
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -124,6 +125,29 @@ _KNOWN_KEYS = " (known: "
 """Start of the list of known keys in the hint of `nearest`."""
 
 
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text",
+    "string_too_short": "at least {min_length} characters",
+    "string_too_long": "at most {max_length} characters",
+    "string_pattern_mismatch": "text of the form {pattern}",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "{ge} or more",
+    "less_than": "less than {lt}",
+    "less_than_equal": "{le} or less",
+    "list_type": "a list",
+    "tuple_type": "a list",
+}
+"""What is expected in place of a value, by pydantic's type of the error, with the names of its context in braces."""
+
+
 class Strict(BaseModel):
     """A section of the configuration: unknown keys are an error and values are immutable.
 
@@ -210,7 +234,7 @@ def read_json(section: type[Section], path: Path, advice: str) -> Section:
         UserError: If the file is missing, is not complete JSON, or does not match the section.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = load_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; {advice}") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -246,14 +270,20 @@ def _explain_one(section: type[BaseModel], error: "ErrorDetails") -> str:
         return f"unknown key '{place}'{nearest(str(error['loc'][-1]), known) if known else ''}"
     if error["type"] == "missing":
         return f"key '{place}' is missing"
-    message = error["msg"].removeprefix("Value error, ")
-    if error.get("ctx", {}).get("pattern") == NAME_PATTERN:
+    context = {**error.get("ctx", {})}
+    message = error["msg"].removeprefix("Value error, ").replace("Input should be ", "expected ")
+    if error["type"] in _EXPECTED:
+        message = f"expected {_EXPECTED[error['type']].format(**context)}"
+    if error["type"] in ("too_short", "too_long"):
+        bound = (
+            f"at least {context['min_length']}" if error["type"] == "too_short" else f"at most {context['max_length']}"
+        )
+        message = f"expected {bound} of them in the list, found {context['actual_length']}"
+    if context.get("pattern") == NAME_PATTERN:
         message = NAME_EXPECTED
     if error["type"] in ("model_type", "dict_type"):
         keys = _keys_at(section, error["loc"])
         message = f"expected a mapping{' of the keys ' + ', '.join(keys) if 0 < len(keys) <= _MOST_KEYS else ''}"
-    if error["type"] == "string_too_short":
-        message = f"expected at least {error['ctx']['min_length']} characters"
     value = error["input"]
     if error["type"] in ("tuple_type", "list_type") and isinstance(value, str | int | float):
         message = f"expected a list; write [{value if str(value).isprintable() else _short(value)}]"

@@ -126,11 +126,15 @@ class Catalogue:
 
     def _names(self, folder: str) -> list[str]:
         """Return the names of the files in a folder, sorted."""
+        for path in sorted((self.folder / folder).glob("*.yml")):
+            raise UserError(f"{path}: names of these files end in .yaml, so this one would not be read; rename it")
         paths = sorted((self.folder / folder).glob("*.yaml"))
         for path in paths:
             # Names reach shells and become parts of file names.
             if not re.fullmatch(NAME_PATTERN, path.stem):
-                raise UserError(f"{str(path)!r}: {NAME_EXPECTED} in front of .yaml, found {len(path.stem)}; rename it")
+                odd = next(iter(re.findall(r"[^a-z0-9.-]|^[.-]", path.stem)), None)
+                found = f"found {len(path.stem)}" if odd is None else f"a letter or digit first, found {odd!r}"
+                raise UserError(f"{str(path)!r}: {NAME_EXPECTED} in front of .yaml, {found}; rename it")
         self._names_in[folder] = [path.stem for path in paths]
         return self._names_in[folder]
 

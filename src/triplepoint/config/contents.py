@@ -6,7 +6,6 @@ files are read each time.
 
 import contextlib
 import hashlib
-import json
 import os
 import sys
 import time
@@ -15,7 +14,7 @@ from typing import Any
 
 from triplepoint.config.point import BYTES, Contents, Point
 from triplepoint.errors import UserError
-from triplepoint.files import write_json
+from triplepoint.files import load_json, write_json
 from triplepoint.units import GIB, MIB, NS_PER_S
 
 CORPUS_LIMIT_BYTES = 4 * MIB
@@ -163,7 +162,7 @@ def _sha256(path: Path, limit: int | None) -> str:
 def _read(path: Path) -> dict[str, list[Any]]:
     """Return the entries of the cache file; none if it is missing or damaged."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = load_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) and all(isinstance(entry, list) for entry in content.values()) else {}

@@ -1,7 +1,6 @@
 """Plan and planned runs: `plan.json` for the selection, `point.json` for each run, and the run ids."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -14,6 +13,7 @@ from triplepoint.config.choices import ModelChoices
 from triplepoint.config.cluster import Slots
 from triplepoint.config.point import SETTINGS, Layout, Measured, Point, canonical, settings_of
 from triplepoint.errors import UserError
+from triplepoint.files import load_json
 
 _ADVICE = "write it with 'triplepoint plan --write'"
 _ADVICE_RECORDED = "no plan has a recorded or imported run: put back a copy of the file, or remove the run's folder"
@@ -131,7 +131,7 @@ def read_planned_run(path: Path) -> PlannedRun:
 def _is_recorded(run: Path) -> bool:
     """Return whether a run's folder has the manifest of a recorded or imported run."""
     try:
-        return bool(json.loads((run / "raw" / "manifest.json").read_text(encoding="utf-8"))["engine"] == "recorded")
+        return bool(load_json((run / "raw" / "manifest.json").read_text(encoding="utf-8"))["engine"] == "recorded")
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -25,7 +25,7 @@ from triplepoint.config.task import (
     PromptTokens,
 )
 from triplepoint.config.yaml_file import read
-from triplepoint.errors import Problems, SeveralError, UserError, nearest
+from triplepoint.errors import Problems, SeveralError, UserError, nearest, shown
 
 MOST_TOKENS = 2**31 - 1
 """Longest sequence, the limit of `sequence_length`."""
@@ -218,6 +218,9 @@ def _refuse_too_many(num_points: int, where: Path) -> None:
 
 def _axes(sweep: Sweep, place: str, where: Path) -> list[list[Mapped]]:
     """Return the values of each axis of a sweep as mappings of settings; `place` is the key of the axes, for errors."""
+    for key, values in sweep.axes.items():
+        if twice := [value for index, value in enumerate(map(repr, values)) if value in map(repr, values[:index])]:
+            raise UserError(f"{where}: {place}.{key}: {shown(twice[0])} is there twice; leave one out")
     axes = [[_flatten({key: value}, place, where) for value in values] for key, values in sweep.axes.items()]
     _refuse_overlap(axes, place, where)
     return axes

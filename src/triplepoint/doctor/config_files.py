@@ -186,7 +186,7 @@ def _check_conditions(cluster: ClusterConfig, gpu: GpuConfig, config: Path) -> N
     """Check the conditions of a cluster. Raises `UserError` if its GPU type does not allow them."""
     conditions = cluster.conditions
     airflow_of(conditions.airflow, gpu, cluster.gpus_per_node, config)
-    power_of(conditions, gpu, config)
+    power_of(conditions, gpu, config, cluster.name)
     read_heat(gpu.name, config).cooling_by(conditions.coolant)
 
 

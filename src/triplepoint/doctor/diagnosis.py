@@ -1,9 +1,7 @@
 """Diagnosis from the files of the probes: the checks, as text for a terminal and as JSON, and measured tables."""
 
-import csv
-import io
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from triplepoint.doctor.check_node import check_node
 from triplepoint.doctor.check_nodes import check_agreement, check_fabric, check_gpu_speed, check_together
 from triplepoint.doctor.measure import CollectiveRow, KernelRow, RankRows
 from triplepoint.doctor.probe import Report
-from triplepoint.files import write_text
+from triplepoint.files import csv_text, write_text
 from triplepoint.units import US_PER_S
 
 _ADVICE = "start the check again"
@@ -106,7 +104,7 @@ def write_collectives(rows: Sequence[CollectiveRow], cluster: str, source: str, 
          "value": f"{row.time_s * US_PER_S:.6g}", "unit": "us", "read_error": "", "source": source, "host": row.host}
         for row in ordered
     ]  # fmt: skip
-    _write_csv(path, cells)
+    write_text(path, csv_text(list(cells[0]), cells))
 
 
 def write_kernels(rows: Sequence[KernelRow], gpu: str, library: str, source: str, path: Path) -> None:
@@ -126,15 +124,7 @@ def write_kernels(rows: Sequence[KernelRow], gpu: str, library: str, source: str
          "host": row.host, "device": row.device}
         for row in rows
     ]  # fmt: skip
-    _write_csv(path, cells)
-
-
-def _write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    text = io.StringIO()
-    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    write_text(path, text.getvalue())
+    write_text(path, csv_text(list(cells[0]), cells))
 
 
 _WIDTH = 110

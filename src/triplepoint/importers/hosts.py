@@ -18,6 +18,9 @@ _WORDS = re.compile(
 _HOST = re.compile(r"[A-Za-z][A-Za-z-]*\d[\w.-]*")
 """Usual form of a host name: letters, then a number."""
 
+_MOST_OFFSET_S = 3e9
+"""Largest offset of a clock: more than one that starts in 1970 can be off. Unit: s."""
+
 
 def name_hosts(paths: Sequence[Path], folder: Path, pattern: str | None) -> dict[Path, str]:
     """Return the host of each file.
@@ -106,4 +109,8 @@ def parse_offsets(texts: Sequence[str]) -> Mapping[str, float]:
             offsets[host] = float(seconds)
         except ValueError:
             raise UserError(f"--offset {text}: expected SECONDS, or HOST=SECONDS such as node3=-182.5") from None
+        if not abs(offsets[host]) <= _MOST_OFFSET_S:
+            raise UserError(
+                f"--offset {text}: expected at most {_MOST_OFFSET_S:g} s, about 95 years, in either direction"
+            )
     return offsets

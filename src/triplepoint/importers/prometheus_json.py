@@ -3,12 +3,12 @@
 Source: Prometheus documentation, HTTP API: range vectors, native times in seconds since 1970, values as text.
 """
 
-import json
 from typing import Any
 
 import numpy as np
 
 from triplepoint.errors import UserError
+from triplepoint.files import load_json
 from triplepoint.importers.declaration import Content, FileTelemetry, Format, ReadOptions
 from triplepoint.importers.prometheus import COLUMNS, DEVICES, HOSTS, LEFT_OUT, SHOWS, add_series
 from triplepoint.importers.times import from_seconds
@@ -42,7 +42,7 @@ def _read(content: Content, options: ReadOptions) -> FileTelemetry:
 def _results(content: Content) -> list[dict[str, Any]]:
     """Return the series of all answers in a file. Raises `UserError` if there is none."""
     try:
-        answer = json.loads(content.text)
+        answer = load_json(content.text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{content.path}: damaged JSON ({error}); run the query again") from None
     answers = answer if isinstance(answer, list) else [answer]

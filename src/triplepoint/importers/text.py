@@ -15,7 +15,8 @@ import psutil
 from triplepoint.errors import UserError, shown
 from triplepoint.importers.declaration import Content
 
-_ENCODINGS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig"))
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_ENCODINGS = (*((mark, "utf-16") for mark in _UTF16), (b"\xef\xbb\xbf", "utf-8-sig"))
 _MOST_BYTES = 4 << 30
 """Largest text that is read. Unit: byte."""
 _MEMORY_PER_BYTE = 15
@@ -24,6 +25,11 @@ _PACKED = {".gz": gzip.open, ".xz": lzma.open}
 _COMMA_SECONDS = re.compile(r"(:\d\d),(\d{1,9}(?:Z|[+-]\d\d:?\d\d))")
 """Seconds with a decimal comma, as `date --iso-8601=ns` prints them; the comma separates no cells of a CSV."""
 _HEADER = re.compile(r"^(.*?)\s*[\[(]([^\[\]()]*)[\])]$")
+
+
+def is_utf16(start: bytes) -> bool:
+    """Return whether a file begins with the mark of UTF-16, as PowerShell writes it."""
+    return start.startswith(_UTF16)
 
 
 def read_content(path: Path, most_bytes: int = _MOST_BYTES) -> Content:

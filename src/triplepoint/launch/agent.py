@@ -247,7 +247,8 @@ def _begin(raw: Path, report: dict[str, Any]) -> None:
     beginning = {key: report[key] for key in ("node", "host", "memory_bytes")}
     path = raw / "nodes" / f"begun{report['node']}.json"
     for folder in ("nodes", "logs", "steps", "status", "telemetry", "traces"):
-        (raw / folder).mkdir(exist_ok=True)
+        # Until the launch is over, logs may show secrets that the job prints.
+        (raw / folder).mkdir(mode=0o700 if folder == "logs" else 0o777, exist_ok=True)
     with path.open("x") as file:
         json.dump(beginning | {"memory_limit": asdict(limit) if limit else None}, file)
 

@@ -18,6 +18,7 @@ import numpy as np
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.plan import PlannedRun
 from triplepoint.errors import UserError
+from triplepoint.files import load_json
 from triplepoint.launch.attempt import read_reports
 from triplepoint.launch.clock import bursts_from, fit_clock
 from triplepoint.launch.health import Health, Seat, find_suspects, read_health
@@ -39,6 +40,7 @@ from triplepoint.manifest import (
 from triplepoint.power_sensor import EnergyCounter
 from triplepoint.provenance import git_state, processor, versions
 from triplepoint.recording import Recording, read_recording
+from triplepoint.redact import redact_logs
 from triplepoint.status import Status
 from triplepoint.tables import STEPS
 from triplepoint.units import NS_PER_S
@@ -148,7 +150,7 @@ def compare_with_zeus(path: Path, recording: Recording | None) -> tuple[tuple[Ze
         The compared windows, and the reason if some or all are missing.
     """
     try:
-        zeus = json.loads(path.read_text(encoding="utf-8"))
+        zeus = load_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return (), "the process that runs Zeus left nothing"
     if recording is None:
@@ -207,6 +209,7 @@ def conclude(
         OSError: If the disk is full.
     """
     manifest = _collect(raw, planned, account, can_spare)
+    redact_logs(raw / "logs")
     write_manifest(raw / "manifest.json", manifest)
     shutil.rmtree(raw / "steps", ignore_errors=True)
     return manifest
@@ -310,7 +313,7 @@ def _gather_steps(raw: Path) -> list[dict[str, Any]]:
     for path in raw.glob("steps/rank*.jsonl"):
         for line in path.read_text(encoding="utf-8").splitlines():
             try:
-                rows.append(json.loads(line))
+                rows.append(load_json(line))
             except json.JSONDecodeError:
                 break
     rows.sort(key=lambda row: (row["rank"], row["step"]))

@@ -12,6 +12,7 @@ from typing import Any
 
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import UserError
+from triplepoint.files import load_json
 from triplepoint.launch.collect import devices_of_ranks
 from triplepoint.launch.outcome import HOST_MEMORY, LOG_TAIL_LINES, classify, describe_exit, is_aftershock
 from triplepoint.manifest import NO_STEP, Evidence, Manifest
@@ -23,6 +24,7 @@ from triplepoint.recorded.run import Ending, RecordedGpu, RecordedNode, write_ru
 from triplepoint.recorded.session import ENDING_SIGNALS, Session
 from triplepoint.recorded.studies import RECORDED
 from triplepoint.recording import read_recording
+from triplepoint.redact import redact_logs
 from triplepoint.status import Status
 from triplepoint.units import NS_PER_S
 
@@ -107,6 +109,7 @@ def finish(session: Session, results: Path, config: Path) -> str:
         outcome = _describe_outcome(ending.status, ending.facts)
         early = "the job ended before its first sample and step, so no run is written"
         raise NothingRecordedError(f"record: {outcome}; {early}" if outcome else f"record: {early}") from None
+    redact_logs(session.folder / "logs")
     shutil.copytree(session.folder / "logs", results / "runs" / run / "raw" / "logs", dirs_exist_ok=True)
     shutil.rmtree(session.folder, ignore_errors=True)
     return run
@@ -165,7 +168,7 @@ def _not_profiled(folder: Path, rows: Sequence[Mapping[str, Any]], num_traces: i
     """
     if not (folder / REQUEST).is_file():
         return {}
-    request = json.loads((folder / REQUEST).read_text())
+    request = load_json((folder / REQUEST).read_text())
     first, last = request["first"], request["first"] + request["num"] - 1
     profiled = len({row["step"] for row in rows if row["kind"] == "profiled"})
     if not num_traces and (marked := sorted((folder / RANGES).glob("rank*"))):
@@ -229,7 +232,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the JSON lines of a file up to the first damaged one: a kill may leave an incomplete last line."""
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            yield json.loads(line)
+            yield load_json(line)
         except json.JSONDecodeError:
             return
 

@@ -17,7 +17,7 @@ import psutil
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.yaml_file import read_yaml
 from triplepoint.errors import UserError
-from triplepoint.files import write_json
+from triplepoint.files import load_json, write_json
 from triplepoint.launch.slurm import placement
 from triplepoint.processes import has_ended, start_ticks
 from triplepoint.provenance import COLLECTIVE_SETTINGS, OTHER_SETTINGS, git_state
@@ -85,7 +85,8 @@ class Session:
         for number in range(1, 10_000):
             session = cls(open_folder(results).resolve() / (name if number == 1 else f"{name}-{number}"))
             for folder in ("nodes", "members", "steps", "ranks", "logs", "telemetry", "traces", "ends"):
-                (session.folder / folder).mkdir(parents=True, exist_ok=True)
+                # Until the recording is over, logs may show secrets that the job prints.
+                (session.folder / folder).mkdir(0o700 if folder == "logs" else 0o777, parents=True, exist_ok=True)
             if not session.is_abandoned():
                 break
         with contextlib.suppress(FileExistsError), (session.folder / SETUP).open("x") as file:
@@ -106,7 +107,7 @@ class Session:
         """
         for _ in range(50):  # another process may be about to write it
             with contextlib.suppress(OSError, ValueError):
-                setup: dict[str, Any] = json.loads((self.folder / SETUP).read_text(encoding="utf-8"))
+                setup: dict[str, Any] = load_json((self.folder / SETUP).read_text(encoding="utf-8"))
                 return setup
             time.sleep(0.02)
         raise UserError(f"{self.folder}: not a recording; expected a folder that 'triplepoint record' wrote")
@@ -179,7 +180,7 @@ class Session:
     def end_node(self, sampler_ends: list[dict[str, Any]]) -> None:
         """Mark the recording of this node as complete."""
         path = self.folder / "nodes" / f"{self.host}.json"
-        self._write(path, json.loads(path.read_text()) | {"ended": True, "sampler_ends": sampler_ends})
+        self._write(path, load_json(path.read_text()) | {"ended": True, "sampler_ends": sampler_ends})
 
     def _write(self, path: Path, content: dict[str, Any]) -> None:
         """Write a file, or keep the error in `problem`: a full disk must not change the job's exit status."""
@@ -207,7 +208,7 @@ class Session:
         contents = []
         for path in self.folder.glob(pattern):
             with contextlib.suppress(ValueError):
-                contents.append(json.loads(path.read_text(encoding="utf-8")))
+                contents.append(load_json(path.read_text(encoding="utf-8")))
         return contents
 
     def wait_for_others(self) -> None:

@@ -1,7 +1,6 @@
 """Studies of recorded runs: the runs of each, in the order of recording, in `results/recorded/<study>.json`."""
 
 import fcntl
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from pathlib import Path
 from triplepoint.config.base import NAME_EXPECTED, NAME_PATTERN
 from triplepoint.config.plan import Plan, PlanEntry, read_planned_run
 from triplepoint.errors import UserError
-from triplepoint.files import write_json
+from triplepoint.files import load_json, write_json
 
 RECORDED = "recorded"
 """Default study of recorded runs, and the folder of these studies."""
@@ -62,7 +61,7 @@ def check_study(study: str) -> None:
 def _runs_of(path: Path) -> list[str]:
     """Return the runs in the file of a study. Raises `UserError` if it is damaged."""
     try:
-        runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
+        runs = load_json(path.read_text(encoding="utf-8"))["runs"]
         if not all(isinstance(run, str) for run in runs):
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,13 +1,12 @@
 """Write `breakdown.csv`, the time of each rank by category, and `kernels.csv`. Times in us, exact to a nanosecond."""
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from triplepoint.files import atomic_file, guarded, write_text
+from triplepoint.files import csv_text, write_text
 from triplepoint.trace.rank_results import RankSummary
 from triplepoint.units import NS_PER_US
 
@@ -56,18 +55,18 @@ def write_kernels(path: Path, kernels: pa.Table) -> None:
     )
     order = pc.sort_indices(sums, [("rank", "ascending"), ("sum_ns_sum", "descending"), ("name", "ascending")])
     sums = sums.take(order)
-    with atomic_file(path) as scratch, scratch.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*_KEYS, "count", "sum_us", "mean_us", "min_us", "max_us"])
-        for row in sums.to_pylist():
-            count, total_ns = row["count_sum"], row["sum_ns_sum"]
-            times = [
-                as_us(total_ns),
-                f"{total_ns / NS_PER_US / count:.3f}",
-                as_us(row["min_ns_min"]),
-                as_us(row["max_ns_max"]),
-            ]
-            writer.writerow([row["rank"], *(guarded(row[key]) for key in _KEYS[1:]), count, *times])
+    rows = (
+        {key: row[key] for key in _KEYS}
+        | {
+            "count": row["count_sum"],
+            "sum_us": as_us(row["sum_ns_sum"]),
+            "mean_us": f"{row['sum_ns_sum'] / NS_PER_US / row['count_sum']:.3f}",
+            "min_us": as_us(row["min_ns_min"]),
+            "max_us": as_us(row["max_ns_max"]),
+        }
+        for row in sums.to_pylist()
+    )
+    write_text(path, csv_text([*_KEYS, "count", "sum_us", "mean_us", "min_us", "max_us"], rows))
 
 
 def as_us(time_ns: int) -> str:

@@ -1,14 +1,13 @@
 """Analyse trace files that belong to no run: tables, a readable summary, CSV files. `triplepoint trace FILES`."""
 
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from triplepoint.errors import UserError
+from triplepoint.files import temporary_folder
 from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS
 from triplepoint.trace.breakdown import breakdown_row, write_breakdown, write_kernels
 from triplepoint.trace.chakra.export import write_rank
@@ -257,13 +256,12 @@ def _scratch(out: Path) -> Iterator[Path]:
     """Yield a temporary folder; its folder `tables` is moved to `out` on success. After an error `out` is unchanged."""
     is_new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=".ranks-", dir=out))
-    (folder / _TABLES).mkdir()
     try:
-        yield folder
-        for path in (folder / _TABLES).iterdir():
-            path.replace(out / path.name)
+        with temporary_folder(".ranks-", out) as folder:
+            (folder / _TABLES).mkdir()
+            yield folder
+            for path in (folder / _TABLES).iterdir():
+                path.replace(out / path.name)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
         if is_new and not any(out.iterdir()):
             out.rmdir()

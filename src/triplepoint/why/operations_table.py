@@ -13,6 +13,8 @@ from triplepoint.why.operations import Int64, Operations, Worker, number_groups
 
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id")
 """Columns that are read. Times are in seconds after the start of the step."""
+_MOST_S = 1e15
+"""Largest time that is read. Unit: s."""
 _ALONE, _STAGE, _REPLICA, _ALL = "alone", "stage", "replica", "all"
 _PARTNERS: Mapping[str, str] = {
     "grads-reduce-scatter": _STAGE,
@@ -97,7 +99,27 @@ def _read(path: Path) -> pa.Table:
         raise UserError(f"{path}: column {lacking[0]} has empty cells; every operation needs a value")
     if not table.num_rows:
         raise UserError(f"{path}: no rows; a table of operations has one for each operation of a worker and step")
+    _check_times(table, path)
     return table
+
+
+def _check_times(table: pa.Table, path: Path) -> None:
+    """Check that every time is finite, no duration is negative, and every step takes time. Raises `UserError`."""
+    for name in ("start_ts", "duration"):
+        try:
+            times_s = table[name].to_numpy().astype(float)
+        except (TypeError, ValueError):
+            raise UserError(f"{path}: column {name} holds {table[name].type}, expected seconds") from None
+        is_odd = ~(np.abs(times_s) <= _MOST_S) | ((times_s < 0) & (name == "duration"))
+        if is_odd.any():
+            row = int(is_odd.argmax())
+            least = "0" if name == "duration" else f"{-_MOST_S:g}"
+            raise UserError(f"{path}: row {row + 1}: {name} is {times_s[row]:g}, expected {least} to {_MOST_S:g} s")
+    step, duration_s = table["step"].to_numpy(), table["duration"].to_numpy()
+    steps, index = np.unique(step, return_inverse=True)
+    is_empty = np.bincount(index.reshape(-1), weights=duration_s) == 0
+    if is_empty.any():
+        raise UserError(f"{path}: step {steps[is_empty.argmax()]}: every duration is 0; leave the step out")
 
 
 def _transfers(kinds: Sequence[str], dp: Int64, stage: Int64, sequence: Int64, kind: Int64) -> Int64:

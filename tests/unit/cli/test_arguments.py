@@ -27,7 +27,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
 
 
 NUMBERS = [
-    ("overhead out.json", "--pairs", ("0", "-1", "nan", "1.5", "1e3", "999999999999999999999")),
+    ("overhead out.json", "--pairs", ("0", "-1", "1", "5", "nan", "1.5", "1e3", "999999999999999999999")),
     ("overhead out.json", "--fast-period", ("0", "-1", "nan", "inf", "1e-9", "x")),
     ("characterise out.json", "--seconds", ("0", "-1", "nan", "inf", "1e9")),
     ("sample out.arrow", "--period", ("0", "-1", "nan", "1e-9", "1e9")),
@@ -70,7 +70,7 @@ def test_unknown_option_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "overhead {out} --device cpu --pairs 1",
+        "overhead {out} --device cpu --pairs 6",
         "characterise {out}",
         "sample {out}",
         f"predict --published {TABLE} {{out}}",

@@ -101,7 +101,7 @@ def test_read_names_all_errors_of_a_file_at_once(config_dir: Path) -> None:
     replace(path, "\nvocab_size:", "\nvocab_sizes:")
     assert message(read, ModelConfig, path) == (
         f"{path}: unknown key 'num_layer' (did you mean 'num_layers'?); unknown key 'vocab_sizes' (did you mean "
-        "'vocab_size'?); num_attention_heads: Input should be a valid integer, found 'many'"
+        "'vocab_size'?); num_attention_heads: expected a whole number, found 'many'"
     )
 
 

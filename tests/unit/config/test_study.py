@@ -56,12 +56,13 @@ def test_expand_layout_in_set_and_defaults(write_study: WriteStudy) -> None:
         ("  - sets: {tp: 2}", "unknown key 'sweeps.0.sets' (did you mean 'set'?)"),
         ("  - axes: {layout: [2]}", "sweeps.0.axes.layout: expected a mapping such as {tp: 2, pp: 4}, found 2"),
         ("  - axes: {tp: 2}", "sweeps.0.axes.tp: expected a list; write [2], found 2"),
-        ("  - axes: {tp: []}", "sweeps.0.axes.tp: List should have at least 1 item after validation, not 0"),
-        ("  - axes: {tp: [0]}", "tp: Input should be greater than 0, found 0"),
-        ("  - axes: {tp: [yes]}", "tp: Input should be a valid integer, found True"),
+        ("  - axes: {tp: []}", "sweeps.0.axes.tp: expected at least 1 of them in the list, found 0"),
+        ("  - axes: {tp: [1, 2, 1]}", "sweeps.0.axes.tp: '1' is there twice; leave one out"),
+        ("  - axes: {tp: [0]}", "tp: expected more than 0, found 0"),
+        ("  - axes: {tp: [yes]}", "tp: expected a whole number, found True"),
         (
             "  - axes: {recompute: [always]}",
-            "recompute: Input should be 'none', 'selective' or 'full', found 'always'",
+            "recompute: expected 'none', 'selective' or 'full', found 'always'",
         ),
         ("  - set: {steps: {warm_up: 2}}", "unknown key 'steps.warm_up' (did you mean 'warmup'?)"),
         ("  - axes: {tp: [1], layout: [{tp: 2}]}", "sweeps.0.axes: two axes set 'tp'; vary it in one of them"),
@@ -72,8 +73,8 @@ def test_expand_layout_in_set_and_defaults(write_study: WriteStudy) -> None:
         ),
         (
             "  - axes: {tp: [0, 1, x], pp: [1, y]}",
-            "tp: Input should be greater than 0, found 0; pp: Input should be a valid integer, found 'y'; "
-            "tp: Input should be a valid integer, found 'x'",
+            "tp: expected more than 0, found 0; pp: expected a whole number, found 'y'; "
+            "tp: expected a whole number, found 'x'",
         ),
         (
             "  - set: {layout: {layout: {tp: 1}}}",
@@ -91,4 +92,4 @@ def test_expand_missing_setting_is_named(write_study: WriteStudy) -> None:
 
 def test_study_without_sweeps_is_refused(write_study: WriteStudy) -> None:
     path = write_study("  []")
-    assert error(path).startswith("sweeps: List should have at least 1 item")
+    assert error(path).startswith("sweeps: expected at least 1 of them in the list, found 0")

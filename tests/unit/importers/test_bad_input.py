@@ -21,6 +21,7 @@ from triplepoint.files import atomic_folder
 from triplepoint.importers import prometheus_json
 from triplepoint.importers.declaration import ReadOptions
 from triplepoint.importers.folder import ImportOptions, list_folder
+from triplepoint.importers.hosts import parse_offsets
 from triplepoint.importers.run import _longest_stretch
 from triplepoint.importers.text import read_content
 from triplepoint.importers.work import read_steps
@@ -473,3 +474,9 @@ def test_steps_that_cannot_be_are_refused(tmp_path: Path, rows: tuple[str, ...],
     (tmp_path / "steps.csv").write_text("step,start,duration_s\n1,1777629600,1e18\n")
     with pytest.raises(UserError, match=r"steps.csv:2: column duration_s: '1e18', expected 1e-06 to 86,400 s"):
         read_steps(tmp_path / "steps.csv")
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "1e18", "node3=-1e18"])
+def test_offset_that_no_clock_has_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match=rf"--offset {text}: expected at most 3e\+09 s, about 95 years"):
+        parse_offsets([text])

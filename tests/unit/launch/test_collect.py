@@ -35,6 +35,14 @@ def test_conclude_removes_steps_last(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not (raw / "steps").exists()
 
 
+def test_conclude_removes_secrets_from_logs(tmp_path: Path) -> None:
+    raw = leave(tmp_path, RUN)
+    (raw / "logs").mkdir(exist_ok=True)
+    (raw / "logs" / "rank0.log").write_text("login with hf_abcdefghijklmnopqrstuvwx\n")
+    conclude(raw, RUN)
+    assert (raw / "logs" / "rank0.log").read_text() == "login with [redacted]\n"
+
+
 def test_conclude_again_after_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = leave(tmp_path, RUN)
 

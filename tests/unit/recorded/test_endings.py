@@ -51,6 +51,16 @@ def left(results: Path, kinds: tuple[str, ...] = MEASURED, **setup: Any) -> Sess
     return session
 
 
+def test_log_of_a_recording_has_no_secret_and_is_private(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    session = left(tmp_path)
+    assert (session.folder / "logs").stat().st_mode & 0o777 == 0o700
+    (session.folder / "logs" / "rank0-7.log").write_text("login with hf_abcdefghijklmnopqrstuvwx\n")
+    session.note_end(0, ["train"], [])
+    finished(tmp_path, capfd)
+    (log,) = tmp_path.glob("runs/*/raw/logs/rank0-7.log")
+    assert (log.read_text(), log.stat().st_mode & 0o777) == ("login with [redacted]\n", 0o600)
+
+
 @pytest.mark.parametrize(
     ("status", "told_by", "said", "kinds", "expected"),
     [

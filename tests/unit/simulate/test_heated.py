@@ -229,7 +229,7 @@ def test_facts_under_a_power_limit_and_a_brake_are_their_own(llama: PlannedRun) 
 
 
 @pytest.mark.parametrize(("where", "said"), [
-    ({"power_limit_w": 10}, "the driver takes limits of 200 to 700 W for a device of h200"),
+    ({"power_limit_w": 10}, "clusters/.*.yaml: conditions.power_limit_w is 10 W; the driver takes limits of 200"),
     ({"power_limit_w": 701}, "the driver takes limits of 200 to 700 W for a device of h200"),
     ({"airflow": "mi250-4x2"}, "other packages than those of h200"),
     ({"bad_contact": {"node1.gpu6": 20}, "inlet_temp_c": 60}, "node1.gpu6 comes to .* and shuts down at 95 degC"),

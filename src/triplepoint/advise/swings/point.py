@@ -101,7 +101,7 @@ def simulate_power(request: Request, config: Path, cap_w: float | None = None, d
             update={"conditions": cluster.conditions.model_copy(update={"power_limit_w": cap_w})}
         )
     jitter = job.software.step_jitter
-    limit_w = power_of(cluster.conditions, job.gpu, config).power_limit.value
+    limit_w = power_of(cluster.conditions, job.gpu, config, cluster.name).power_limit.value
     return SimulatedPower(
         run_id(request.point),
         _stretch(job, cluster, config, is_training=True),

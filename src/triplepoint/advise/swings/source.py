@@ -1,6 +1,8 @@
 """Power of nodes over time, from a run or a file."""
 
+import io
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,8 @@ from triplepoint.aggregate.steps import read_steps
 from triplepoint.compare.sides import parsed_run
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import PlanEntry, read_planned_run
-from triplepoint.errors import UserError
+from triplepoint.errors import UserError, shown
+from triplepoint.importers.text import is_utf16, read_content
 from triplepoint.manifest import Node, read_manifest
 from triplepoint.power_sensor import AVERAGE_S
 from triplepoint.tables.telemetry import MOST_NODE_W, TELEMETRY
@@ -251,12 +254,21 @@ def _check_wide(table: pa.Table, columns: list[str], path: Path) -> None:
 
 def _read(path: Path) -> pa.Table:
     try:
-        table = pa.parquet.read_table(path) if path.suffix == ".parquet" else pa.csv.read_csv(path)
+        table = pa.parquet.read_table(path) if path.suffix == ".parquet" else _read_csv(path)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise UserError(f"{path}: not readable as {path.suffix[1:]}: {str(error).splitlines()[0]}") from None
+    if twice := [name for name, count in Counter(table.column_names).items() if count > 1]:
+        raise UserError(f"{path}: column {shown(twice[0])} is there twice; leave one out, or rename it")
     if not len(table):
         raise UserError(f"{path}: no row in it; expected readings of power")
     return table
+
+
+def _read_csv(path: Path) -> pa.Table:
+    with path.open("rb") as file:
+        if not is_utf16(file.read(2)):
+            return pa.csv.read_csv(path)
+    return pa.csv.read_csv(io.BytesIO(read_content(path).text.encode()))
 
 
 def _numbers(table: pa.Table, column: str, path: Path) -> np.ndarray:

@@ -33,8 +33,14 @@ def is_known(gpu: GpuConfig, config: Path) -> bool:
     return gpu.chassis is not None and all((config / part / f"{gpu.name}.yaml").is_file() for part in ("power", "heat"))
 
 
-def power_of(conditions: ConditionsConfig, gpu: GpuConfig, config: Path) -> PowerConfig:
+def power_of(conditions: ConditionsConfig, gpu: GpuConfig, config: Path, cluster: str = "") -> PowerConfig:
     """Return the power parameters of a GPU type, with the power limit of the conditions.
+
+    Args:
+        conditions: Conditions of the cluster.
+        gpu: GPU type with known power.
+        config: Folder of the configuration.
+        cluster: Name of the cluster, for errors; empty for none.
 
     Raises:
         UserError: If the driver does not accept a power limit.
@@ -47,9 +53,10 @@ def power_of(conditions: ConditionsConfig, gpu: GpuConfig, config: Path) -> Powe
         limits_w["power_limit_w"] = limit_w
     for key, given_w in limits_w.items():
         if not least_w <= given_w <= most_w:
+            where = f"clusters/{cluster}.yaml: " if cluster else ""
             raise UserError(
-                f"conditions.{key} is {given_w:g} W; the driver takes limits of {least_w:g} to {most_w:g} W for a "
-                f"device of {gpu.name}: give one between"
+                f"{where}conditions.{key} is {given_w:g} W; the driver takes limits of {least_w:g} to {most_w:g} W "
+                f"for a device of {gpu.name}: give one between"
             )
     if limit_w is None:
         return power
@@ -125,7 +132,7 @@ def machine_of(
     Raises:
         UserError: If the GPUs cannot have such an airflow or power limit.
     """
-    power, heat = power_of(conditions, gpu, config), read_heat(gpu.name, config)
+    power, heat = power_of(conditions, gpu, config, cluster), read_heat(gpu.name, config)
     no_bad_contact = heat.bad_contact_share.model_copy(update={"value": 0.0})
     seed = zlib.crc32(cluster.encode()) + draw
     devices = draw_devices(heat.model_copy(update={"bad_contact_share": no_bad_contact}), power, shape, seed)

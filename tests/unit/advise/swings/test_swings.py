@@ -173,6 +173,19 @@ def test_files_of_rows_and_of_columns_are_one(tmp_path: Path) -> None:
     assert wide.names == long.names == ("a", "b")
 
 
+def test_file_in_utf16_is_read_as_in_utf8(tmp_path: Path) -> None:
+    text = "t_s,power_w\n" + "".join(f"{index / 10},{500 + index % 7}\n" for index in range(200))
+    (tmp_path / "a.csv").write_text(text, encoding="utf-16")
+    (tmp_path / "b.csv").write_text(text)
+    assert np.array_equal(read_file(tmp_path / "a.csv").nodes_w, read_file(tmp_path / "b.csv").nodes_w)
+
+
+def test_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("t_s,node_power_w,node_power_w\n0,1,2\n1,2,3\n")
+    with pytest.raises(UserError, match=r"a.csv: column 'node_power_w' is there twice; leave one out, or rename it"):
+        read_file(tmp_path / "a.csv")
+
+
 def test_node_of_a_wide_file_keeps_its_name(tmp_path: Path) -> None:
     columns = {"t_s": T_S, "rack3-a_power_w": sine(0.0, 10.0), "rack3-b_power_w": sine(0.0, 300.0)}
     pq.write_table(pa.table(columns), tmp_path / "wide.parquet")
