@@ -92,6 +92,8 @@ def headline(found: Projection) -> str:
 def _change(one: Projected) -> str:
     """Return a network against the first, in a sentence."""
     value, low, high = (100 * (end - 1) for end in one.against_first)
+    if max(abs(low), abs(high)) < 0.05:
+        return f"On {words(one.scaled)} a step is as long."
     ends, how = ((low, high), "longer") if value > 0 else ((-high, -low), "shorter")
     tie = ", which may be none" if ends[0] <= 0 else ""
     return f"On {words(one.scaled)} a step is {abs(value):.1f} % {how} [{ends[0]:.1f}, {ends[1]:.1f}]{tie}."
@@ -133,6 +135,18 @@ def render(found: Projection) -> str:
     notes = dict.fromkeys(
         f"{one.num_gpus:,} GPUs: {one.prediction.reason}" for one in found.rows if one.prediction.reason
     )
+    largest = max(found.rows, key=lambda one: one.num_gpus).num_gpus
+    idle = [
+        words(one.scaled)
+        for one in found.rows
+        if one.num_gpus == largest and one.scaled.network in found.idle_topologies
+    ]
+    if idle:
+        notes[
+            f"the topology makes no difference to steps of {largest:,} GPUs on {'; '.join(idle)}: they are as long as "
+            "on a fat tree without oversubscription. What this job sends out of a leaf or group is little, or hidden by "
+            "computation. All-to-all between experts of several leaves would need more."
+        ] = None
     notes_lines = [line for note in notes for line in paragraph(f"Note: {note}")]
     return page([*blocks, _assumed(found), check(found), notes_lines])
 
