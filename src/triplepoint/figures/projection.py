@@ -74,7 +74,8 @@ def answer(rows: DataFrame) -> list[Statement]:
     first = sized.iloc[0]
     lines = []
     if len(sized) == 1:
-        change = Effect(*(first[f"efficiency{end}"] - 1 for end in ("", "_lo", "_hi")), "model", 1)
+        value, low, high = (float(first[f"efficiency{end}"]) - 1 for end in ("", "_lo", "_hi"))
+        change = Effect(value, low, high, "model", 1)
         more = f"{change.text} more" if change.value > 0 else f"{change.negated.text} fewer"
         sentence = f"on {first['num_gpus']:,} GPUs each trains {more} tokens per second than on {first['start_gpus']:,}"
         lines.append(Statement(sentence + ", a tie" * change.is_tie, "network", change, "", (_failures_text(rows),)))

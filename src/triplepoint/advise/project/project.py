@@ -27,7 +27,7 @@ from triplepoint.status import PredictionStatus
 
 SIZES = (1024, 8192, 32768, 102400)
 """Default numbers of GPUs, rounded to whole replicas and nodes."""
-_SMALL = 0.001
+IDLE_BELOW = 0.005
 """Relative change of a step time below which a topology makes no difference. Our choice."""
 MOST_GPUS = 131072
 """Largest number of GPUs with a published mean time to failure."""
@@ -173,7 +173,7 @@ def _is_topology_idle(question: Question, network: Network, size: int, config: P
     other = scale_job(question.request, plain, question.batch, size, config)
     constants = read_calibrations(config)[0].constants(one.job)
     times = [simulate_step(scaled.job, constants, config).time_s for scaled in (one, other)]
-    return abs(times[0] / times[1] - 1.0) < _SMALL
+    return abs(times[0] / times[1] - 1.0) < IDLE_BELOW
 
 
 def _unit(point: Point) -> int:
