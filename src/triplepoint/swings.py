@@ -17,6 +17,8 @@ LOWEST_PERIODS = 8
 """Fewest periods of a line in a recording: the spectrum then separates the line from a drift, with a resolution of 1/8
 of its frequency."""
 
+_NUM_LINES, _NUM_BINS = 100, 400
+"""Lines and log-spaced bins of a spectrum in short. Our choice."""
 _PADDING = 16
 """Factor of zero padding of spectra: the peak of a line is located to 1/32 of the resolution."""
 
@@ -132,6 +134,31 @@ def spectrum(power_w: npt.ArrayLike, period_s: float) -> tuple[Float, Float]:
     length = _PADDING * len(power)
     phasors = np.fft.rfft((power - power.mean()) * window, length)
     return np.asarray(np.fft.rfftfreq(length, period_s), dtype=float), np.asarray(2.0 * np.abs(phasors) / window.sum())
+
+
+def spectrum_in_short(power_w: npt.ArrayLike, period_s: float, low_hz: float, high_hz: float) -> Float:
+    """Return at most 500 points of the amplitude spectrum: strongest lines, and the highest point of log-spaced bins.
+
+    Args:
+        power_w: Samples; shape (num_samples,). Unit: W.
+        period_s: Time between samples. Unit: s.
+        low_hz: Lowest frequency. Unit: Hz.
+        high_hz: Highest frequency. Unit: Hz.
+
+    Returns:
+        Frequencies in ascending order (Hz) and their amplitudes (W); shape (2, num_points).
+    """
+    frequency, amplitude = spectrum(power_w, period_s)
+    places = np.flatnonzero((frequency >= low_hz) & (frequency <= high_hz))
+    inside = amplitude[places]
+    is_peak = (inside >= np.append(inside[1:], -np.inf)) & (inside >= np.append(-np.inf, inside[:-1]))
+    peaks = places[is_peak]
+    lines = peaks[np.argsort(amplitude[peaks])[::-1][:_NUM_LINES]]
+    edges_hz = np.geomspace(low_hz, high_hz, _NUM_BINS + 1)
+    bins = np.split(places, np.searchsorted(frequency[places], edges_hz[1:-1]))
+    highest = [each[amplitude[each].argmax()] for each in bins if len(each)]
+    kept = np.unique(np.concatenate([lines, np.array(highest, dtype=np.int64)]))
+    return np.stack([frequency[kept], amplitude[kept]])
 
 
 def strongest_line(

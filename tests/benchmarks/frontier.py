@@ -50,7 +50,7 @@ def main() -> None:
 def _row(name: str, found: FrontierAnswer) -> str:
     present, then = found.present, found.verified
     finer = [
-        f"{1.0 - plan.gpu_energy_j / present.gpu_energy_j:.1%}" if plan else "-"
+        f"{1.0 - found.energy_j(plan) / present.gpu_energy_j:.1%}" if plan else "-"
         for plan in (found.chosen.get(sharing) for sharing in ("job", "direction", "pass"))
     ]
     cells = [

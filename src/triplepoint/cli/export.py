@@ -1,11 +1,13 @@
-"""`triplepoint export STUDY --to mlflow|wandb|prometheus|chakra`."""
+"""`triplepoint export STUDY|RUN --to mlflow|wandb|prometheus|chakra`."""
 
 import argparse
 from pathlib import Path
 
 from triplepoint.cli.answer import Answer
-from triplepoint.cli.arguments import add_results, make_parser, out_file, out_folder
+from triplepoint.cli.arguments import add_results, is_run_folder, make_parser, out_file, out_folder, run_folder
+from triplepoint.cli.progress import Progress
 from triplepoint.errors import UserError
+from triplepoint.units import counted
 
 _DEFAULT_OUT = {"mlflow": "mlruns", "wandb": ".", "prometheus": "triplepoint.prom", "chakra": "chakra"}
 """Where each format is written to by default."""
@@ -22,21 +24,23 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     parser = make_parser(
         "export",
-        "Write the runs of a study in the format of another tool. Only files are written: nothing is sent.",
+        "Write the runs of a study, or a run, in the format of another tool. Only files are written: nothing is sent.",
         [
             "triplepoint export parallelism --to mlflow --out mlruns",
             "triplepoint export parallelism --to wandb",
             "triplepoint export parallelism --to prometheus --out /var/lib/node_exporter/parallelism.prom",
-            "triplepoint export parallelism --to chakra --out chakra",
+            "triplepoint export gpt3-175b_h200x32_tp2-pp16_mbs1_act_r1 --to chakra --out chakra",
         ],
         "mlflow: an experiment in MLflow's file store; 'MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri "
         "mlruns' shows it.\n"
         "wandb: offline runs in OUT/wandb; the library wandb writes them and 'wandb sync' sends them.\n"
         "prometheus: power, heat and clocks of nodes and GPUs for node_exporter's textfile collector.\n"
         "chakra: OUT/RUN/chakra.RANK.et, the traces of runs as MLCommons' Chakra execution traces.",
-        answer={"to": "format", "num_runs": "runs of the study", "files": "folder of each run, or the file"},
+        answer={"to": "format", "num_runs": "runs that were exported", "files": "folder of each run, or the file"},
     )
-    parser.add_argument("study", metavar="STUDY", help="study whose runs are exported; its tables must exist")
+    parser.add_argument(
+        "study", metavar="STUDY|RUN", help="study whose runs are exported, with tables; or a run, by id or folder"
+    )
     parser.add_argument("--to", choices=tuple(_DEFAULT_OUT), required=True, help="tool that will read the runs")
     parser.add_argument(
         "--out",
@@ -56,15 +60,40 @@ def run(arguments: argparse.Namespace) -> Answer:
     except argparse.ArgumentTypeError as error:
         raise UserError(f"export: --out: {error}") from None
     from triplepoint.exports import chakra, mlflow, prometheus, read_runs, wandb
+    from triplepoint.exports.runs import read_run
 
-    runs = read_runs(arguments.study, arguments.results)
-    if kind == "prometheus":
-        files = prometheus.write(arguments.study, runs, arguments.results, target)
-    elif kind == "chakra":
+    run = _run_id(arguments)
+    name = run or arguments.study
+    if kind == "chakra":
         from triplepoint.trace.taxonomy import load_scheme
 
-        files = chakra.write(arguments.study, runs, arguments.results, target, load_scheme())
+        ids = [run] if run else [one.run for one in read_runs(name, arguments.results)]
+        with Progress("reading runs") as show:
+            files = chakra.write(name, ids, arguments.results, target, load_scheme(), show)
+        number = len(files)
     else:
-        files = (mlflow if kind == "mlflow" else wandb).write(arguments.study, runs, target)
-    content = {"to": kind, "num_runs": len(runs), "files": files}
-    return Answer(content, f"{len(runs)} runs of {arguments.study} are in {target}{_NEXT[kind].format(out=target)}")
+        if run:
+            study, one = read_run(run, arguments.results)
+            runs = [one]
+        else:
+            study, runs = name, read_runs(name, arguments.results)
+        number = len(runs)
+        if kind == "prometheus":
+            files = prometheus.write(study, runs, arguments.results, target)
+        else:
+            files = (mlflow if kind == "mlflow" else wandb).write(study, runs, target)
+    content = {"to": kind, "num_runs": number, "files": files}
+    which = f"run {run} is" if run else f"{counted(number, 'run')} of {name} {'is' if number == 1 else 'are'}"
+    return Answer(content, f"{which[0].upper()}{which[1:]} in {target}{_NEXT[kind].format(out=target)}")
+
+
+def _run_id(arguments: argparse.Namespace) -> str | None:
+    """Return the id of the run that is named, by id or by folder; None where a study is. A study goes first."""
+    from triplepoint.exports.runs import has_tables
+
+    name: str = arguments.study
+    is_run = is_run_folder(name) or is_run_folder(str(arguments.results / "runs" / name))
+    if has_tables(name, arguments.results) or not is_run:
+        return None
+    arguments.run = name
+    return run_folder(arguments).name

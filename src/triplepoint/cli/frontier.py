@@ -34,7 +34,7 @@ _ANSWER = {
     "stages": "clock of each stage, power of a GPU in its heaviest pass, clocks by direction",
     "plans": "the plan, and those with clocks for each direction and pass: time, energy, power, clocks",
     "frontier": "such plans for other lengths of a step",
-    "script": "shell script that locks clocks",
+    "script": "shell script that locks clocks; null where they save nothing",
 }
 
 
@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("source", metavar="SOURCE", help="run or point, see below")
     parser.add_argument(
         "--slowdown", type=number(0, 100, "percent"), metavar="PERCENT",
-        help="how much longer a step may take (default: 1; with a budget, as little as it needs)",
+        help="how much longer a step may take (default: 1; with a budget not kept now, as little as it needs)",
     )  # fmt: skip
     parser.add_argument(
         "--node-power",
@@ -105,7 +105,9 @@ def run(arguments: argparse.Namespace) -> Answer:
         answer = advise(name, job, cluster, arguments.config, slowdown, budget)
     except PointError as error:
         raise PointError(f"{arguments.source}: {error}") from None
-    if arguments.script is not None:
+    if arguments.script is not None and not answer.is_useful:
+        say("frontier: no script is written, since no clocks are worth setting")
+    elif arguments.script is not None:
         write_text(arguments.script, script(answer))
         say(f"frontier: script in {arguments.script}")
     if arguments.figure is not None:

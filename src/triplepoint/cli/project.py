@@ -108,8 +108,10 @@ def parser() -> argparse.ArgumentParser:
 def _add_network(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--topology",
+        action="append",
+        default=[],
         choices=("fat_tree", "rail_optimised", "dragonfly"),
-        help="switches (default: the cluster's)",
+        help="switches; repeat it to compare (default: the cluster's)",
     )
     parser.add_argument(
         "--oversubscription", type=number(1, 64), metavar="RATIO",
@@ -144,7 +146,7 @@ def _add_failures(parser: argparse.ArgumentParser) -> None:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    if not re.fullmatch(r"[1-9]\d{0,6}(,[1-9]\d{0,6}){0,31}", text):
+    if not re.fullmatch(r"[1-9]\d{0,14}(,[1-9]\d{0,14}){0,31}", text):
         raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected whole numbers, such as 1024,8192")
     return tuple(int(word) for word in text.split(","))
 
@@ -235,9 +237,12 @@ def _write(rows: list[dict[str, Any]], out: Path | None, figure: Path | None) ->
 def _networks(arguments: argparse.Namespace) -> "tuple[Network, ...]":
     from triplepoint.advise.project.network import Network
 
-    switches = arguments.topology, arguments.oversubscription
-    adapters = dict.fromkeys(arguments.adapters) or (None,)
-    return tuple(Network(*switches, each, arguments.gpus_per_leaf) for each in adapters)
+    adapters, topologies = dict.fromkeys(arguments.adapters) or (None,), dict.fromkeys(arguments.topology) or (None,)
+    return tuple(
+        Network(topology, arguments.oversubscription, each, arguments.gpus_per_leaf)
+        for topology in topologies
+        for each in adapters
+    )
 
 
 def _failures(arguments: argparse.Namespace) -> "Failures":

@@ -41,12 +41,17 @@ columns:
   GPUs J/token    energy of all GPUs per trained token
   node kW         highest power of any node at the plug, mean over 50 ms
   GPU degC        temperature of the hottest GPU
+  limit W         power limit of every GPU; - is that of the cluster. Only where limits are varied
+  job kW          highest power of all nodes together, mean over 50 ms; only with --max-power
+  rack kW         the same of the highest rack; only with --max-rack-power
   per M tokens    cost of a million tokens, headed by the currency; only with prices
 marks:
   *               one of the few to measure; --study writes them
   >               no other configuration is as good in time, energy, node kW and GPU degC
 
 Limits apply to predicted values. With --max-power, the first row has the most tokens per second within that budget.
+If a configuration draws more than a budget, lower power limits of its GPUs are tried, and the highest that keeps to it
+is listed. --set power_limit_w=350,500 gives your own. With --study, a cluster file for each is written too.
 The study runs on the simulator; with --set engine=megatron it trains, by that engine's rules.
 """
 _EXAMPLES = (
@@ -87,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="KEY=VALUES",
-        help="values of a setting, such as tp=4,8; repeatable (default: usual values)",
+        help="values of a setting, such as tp=4,8, or of power_limit_w; repeatable (default: usual values)",
     )
     parser.add_argument("--stack", metavar="NAME", help="software stack and version (default: that of the cluster)")
     _add_limits(parser)
@@ -186,7 +191,12 @@ def _answer(result: "Found", studies: Path, study: Path | None, figure: Path | N
     if result.chosen and study is not None:
         write_text(study, answer.study_of(result, study.stem))
         move = "" if study.resolve().parent == studies.resolve() else f"move {study} to {studies}, then "
-        text += f"\nNext: {move}triplepoint plan {study.stem} --cluster {result.question.cluster}"
+        clusters = answer.clusters_of(result)
+        for name, content_of_cluster in clusters.items():
+            write_text(studies.parent / "clusters" / f"{name}.yaml", content_of_cluster)
+            say(f"search: cluster with this power limit in {studies.parent / 'clusters' / name}.yaml")
+        names = dict.fromkeys(one.candidate.point.cluster.name for one in result.to_measure)
+        text += f"\nNext: {move}triplepoint plan {study.stem} " + " ".join(f"--cluster {name}" for name in names)
     elif len(result.to_measure) > 1:
         text += "\nNext: the same command with --study FILE.yaml writes the marked ones as a study to run."
     return Answer(content, text, status=0 if result.chosen else 1)

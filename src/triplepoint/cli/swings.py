@@ -59,6 +59,7 @@ _ANSWER = {
     "band_hz": "the band looked at, or the part of it that is seen",
     "levels": "node and rack that swing most, and the job: range, ramps, strongest line, band",
     "together": "coherence and correlation of nodes, and the line they make of the job",
+    "spectrum": "of the job: frequencies_hz and amplitudes_w, at most 500 (docs/swings.md)",
     "verdicts": "each line of the specification: found, limit, margin, passes",
     "remedies": "stagger, floor, storage, cap: whether it is enough, what it takes and costs",
     "notes": "what could not be told, and why",

@@ -74,7 +74,7 @@ def metrics_text(study: str, runs: Sequence[ExportedRun], results: Path) -> str:
     origins = {run.run: run.tags["origin"] for run in runs}
     lines: list[str] = []
     for table, columns in _METRICS.items():
-        rows = read_joined(results, (study,), table).to_pylist()
+        rows = [row for row in read_joined(results, (study,), table).to_pylist() if row["run"] in origins]
         by_name = {column.name: column for column in RESULT_TABLES[table].columns}
         for name in columns:
             lines += _metric(by_name[name], table, rows, study, origins)

@@ -65,6 +65,27 @@ class ExportedRun:
         return self.tags["status"] == "ok"
 
 
+def has_tables(study: str, results: Path) -> bool:
+    """Return whether there are tables of a study with this name."""
+    return (tables_folder(results, study) / PLAN).is_file()
+
+
+def read_run(run: str, results: Path) -> tuple[str, ExportedRun]:
+    """Return a study whose tables have a run, and the run.
+
+    Raises:
+        UserError: If no study with tables has the run, or a table or the manifest is damaged.
+    """
+    for path in sorted(results.glob(f"tables/*/{PLAN}")):
+        study = path.parent.name
+        if not (path.parent / "points.parquet").is_file():
+            continue
+        for row in read_joined(results, (study,), "points").to_pylist():
+            if row["run"] == run:
+                return study, _read_run(row, results)
+    raise UserError(f"{results}: no table has run {run!r}; make those of its study with 'snakemake' first")
+
+
 def read_runs(study: str, results: Path) -> list[ExportedRun]:
     """Return the runs of a study, in the study's order.
 
@@ -75,7 +96,7 @@ def read_runs(study: str, results: Path) -> list[ExportedRun]:
     Raises:
         UserError: If there is no such study, it has no tables, or a table or a manifest is damaged.
     """
-    if not (tables_folder(results, study) / PLAN).is_file():
+    if not has_tables(study, results):
         known = sorted(path.parent.name for path in results.glob(f"tables/*/{PLAN}"))
         hint = nearest(study, known) if known else "; make it with 'snakemake' first"
         raise UserError(f"{results}: no tables of a study {study!r}{hint}")

@@ -66,10 +66,19 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 
 def answer(rows: DataFrame) -> list[Statement]:
-    """Return the title: step time of each other network over that of the first, at the largest number of GPUs."""
+    """Return the title, at the largest number of GPUs: step time of each other network over that of the first.
+
+    With one network, tokens per GPU against those at the start.
+    """
     sized = _largest(rows)
     first = sized.iloc[0]
     lines = []
+    if len(sized) == 1:
+        value, low, high = (float(first[f"efficiency{end}"]) - 1 for end in ("", "_lo", "_hi"))
+        change = Effect(value, low, high, "model", 1)
+        more = f"{change.text} more" if change.value > 0 else f"{change.negated.text} fewer"
+        sentence = f"on {first['num_gpus']:,} GPUs each trains {more} tokens per second than on {first['start_gpus']:,}"
+        lines.append(Statement(sentence + ", a tie" * change.is_tie, "network", change, "", (_failures_text(rows),)))
     for _, row in sized.iloc[1:].iterrows():
         value, low, high = (row[f"step_time_over_first{end}"] - 1 for end in ("", "_lo", "_hi"))
         change = Effect(value, low, high, "model", 1)

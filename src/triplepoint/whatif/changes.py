@@ -1,5 +1,6 @@
 """Changes that factors make to a case: to its cluster, links, pipeline or memory."""
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -119,6 +120,31 @@ def without_bubble(case: Case, value: float, config: Path) -> Case:
 
 
 def with_memory(case: Case, capacity_bytes: float, config: Path) -> Case:
+    """Return the case with another memory capacity of GPUs.
+
+    Recomputation and micro-batch are the fastest that fit, but stay as they are where the present memory holds what is
+    as fast: that is no gain of memory, see `tuned`.
+    """
+    roomy = fastest_with_memory(case, capacity_bytes, config)
+    with contextlib.suppress(PointError):
+        now = tuned(case, config).job
+        same = replace(roomy.job, gpu=now.gpu) == now
+        kept = roomy.with_job(**{name: getattr(case.job, name) for name in _TUNED})
+        if same and peak_memory(kept.job).fits:
+            return kept
+    return roomy
+
+
+_TUNED = ("micro_batch_size", "recompute", "recompute_layers")
+"""Attributes of a job that are chosen by what fits in memory."""
+
+
+def tuned(case: Case, config: Path) -> Case:
+    """Return the case with the fastest recomputation and micro-batch that fit in its present memory."""
+    return fastest_with_memory(case, case.job.gpu.memory_capacity.value, config)
+
+
+def fastest_with_memory(case: Case, capacity_bytes: float, config: Path) -> Case:
     """Return the case with another memory capacity of GPUs, and the fastest recomputation and micro-batch that fit."""
     _refuse_serving(case, "memory")
     memory = case.job.gpu.memory_capacity

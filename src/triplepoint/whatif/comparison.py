@@ -20,7 +20,7 @@ from triplepoint.prices import Prices
 from triplepoint.verdicts.file import FILE, ChangeClaim, Claim
 from triplepoint.verdicts.read import read_claims
 from triplepoint.whatif.case import RUNS, Case
-from triplepoint.whatif.changes import with_memory
+from triplepoint.whatif.changes import tuned
 from triplepoint.whatif.explain import explain
 from triplepoint.whatif.factors import read_changes
 from triplepoint.whatif.rows import Row, case_rows, difference_rows
@@ -125,10 +125,10 @@ def _timed(request: Request, config: Path, is_tuned: bool) -> tuple[float, Case]
     try:
         case = Case.of(request, config)
         if is_tuned:
-            job = with_memory(case, case.job.gpu.memory_capacity.value, config).job
+            job = tuned(case, config).job
             settings = {"recompute": job.recompute, "micro_batch_size": job.micro_batch_size}
-            tuned = request.point.model_copy(update={**settings, "recompute_layers": job.recompute_layers})
-            case = Case.of(replace(request, point=tuned), config)
+            point = request.point.model_copy(update={**settings, "recompute_layers": job.recompute_layers})
+            case = Case.of(replace(request, point=point), config)
         prediction = case.predict(config)
     except PointError:
         return None

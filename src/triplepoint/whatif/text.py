@@ -22,6 +22,8 @@ _HEADINGS = {
     "node_energy_j": "node\nkJ/step",
     "cost": "cost",
 }
+_SMALL = 0.001
+"""Relative change of a step time below which the answer says that there is none. Our choice."""
 _SCALE = {"node_energy_j": 1e-3}
 """Energies of a step are millions of joules."""
 
@@ -30,10 +32,12 @@ def render(rows: Sequence[Row]) -> str:
     """Return rows of table `whatif` as text: differences first, then each point, then what the rows are."""
     blocks = [list(block) for _, block in groupby(rows, key=lambda row: (row["case"], row["side"]))]
     blocks.sort(key=lambda block: block[0]["side"] != "difference")
-    legend = _LEGEND
-    if blocks[0][0]["side"] == "difference":
+    is_single = len({row["factor"] for row in rows if row["factor"]}) == 1
+    is_difference = blocks[0][0]["side"] == "difference"
+    legend = "Brackets hold 90 %." if is_single and not is_difference else _LEGEND
+    if is_difference:
         legend += " Computing is what is left of a difference with all factors changed."
-    if any(row["shapley"] is not None for row in rows):
+    if any(row["shapley"] is not None for row in rows) and not (is_single and not is_difference):
         legend += " Shapley is what a factor adds on average over all orders of changes."
     return "\n\n".join([*(page(_block(block)) for block in blocks), "\n".join(paragraph(legend))])
 
@@ -49,6 +53,10 @@ def headline(rows: Sequence[Row]) -> str:
     largest = max(parts, key=lambda row: abs(row["effect"]))
     whole = next(row for row in rows if row["part"] == "whole")
     to = f" ({largest['value']})" if largest["part"] == "factor" and largest["value"] else ""
+    if not is_difference and max(abs(row["share"]) for row in (*parts, whole)) < _SMALL:
+        if len(parts) > 1:
+            return f"None of the {len(parts)} factors, nor all together, changes the step time by more than 0.1 %."
+        return f"{largest['label'][0].upper()}{largest['label'][1:]}{to} changes the step time by less than 0.1 %."
     if is_difference:
         low, high, how = 100 * whole["share_lo"], 100 * whole["share_hi"], "longer"
         if whole["share"] < 0:
@@ -100,13 +108,18 @@ def _block(rows: Sequence[Row]) -> Iterator[Sequence[str]]:
     money = list(_money(rows))
     names = [name for name in names if not (money and name == "cost")]
     has_shapley = any(row["shapley"] is not None for row in rows)
+    # With a single factor, interaction is nothing and all together is the factor.
+    is_single = not is_difference and len([part for part, _ in parts if part == "factor"]) == 1
+    has_shapley = has_shapley and not is_single
     heading = ["", "", _HEADINGS[names[0]], "%", "90 %\ninterval", *(["Shapley\ns"] if has_shapley else [])]
     heading += [_HEADINGS[name] for name in names[1:]]
     ends = [
         _line_of_ends(words, column, first, names, has_shapley)
         for words, column in zip(_ENDS[is_difference], ("base", "changed"), strict=True)
     ]
-    changes = [_line(some, names, has_shapley) for some in parts.values()]
+    changes = [
+        _line(some, names, has_shapley) for (part, _), some in parts.items() if part == "factor" or not is_single
+    ]
     notes = [row for row in rows if row.get("note") and row["quantity"] == names[0]]
     yield [
         *table([heading, ends[0], *changes, ends[1]], words={0, 1}),

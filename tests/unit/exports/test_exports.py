@@ -184,3 +184,25 @@ def test_chakra_traces_stand_by_run(results: Path, tmp_path: Path, capsys: pytes
     (written,) = (tmp_path / "out").glob("*/*")
     assert (written.parent.name, written.name) == (run, "chakra.3.et")
     assert summarise_graph(written).num_nodes["COMM_COLL_NODE"] > 0
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_run_is_exported_by_its_name(
+    is_folder: bool, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (one.run for one in read_runs("smoke", results)[:2])
+    shutil.copytree(results, tmp_path / "results")
+    trace = Path(__file__).parents[2] / "data/traces/ddp_mi300x_rank0.json.gz"
+    for run in (first, second):
+        traces = tmp_path / "results" / "runs" / run / "raw" / "traces"
+        shutil.rmtree(traces, ignore_errors=True)
+        traces.mkdir()
+        shutil.copy(trace, traces / "rank0.json.gz")
+    name = str(tmp_path / "results" / "runs" / second) if is_folder else second
+    words = ["export", name, "--results", str(tmp_path / "results")]
+    assert main([*words, "--to", "chakra", "--out", str(tmp_path / "out")]) == 0
+    assert [path.parent.name for path in (tmp_path / "out").glob("*/*.et")] == [second]
+    assert capsys.readouterr().out.startswith(f"Run {second} is in ")
+    assert main([*words, "--to", "prometheus", "--out", str(tmp_path / "one.prom")]) == 0
+    text = (tmp_path / "one.prom").read_text()
+    assert second in text and first not in text

@@ -48,6 +48,13 @@ def test_title_has_the_largest_size_and_the_change_of_the_network() -> None:
     )  # fmt: skip
 
 
+def test_title_of_one_network_is_the_efficiency() -> None:
+    rows = [row(512, "8x100 Gb/s", 1.0, (1.0, 1.0, 1.0)), row(8192, "8x100 Gb/s", 0.975, (1.0, 1.0, 1.0))]
+    (said,) = projection.answer(PROJECTION.from_rows(rows).to_pandas())
+    assert said.sentence.startswith("on 8,192 GPUs each trains 2.5 % [")
+    assert said.sentence.endswith(" fewer tokens per second than on 512, a tie")
+
+
 def test_a_change_that_may_be_none_is_a_tie() -> None:
     assert answer((0.98, 0.9, 1.02)).sentence.endswith("are 2.0 % [-2.0, 10.0] shorter, a tie")
 

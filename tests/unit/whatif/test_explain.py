@@ -202,6 +202,20 @@ def test_answer_names_the_factor_that_changes_the_step_most_and_the_whole() -> N
     )
 
 
+def test_factors_that_change_nothing_are_said_to() -> None:
+    limit = row_of("factor", "power limit", 0.0004, "490")
+    together = row_of("whole", "all together", 0.0004)
+    assert headline([limit, together]) == "Power limit (490) changes the step time by less than 0.1 %."
+    rows = [limit, row_of("factor", "network", -0.0009), together]
+    assert headline(rows) == "None of the 2 factors, nor all together, changes the step time by more than 0.1 %."
+
+
+def test_a_single_factor_has_no_interaction_in_text() -> None:
+    (one,) = explain([case_of(MIXTRAL)], read_changes(["network=2"]), CONFIG)
+    text = render(list(case_rows(one)))
+    assert "network" in text and not any(word in text for word in ("interaction", "Shapley", "all together"))
+
+
 def test_answer_of_a_difference_may_be_computing() -> None:
     parts = [row_of("factor", "memory", 0.1, side="difference"), row_of("rest", "computing", 0.3, side="difference")]
     rows = [*parts, row_of("whole", "all", 0.4, side="difference")]

@@ -11,6 +11,8 @@ from triplepoint.errors import UserError
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.step import simulate_step
 from triplepoint.whatif.case import Case
+from triplepoint.whatif.changes import fastest_with_memory, tuned
+from triplepoint.whatif.explain import explain
 from triplepoint.whatif.factors import FACTORS, USUAL, read_change, read_changes
 
 
@@ -149,9 +151,18 @@ def test_free_network_leaves_collectives_inside_nodes_alone() -> None:
 
 
 def test_memory_is_used_for_less_recomputation() -> None:
-    case = case_of({**LLAMA, "recompute": "full"})
-    assert case.job.recompute == "full"
-    assert changed(case, "memory").job.recompute == "none"
+    small = fastest_with_memory(case_of(LLAMA), 60e9, CONFIG)
+    assert small.job.recompute == "full", "no less fits in 60 GB"
+    assert changed(small, "memory").job.recompute == "none"
+
+
+@pytest.mark.parametrize("value", ["memory", "memory=141"])
+def test_memory_is_not_credited_for_what_fits_in_the_present_one(value: str) -> None:
+    case = case_of(LLAMA)
+    assert case.job.recompute == "full" and tuned(case, CONFIG).job.recompute == "none"
+    assert step_s(changed(case, value)) == step_s(case)
+    (explained,) = explain([case], [read_change(value)], CONFIG, with_shapley=False)
+    assert "present memory already holds recomputation none, micro-batch 1: steps" in explained.notes["memory"]
 
 
 def test_memory_that_holds_nothing_is_refused() -> None:

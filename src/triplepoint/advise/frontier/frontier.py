@@ -31,6 +31,8 @@ and relative difference of step times that count as equal. Unit: 1."""
 _MAX_EXCESS_OF_ONE_CLOCK = 1.05
 """Largest ratio of the energies of one clock for all stages and a clock for each, both as the sum of passes, at which
 the former is simulated too: its simulated energy is closer to the sum. Measured: 1.02 where it saved more."""
+_LEAST_SAVED = 0.001
+"""Share of the energy below which a plan saves nothing worth setting clocks for. Our choice."""
 _WORDS = {
     "node_w": "a node draws", "rack_w": "a rack draws", "hall_w": "all nodes draw", "gpu_temp_c": "the hottest die has",
 }  # fmt: skip
@@ -93,13 +95,15 @@ class FrontierAnswer:
         bubble_fraction: Share of the step in which ranks wait for other stages, mean over ranks. Unit: 1.
         present: Present step, under the governor.
         slowdown: Allowed relative increase of the step time. Unit: 1.
-        chosen: Plan of least energy for this slowdown, by sharing of clocks; without sharings that are too slow.
+        chosen: Plan of least energy for the step time of `plan`, by sharing of clocks; without sharings that are too
+            slow.
         plan: A clock for each stage, or one for all, with a simulated step within the slowdown.
         verified: Simulated step of the plan.
         steady: Simulated step at the highest clock of each stage that the power limit never lowers; None if the limit
             has no effect at present.
         frontier: Plans for other step times.
         cap_w: Power of a GPU in the heaviest pass of each stage at its clock. Unit: W.
+        budget: Limits of the plan.
     """
 
     name: str
@@ -113,6 +117,25 @@ class FrontierAnswer:
     steady: Outcome | None
     frontier: Frontier
     cap_w: Float
+    budget: Budget = Budget()
+
+    @property
+    def keeps_budget_now(self) -> bool:
+        """Whether there is a budget, and the present step keeps it."""
+        return self.budget.is_given and not _broken(self.present, self.budget)
+
+    @property
+    def is_useful(self) -> bool:
+        """Whether the plan saves energy, or is needed for a budget."""
+        is_needed = self.budget.is_given and not self.keeps_budget_now
+        return is_needed or self.verified.gpu_energy_j < (1.0 - _LEAST_SAVED) * self.present.gpu_energy_j
+
+    def energy_j(self, plan: Plan) -> float:
+        """Return the energy of all GPUs in a step of a plan, as a simulation would have it. Unit: J.
+
+        The sum over passes is corrected by the ratio of simulated to summed energy of the plan that was simulated.
+        """
+        return plan.gpu_energy_j * self.verified.gpu_energy_j / self.plan.gpu_energy_j
 
     @cached_property
     def points(self) -> list[Plan]:
@@ -140,7 +163,8 @@ def advise(
         job: The job.
         cluster: Its cluster.
         config: Folder of the configuration.
-        slowdown: Allowed relative increase of the step time. None: 1 %, or the least that keeps the budget. Unit: 1.
+        slowdown: Allowed relative increase of the step time. None: 1 %, or the least that keeps the budget if the
+            present step does not. Unit: 1.
         budget: Limits of power and temperature.
 
     Raises:
@@ -153,7 +177,7 @@ def advise(
     present, frontier = outcome_of(site), Frontier(site)
     is_held = present.lost_to_power_limit_fraction > HELD
     steady = simulate_plan(site, frontier.steady) if is_held else None
-    if slowdown is None and not budget.is_given:
+    if slowdown is None and not _broken(present, budget):
         # Under the power limit even the highest steady clocks may be slower than the present ones, which vary.
         slowdown = max(USUAL_SLOWDOWN, steady.step_s / present.step_s - 1.0 if steady else 0.0)
     if slowdown is None:
@@ -163,12 +187,12 @@ def advise(
         if broken := _broken(verified, budget):
             least = _least_slowdown(frontier, present, budget)[0]
             raise UserError(f"{broken} with steps {slowdown:.1%} longer; use --slowdown {_upwards(least)}")
-    step_s = present.step_s * (1.0 + slowdown)
-    chosen = _chosen(frontier, step_s)
+    # As long as the simulated plan by the sum over passes, so that all are of one step time by one account.
+    chosen = _with_plan(_chosen(frontier, stage_plan.step_s), stage_plan)
     bubble = site.warm.load.ran.timeline.bubble_fraction
     return FrontierAnswer(
         name, site, bubble, present, slowdown, MappingProxyType(chosen), stage_plan, verified, steady, frontier,
-        frontier.heaviest_w(stage_plan),
+        frontier.heaviest_w(stage_plan), budget,
     )  # fmt: skip
 
 
@@ -181,6 +205,19 @@ def _chosen(frontier: Frontier, step_s: float) -> dict[Sharing, Plan]:
         if (frontier.steady if sharing == "stage" else frontier.fastest).step_s <= step_s:
             chosen[sharing] = frontier.plan(sharing, step_s)
     return chosen
+
+
+def _with_plan(chosen: Mapping[Sharing, Plan], plan: Plan) -> dict[Sharing, Plan]:
+    """Return plans with the simulated one among them; a finer sharing never takes more energy than a coarser one."""
+    found: dict[Sharing, Plan] = {}
+    best: Plan | None = None
+    for sharing in ("job", *SHARINGS):
+        own = plan if sharing == plan.sharing else chosen.get(sharing)
+        if own is None:
+            continue
+        best = own if best is None or own.gpu_energy_j <= best.gpu_energy_j else replace(best, sharing=sharing)
+        found[sharing] = best
+    return found
 
 
 def simulate_plan(site: Site, plan: Plan) -> Outcome:

@@ -8,6 +8,7 @@ import numpy as np
 
 from triplepoint.advise.frontier.frontier import FrontierAnswer, Outcome
 from triplepoint.advise.frontier.plan import Plan
+from triplepoint.advise.frontier.solve import Sharing
 from triplepoint.simulate.timeline.schedule import BACKWARD, FORWARD
 from triplepoint.text import page, paragraph, percent, table
 from triplepoint.units import KILO
@@ -18,6 +19,7 @@ NAMES = {
     "direction": "a clock for each stage and direction",
     "pass": "a clock for each pass",
 }
+_BY_SHARING: tuple[Sharing, ...] = ("job", "stage", "pass")
 _LOCK = {
     "nvidia": ("nvidia-smi -i {gpus} -lgc {mhz}", ",", "nvidia-smi -rgc"),
     "amd": ("rocm-smi -d {gpus} --setperfdeterminism {mhz}", " ", "rocm-smi --resetperfdeterminism"),
@@ -30,16 +32,34 @@ def headline(answer: FrontierAnswer) -> str:
     now, then = answer.present, answer.verified
     saved, longer = 1.0 - then.gpu_energy_j / now.gpu_energy_j, then.step_s / now.step_s - 1.0
     name = NAMES[answer.plan.sharing]
-    return f"{name[0].upper()}{name[1:]} saves {percent(saved)} of the GPUs' energy; a step is {_longer(longer)}."
+    kept = "The budget is kept already. " if answer.keeps_budget_now else ""
+    if not answer.is_useful:
+        return (
+            f"{kept}Nothing to save: no clocks save more than 0.1 % of the GPUs' energy in a step {_allowed(answer)}."
+        )
+    return (
+        kept + f"{name[0].upper()}{name[1:]} saves {percent(saved)} of the GPUs' energy; a step is {_longer(longer)}."
+    )
 
 
 def render(answer: FrontierAnswer) -> str:
     """Return the answer as text: the sentence, the step with and without the plan, its clocks, why, and the script."""
     return page([
         [*paragraph(headline(answer)), *paragraph(_job(answer))],
-        _outcomes(answer), _stages(answer), _finer(answer), _why(answer),
-        ["Next: run this script on every node as root; it was not run.", *script(answer).splitlines()],
+        _outcomes(answer), _stages(answer), _finer(answer), _why(answer), _next(answer),
     ])  # fmt: skip
+
+
+def _next(answer: FrontierAnswer) -> list[str]:
+    if not answer.is_useful:
+        return paragraph(
+            "Next: allow longer steps with --slowdown. There is no script, since no clocks are worth setting."
+        )
+    return ["Next: run this script on every node as root; it was not run.", *script(answer).splitlines()]
+
+
+def _allowed(answer: FrontierAnswer) -> str:
+    return f"at most {percent(answer.slowdown)} longer" if answer.slowdown >= 5e-4 else "as long as now"
 
 
 def content(answer: FrontierAnswer) -> dict[str, Any]:
@@ -60,9 +80,9 @@ def content(answer: FrontierAnswer) -> dict[str, Any]:
             {"stage": stage, "clock_mhz": mhz, "cap_w": float(answer.cap_w[stage])} | _directions(answer, stage)
             for stage, mhz in enumerate(answer.stage_clocks_mhz)
         ],
-        "plans": [_of_plan(plan, present) for plan in answer.chosen.values()],
-        "frontier": [_of_plan(plan, present) for plan in answer.points],
-        "script": script(answer),
+        "plans": [_of_plan(plan, answer) for plan in answer.chosen.values()],
+        "frontier": [_of_plan(plan, answer) for plan in answer.points],
+        "script": script(answer) if answer.is_useful else None,
     }
 
 
@@ -128,20 +148,39 @@ def _stages(answer: FrontierAnswer) -> list[str]:
 
 def _finer(answer: FrontierAnswer) -> list[str]:
     """Return what clocks would save that are shared by more or by fewer passes."""
-    head = f"At steps {percent(answer.slowdown)} longer, passes added up and not simulated whole, GPUs would save"
+    head = (
+        f"At steps {percent(answer.slowdown)} longer, passes added up and scaled to the simulated plan, GPUs would save"
+    )
     if not answer.chosen:
         return paragraph(f"{head} nothing: no clocks are as fast.")
-    rows = [
-        (f"{percent(1.0 - plan.gpu_energy_j / answer.present.gpu_energy_j)} with", NAMES[plan.sharing])
-        for plan in answer.chosen.values()
-    ]
+    rows = [(f"{percent(_saved(answer, plan))} with", NAMES[plan.sharing]) for plan in answer.chosen.values()]
     return [f"{head}:", *table(rows, words={1}, indent=2)]
+
+
+def _saved(answer: FrontierAnswer, plan: Plan) -> float:
+    """Return the share of the energy of the present step that a plan saves."""
+    return 1.0 - answer.energy_j(plan) / answer.present.gpu_energy_j
+
+
+def _parts(answer: FrontierAnswer) -> str:
+    """Return which part of the savings one lower clock for all stages gives, and which part clocks that differ."""
+    one, each, finest = (answer.chosen.get(sharing) for sharing in _BY_SHARING)
+    if one is None or each is None or finest is None:
+        return ""
+    saved, of_stages, of_all = (_saved(answer, plan) for plan in (one, each, finest))
+    return (
+        f"One lower clock for all stages saves {percent(saved)}: passes wait for communication and the host, which do "
+        f"not slow down. Clocks that differ between stages add {percent(max(of_stages - saved, 0.0))}, and clocks that "
+        f"differ between passes {percent(max(of_all - of_stages, 0.0))} more: they use the bubble."
+    )
 
 
 def _why(answer: FrontierAnswer) -> list[str]:
     """Return where savings come from, what the power limit does, and how much is known."""
     present, steady = answer.present, answer.steady
     lines = [f"Why: ranks wait for other stages {percent(answer.bubble_fraction)} of the step (the bubble)."]
+    if parts := _parts(answer):
+        lines.append(parts)
     if steady is None:
         lines.append("The power limit does not lower clocks.")
     else:
@@ -175,13 +214,13 @@ def _directions(answer: FrontierAnswer, stage: int) -> dict[str, int]:
     }
 
 
-def _of_plan(plan: Plan, present: Outcome) -> dict[str, Any]:
+def _of_plan(plan: Plan, answer: FrontierAnswer) -> dict[str, Any]:
     return {
         "sharing": plan.sharing,
         "step_s": plan.step_s,
-        "slowdown": plan.step_s / present.step_s - 1.0,
-        "gpu_energy_j": plan.gpu_energy_j,
-        "saved_fraction": 1.0 - plan.gpu_energy_j / present.gpu_energy_j,
+        "slowdown": plan.step_s / answer.present.step_s - 1.0,
+        "gpu_energy_j": answer.energy_j(plan),
+        "saved_fraction": _saved(answer, plan),
         "node_w": float(np.max(plan.node_w)),
         "hall_w": float(np.sum(plan.node_w)),
         "lowest_clock_mhz": float(plan.clock_mhz.min()),

@@ -22,11 +22,13 @@ from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.predict.power import plug_power_w
 from triplepoint.simulate.predict.prediction import Prediction, predict_warm, read_calibrations
 from triplepoint.simulate.scaling import ScalingKnown, read_scaling
-from triplepoint.simulate.step import Prepared, Step, prepare_step
+from triplepoint.simulate.step import Prepared, Step, prepare_step, simulate_step
 from triplepoint.status import PredictionStatus
 
 SIZES = (1024, 8192, 32768, 102400)
 """Default numbers of GPUs, rounded to whole replicas and nodes."""
+IDLE_BELOW = 0.005
+"""Relative change of a step time below which a topology makes no difference. Our choice."""
 MOST_GPUS = 131072
 """Largest number of GPUs with a published mean time to failure."""
 _SHARES = 16
@@ -110,12 +112,15 @@ class Projection:
         start: Number of GPUs of the point.
         rows: Jobs by network and size, the start of each network first.
         known: Errors of predictions for larger jobs than those of the fit.
+        idle_topologies: Networks whose topology changes no step at the largest size, against a fat tree without
+            oversubscription.
     """
 
     question: Question
     start: int
     rows: Sequence[Projected]
     known: ScalingKnown
+    idle_topologies: Sequence[Network] = ()
 
 
 class Drawn(NamedTuple):
@@ -155,7 +160,20 @@ def project(question: Question, config: Path) -> Projection:
             row = _projected(scaled, question, config, start, first, known)
             start = start or row
             rows.append(row)
-    return Projection(question, point.num_gpus, rows, known)
+    idle = [network for network in question.networks if _is_topology_idle(question, network, max(sizes), config)]
+    return Projection(question, point.num_gpus, rows, known, idle)
+
+
+def _is_topology_idle(question: Question, network: Network, size: int, config: Path) -> bool:
+    """Return whether a network that has a topology gives the same step as a fat tree without oversubscription."""
+    one = scale_job(question.request, network, question.batch, size, config)
+    if one.cluster.topology is None and one.cluster.oversubscription <= 1.0:
+        return False
+    plain = Network("fat_tree", 1.0, network.adapters)
+    other = scale_job(question.request, plain, question.batch, size, config)
+    constants = read_calibrations(config)[0].constants(one.job)
+    times = [simulate_step(scaled.job, constants, config).time_s for scaled in (one, other)]
+    return abs(times[0] / times[1] - 1.0) < IDLE_BELOW
 
 
 def _unit(point: Point) -> int:
@@ -178,7 +196,7 @@ def _sizes(question: Question, config: Path) -> list[int]:
             nearest = unit * max(1, min(round(size / unit), MOST_GPUS // unit))
             raise UserError(
                 f"project: --gpus {size}: expected a multiple of {unit}, whole replicas and whole nodes, of at most "
-                f"{MOST_GPUS}; set {nearest}"
+                f"{MOST_GPUS:,}, up to where failures are published; set {nearest}"
             )
         if question.batch == "fixed" and (reason := _refused(question, size, config)):
             others = ",".join(map(str, _of_fixed_batch(question, config))) or "no other size: raise global_batch_size"

@@ -10,13 +10,13 @@ import yaml
 
 from triplepoint.advise.project.interval import Interval
 from triplepoint.advise.project.network import Network, Scaled
-from triplepoint.advise.project.project import Projected, Projection
+from triplepoint.advise.project.project import IDLE_BELOW, Projected, Projection
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import run_id
 from triplepoint.config.study import settings_of_study
 from triplepoint.errors import UserError
 from triplepoint.provenance import git_state
-from triplepoint.text import page, paragraph, table
+from triplepoint.text import page, paragraph, percent, table
 from triplepoint.units import BITS_PER_BYTE, MEGA, S_PER_HOUR
 
 _SPEED = ("GPUs", "step\ns", "efficiency\n%", "million\ntokens/s", "slowest GPU\n% slower")
@@ -92,6 +92,8 @@ def headline(found: Projection) -> str:
 def _change(one: Projected) -> str:
     """Return a network against the first, in a sentence."""
     value, low, high = (100 * (end - 1) for end in one.against_first)
+    if max(abs(low), abs(high)) < 0.05:  # printed as 0.0
+        return f"On {words(one.scaled)} a step is as long."
     ends, how = ((low, high), "longer") if value > 0 else ((-high, -low), "shorter")
     tie = ", which may be none" if ends[0] <= 0 else ""
     return f"On {words(one.scaled)} a step is {abs(value):.1f} % {how} [{ends[0]:.1f}, {ends[1]:.1f}]{tie}."
@@ -133,6 +135,18 @@ def render(found: Projection) -> str:
     notes = dict.fromkeys(
         f"{one.num_gpus:,} GPUs: {one.prediction.reason}" for one in found.rows if one.prediction.reason
     )
+    largest = max(found.rows, key=lambda one: one.num_gpus).num_gpus
+    idle = [
+        words(one.scaled)
+        for one in found.rows
+        if one.num_gpus == largest and one.scaled.network in found.idle_topologies
+    ]
+    if idle:
+        notes[
+            f"the topology makes no difference on {'; '.join(idle)}: steps of {largest:,} GPUs are within "
+            f"{percent(IDLE_BELOW)} of those on a fat tree without oversubscription. What this job sends out of a leaf "
+            "or group is little, or hidden by computation; all-to-all between experts of several leaves is more."
+        ] = None
     notes_lines = [line for note in notes for line in paragraph(f"Note: {note}")]
     return page([*blocks, _assumed(found), check(found), notes_lines])
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from triplepoint.advise.search.space import Row
+from triplepoint.advise.search.space import Row, with_power_limit
 from triplepoint.config.base import parse
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import run_id
@@ -36,6 +36,7 @@ class Candidate:
     Attributes:
         row: Settings of the configuration.
         request: Its point, and the reason if it cannot run.
+        config: Folder of the configuration.
         fits_probability: Probability of fitting in memory, 0 to 1.
         memory_gib: Peak memory of the fullest rank. Unit: GiB.
         memory: Peak memory by purpose.
@@ -48,11 +49,13 @@ class Candidate:
         job_power_peak_w: Highest power of all nodes together over a control period. Unit: W.
         cost_per_mtoken: Cost of a million tokens, with prices. Unit: currency.
         energy_cost_share: Share of energy in the cost, 0 to 1.
+        power_limit_w: Power limit of every GPU instead of that of the cluster; None: that of the cluster. Unit: W.
         followed: Nodes whose heat was simulated: `none`, `few` that represent the others, or `all`.
     """
 
     row: Row
     request: Request
+    config: Path
     fits_probability: float = math.nan
     memory_gib: float = math.nan
     memory: MemoryUse | None = None
@@ -64,6 +67,7 @@ class Candidate:
     job_power_peak_w: float = math.nan
     cost_per_mtoken: float = math.nan
     energy_cost_share: float = 0.0
+    power_limit_w: float | None = None
     followed: str = "none"
 
     @property
@@ -73,8 +77,12 @@ class Candidate:
 
     @property
     def point(self) -> Point:
-        """The point."""
-        return self.request.point
+        """The point; with a power limit, on a cluster of that limit, see `with_power_limit`."""
+        point = self.request.point
+        if self.power_limit_w is None:
+            return point
+        name = with_power_limit(_catalogue(self.config).cluster(point.cluster.name), self.power_limit_w).name
+        return point.model_copy(update={"cluster": point.cluster.model_copy(update={"name": name})})
 
     @property
     def step_time_s(self) -> float:
@@ -103,7 +111,7 @@ def look(rows: Sequence[Row], config: Path, least_fit: float) -> dict[Point, Can
         request = request_of(parse(Configuration, row, _WHERE), _WHERE, 1, _catalogue(config))
         if (point := request.point) in found:
             continue
-        one = Candidate(row, request, num_nodes=point.num_nodes)
+        one = Candidate(row, request, config, num_nodes=point.num_nodes)
         found[point] = one
         if request.invalid_because:
             found[point] = _refused(one, request.invalid_because)
@@ -141,6 +149,7 @@ def follow(candidate: Candidate, config: Path, with_few_nodes: bool, prices: Pri
     request = candidate.request
     try:
         job, cluster = job_on_cluster(request.point, config, request.stack)
+        cluster = with_power_limit(cluster, candidate.power_limit_w)
         calibration = read_calibrations(config)[0]
         prediction, warm = predict_warm(
             job, calibration, config, cluster, with_few_nodes=with_few_nodes, memory=candidate.memory
@@ -149,7 +158,8 @@ def follow(candidate: Candidate, config: Path, with_few_nodes: bool, prices: Pri
         return _refused(candidate, str(error))
     found = replace(candidate, prediction=prediction)
     if warm is not None and is_known(job.gpu, config):
-        is_few = with_few_nodes and not cluster.conditions.slows_gpus
+        conditions = cluster.conditions
+        is_few = with_few_nodes and conditions == conditions.without_faults and not conditions.power_limits_w
         mean_w, peak_w, all_w = plug_power_w(warm, config)
         found = replace(
             found, followed="few" if is_few else "all", node_power_w=mean_w, node_power_peak_w=peak_w,

@@ -23,12 +23,14 @@ def draw(found: Found) -> Figure:
     )
     number = int(table["worth_measuring"].sum())
     answer = f"{layout_label(best.point)} {'is fastest' if found.chosen[0].slower[0] == 0.0 else 'first'}"
+    kept = "keeps to the limits" if found.has_limits else "fits, or may"
     page = style.new_page(
         f"{answer}: {best.step_time_s:.3g} s a step; {number - 1} others may be as good",
         _made_by(best.prediction.laid.job.stack if best.prediction.laid else ""),
         width=style.PAGE,
         height=3.2,
-        note="A dot is a configuration that keeps to the limits; bars hold 90 % of the difference to the fastest.",
+        note=f"A dot is a configuration that {kept}; bars hold 90 % of the difference to the fastest. The front is of "
+        "step time, energy, peak power of a node and hottest GPU, of which two are drawn.",
     )
     axes = page.axes[0][0]
     fastest_s = table["step_time_s"].min()
@@ -40,7 +42,7 @@ def draw(found: Found) -> Figure:
         axes.plot(ends, [row[column]] * 2, "-", color=marks.VERMILION, linewidth=0.6)
         axes.plot([row["step_time_s"]], [row[column]], "o", color=marks.VERMILION, markersize=4.5)
     axes.set(xlabel="step time (s)", ylabel=words)
-    named = {"keeps to the limits": marks.GREY, "on the front": marks.BLUE, "to measure": marks.VERMILION}
+    named = {kept: marks.GREY, "on the front": marks.BLUE, "to measure": marks.VERMILION}
     page.legend([Line2D([], [], marker="o", linestyle="", color=colour, label=name) for name, colour in named.items()])
     return page.finish()
 

@@ -12,14 +12,16 @@ import numpy as np
 
 from triplepoint.advise.search.candidate import Candidate, follow, look
 from triplepoint.advise.search.front import Bool, Few, few_to_measure, may_reach_front, pareto_front
-from triplepoint.advise.search.space import Question, Row, groups_of
+from triplepoint.advise.search.space import POWER_LIMIT, POWER_LIMIT_STEP_W, Question, Row, groups_of, limits_below
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import Problems, UserError
 from triplepoint.plan_cost import START_S
 from triplepoint.prices import UNPRICED, Prices
 from triplepoint.processes import on_all_cores
 from triplepoint.simulate.calibration import Calibration
+from triplepoint.simulate.heat.nodes import is_known
 from triplepoint.simulate.layouts import recomputes_more
+from triplepoint.simulate.power.parameters import read_power
 from triplepoint.simulate.predict.prediction import read_calibrations
 from triplepoint.status import PredictionStatus
 from triplepoint.units import KILO, S_PER_HOUR
@@ -51,6 +53,8 @@ OBJECTIVES: Mapping[str, Callable[[Candidate], float]] = MappingProxyType(
 """Quantities to minimise: step time (s), energy of GPUs per token (J), peak power of a node (W), temperature of the
 hottest GPU (degC), and cost of a million tokens (currency), a sum of the first two."""
 _FRONT_OBJECTIVES = ("time", "energy", "power", "temperature")
+_POWER_LIMITS = ("node_power_kw", "rack_power_kw", "power_kw")
+"""Fields of `Limits` that lower power limits of GPUs can help to keep."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,11 @@ class Limits:
         limits = {name: float(getattr(self, name)) for name in values}
         return {name: value / limits[name] for name, value in values.items() if not value <= limits[name] < math.inf
                 and limits[name] < math.inf}  # fmt: skip
+
+    @property
+    def has_power(self) -> bool:
+        """Whether power has a limit."""
+        return any(getattr(self, name) < math.inf for name in _POWER_LIMITS)
 
     def without_heat(self, one: Candidate) -> dict[str, float]:
         """Return the factor by which a configuration exceeds limits of time and memory, whatever its heat."""
@@ -147,6 +156,11 @@ class Found:
     prices: Prices = UNPRICED
 
     @property
+    def has_limits(self) -> bool:
+        """Whether anything but memory has a limit."""
+        return self.limits != Limits(fits_probability=self.limits.fits_probability)
+
+    @property
     def to_measure(self) -> list[Chosen]:
         """Configurations to measure."""
         return [self.chosen[row] for row in self.few.rows]
@@ -183,10 +197,15 @@ def search(
     """
     groups = _checked_groups(question, config, objective, limits, prices)
     read_calibrations(config)
-    looked = _looked_at(groups, config, limits, say)
+    looked = [
+        replace(one, power_limit_w=limit_w)
+        for one in _looked_at(groups, config, limits, say)
+        for limit_w in question.power_limits_w or (None,)
+    ]
     follow_all = partial(_followed, config=config, prices=prices, say=say)
+    lower_w = _lower_limits(question, config, limits)
     # The power of a rack needs all nodes.
-    follow_first = partial(follow_all, with_few_nodes=math.isinf(limits.rack_power_kw))
+    follow_first = partial(follow_all, with_few_nodes=math.isinf(limits.rack_power_kw), limits=limits, lower_w=lower_w)
     counts = Counter(str(one.prediction.status) for one in looked)
     timed = sorted((one for one in looked if not math.isnan(one.step_time_s)), key=lambda one: one.step_time_s)
     if not timed:
@@ -221,6 +240,48 @@ def search(
     return replace(_choose(question, objective, limits, counts, kept, follow_all, config, most_measured), prices=prices)
 
 
+def _lower_limits(question: Question, config: Path, limits: Limits) -> Sequence[float]:
+    """Return the power limits of GPUs to try for a power budget, ascending; none without one. Unit: W."""
+    if question.power_limits_w or not limits.has_power:
+        return ()
+    catalogue = Catalogue(config)
+    cluster = catalogue.cluster(question.cluster, "search")
+    return () if cluster.gpu is None else limits_below(cluster, catalogue.gpu(cluster.gpu), config)
+
+
+def follow_within(
+    candidate: Candidate, config: Path, with_few_nodes: bool, prices: Prices, limits: Limits, lower_w: Sequence[float]
+) -> Candidate:
+    """Return a candidate with power and heat, at the highest power limit of GPUs that keeps to a power budget.
+
+    Args:
+        candidate: As `follow`.
+        config: As `follow`.
+        with_few_nodes: As `follow`.
+        prices: As `follow`.
+        limits: Limits of configurations.
+        lower_w: Power limits below the present one, ascending. Unit: W.
+    """
+
+    def at(limit_w: float | None) -> Candidate:
+        return follow(replace(candidate, power_limit_w=limit_w), config, with_few_nodes, prices)
+
+    def is_over(one: Candidate) -> bool:
+        return any(name in limits.excesses(one) for name in _POWER_LIMITS)
+
+    best = at(candidate.power_limit_w)
+    if not lower_w or best.prediction.status == PredictionStatus.INVALID or not is_over(best):
+        return best
+    excess = max(factor for name, factor in limits.excesses(best).items() if name in _POWER_LIMITS)
+    # Peak power falls more slowly than the limit, since not all power is that of GPUs, and not always: from above.
+    start_w = (lower_w[-1] + POWER_LIMIT_STEP_W) / excess + POWER_LIMIT_STEP_W
+    for limit_w in reversed([one for one in lower_w if one < start_w] or lower_w[:1]):
+        best = at(limit_w)
+        if not is_over(best):
+            break
+    return best
+
+
 def _checked_groups(
     question: Question, config: Path, objective: str, limits: Limits, prices: Prices
 ) -> Sequence[Sequence[Row]]:
@@ -236,8 +297,26 @@ def _checked_groups(
             f"search: cluster {question.cluster} has no nodes_per_rack; set it, or use --max-node-power or --max-power"
         )
         problems.add(UserError(line))
+    if groups and question.power_limits_w:
+        problems.call(_check_power_limits, question, catalogue, config)
     problems.refuse()
     return groups
+
+
+def _check_power_limits(question: Question, catalogue: Catalogue, config: Path) -> None:
+    """Check that the GPUs of a cluster take the power limits to search over."""
+    cluster = catalogue.cluster(question.cluster, "search")
+    gpu = cluster.gpu and catalogue.gpu(cluster.gpu)
+    if not gpu or not is_known(gpu, config):
+        raise UserError(f"search: --set {POWER_LIMIT}: power of the GPUs of {cluster.name} is not known; leave it out")
+    power = read_power(gpu.name, config)
+    least_w, most_w = power.least_limit.value, power.power_limit.value
+    for value in question.power_limits_w:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least_w <= value <= most_w:
+            raise UserError(
+                f"search: --set {POWER_LIMIT}: found {value!r}, expected watts from {least_w:g} to {most_w:g}, "
+                f"which the driver of {gpu.name} takes"
+            )
 
 
 def _followed_slower(
@@ -287,9 +366,13 @@ def _followed(
     prices: Prices,
     say: Callable[[str], None],
     many: int = _MANY,
+    limits: Limits = Limits(),
+    lower_w: Sequence[float] = (),
 ) -> list[Candidate]:
-    """Return candidates with power and heat, without those whose GPUs would shut down."""
-    do = partial(follow, config=config, with_few_nodes=with_few_nodes, prices=prices)
+    """Return candidates with power and heat, without those whose GPUs would shut down; see `follow_within`."""
+    do = partial(
+        follow_within, config=config, with_few_nodes=with_few_nodes, prices=prices, limits=limits, lower_w=lower_w
+    )
     found = on_all_cores(
         do, candidates, many, lambda done: say(f"power and heat: {done} of {len(candidates)} configurations")
     )
@@ -361,7 +444,8 @@ def _width(one: Candidate, other: Candidate, objective: str, calibration: Calibr
     first, second = one.prediction.laid, other.prediction.laid
     assert first is not None and second is not None
     # A configuration that only recomputes more runs all kernels of the other, so it is surely slower.
-    is_slower = recomputes_more(first.job, second.job) or recomputes_more(second.job, first.job)
+    has_same_limit = one.power_limit_w == other.power_limit_w
+    is_slower = has_same_limit and (recomputes_more(first.job, second.job) or recomputes_more(second.job, first.job))
     of_time = 0.0 if is_slower else calibration.layout_width(first, second)
     if objective == "time":
         return of_time

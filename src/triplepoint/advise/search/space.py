@@ -5,13 +5,18 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.study import MOST_POINTS
 from triplepoint.errors import Problems, UserError, nearest
 from triplepoint.predictions import Configuration
+from triplepoint.simulate.heat.nodes import is_known, power_of
+from triplepoint.simulate.power.parameters import read_power
 
 _MICRO_BATCHES = (1, 2, 4, 8)
 _MOST_CHUNKS = 5
@@ -22,6 +27,10 @@ _MOST_CONTEXT = 8
 _SIZES = ("num_gpus", "tp", "pp", "vp", "cp", "ep", "micro_batch_size")
 _ALWAYS = ("model", "cluster", "global_batch_size")
 """Settings that are fields of the question."""
+POWER_LIMIT = "power_limit_w"
+"""Key of `values` for power limits of GPUs. It is a condition of the cluster, not a setting of a point."""
+POWER_LIMIT_STEP_W = 50
+"""Power limits tried for a budget are multiples of this. Our choice. Unit: W."""
 
 Row = dict[str, Any]
 Values = Mapping[str, Sequence[Any]]
@@ -49,8 +58,18 @@ class Question:
     def fixed(self) -> Row:
         """Settings of all configurations: model, cluster, batch, and settings with a single value."""
         shared = {"model": self.model, "cluster": self.cluster, "global_batch_size": self.global_batch_size}
-        shared |= {name: values[0] for name, values in self.values.items() if len(values) == 1}
+        shared |= {name: values[0] for name, values in self.settings.items() if len(values) == 1}
         return shared | ({"stack": self.stack} if self.stack else {})
+
+    @property
+    def settings(self) -> Values:
+        """Values of settings of a point, without power limits."""
+        return {name: values for name, values in self.values.items() if name != POWER_LIMIT}
+
+    @property
+    def power_limits_w(self) -> Sequence[float]:
+        """Power limits of GPUs to search over; empty: that of the cluster. Unit: W."""
+        return self.values.get(POWER_LIMIT, ())
 
 
 def groups_of(question: Question, catalogue: Catalogue) -> list[list[Row]]:
@@ -67,7 +86,7 @@ def groups_of(question: Question, catalogue: Catalogue) -> list[list[Row]]:
             configurations.
     """
     problems = Problems("search")
-    for error in _wrong_values(question.values):
+    for error in _wrong_values(question.settings):
         problems.add(error)
     cluster = problems.call(catalogue.cluster, question.cluster, "search")
     model = problems.call(catalogue.model, question.model, "search")
@@ -87,6 +106,36 @@ def groups_of(question: Question, catalogue: Catalogue) -> list[list[Row]]:
     if number > MOST_POINTS:
         raise UserError(f"search: {number} configurations, at most {MOST_POINTS}; give fewer values with --set")
     return groups
+
+
+def limits_below(cluster: ClusterConfig, gpu: GpuConfig, config: Path) -> list[float]:
+    """Return the power limits of a GPU to try for a power budget: below that of the cluster, ascending. Unit: W.
+
+    Empty if the power of this GPU type is not known.
+    """
+    if not is_known(gpu, config):
+        return []
+    power = power_of(cluster.conditions, gpu, config)
+    first = math.ceil(power.least_limit.value / POWER_LIMIT_STEP_W) * POWER_LIMIT_STEP_W
+    most_w = min(power.power_limit.value, read_power(gpu.name, config).power_limit.value + 1.0)
+    return [float(limit_w) for limit_w in range(first, math.ceil(most_w), POWER_LIMIT_STEP_W)]
+
+
+def with_power_limit(cluster: ClusterConfig, limit_w: float | None) -> ClusterConfig:
+    """Return a cluster with another power limit of its GPUs, under a name that says so; None: the cluster itself.
+
+    Args:
+        cluster: The cluster.
+        limit_w: Power limit of every GPU. Unit: W.
+    """
+    if limit_w is None:
+        return cluster
+    changes = {
+        "name": f"{cluster.name}-{limit_w:g}w".replace(".", "p"),
+        "like": cluster.like or cluster.name,
+        "conditions": cluster.conditions.model_copy(update={"power_limit_w": limit_w}),
+    }
+    return cluster.model_copy(update=changes)
 
 
 def _wrong_values(values: Values) -> Iterator[UserError]:
@@ -118,7 +167,7 @@ def _axes(question: Question, model: ModelConfig, num_gpus: int, gpus_per_node: 
         "data_parallel_sharding": ("optim", "optim_grads_params"),
         "overlap": ([], ["grad", "param", "tp", *(["ep"] if has_experts else [])]),
     }
-    return usual | dict(question.values)
+    return usual | dict(question.settings)
 
 
 def _powers(most: int) -> list[int]:

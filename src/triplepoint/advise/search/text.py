@@ -7,7 +7,10 @@ from typing import Any
 import yaml
 
 from triplepoint.advise.search.candidate import Candidate
-from triplepoint.advise.search.search import OBJECTIVES, Chosen, Found, Limits
+from triplepoint.advise.search.search import OBJECTIVES, Chosen, Found
+from triplepoint.advise.search.space import with_power_limit
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.plan import layout_label
 from triplepoint.config.point import settings_of
 from triplepoint.status import PredictionStatus
@@ -60,6 +63,7 @@ def _record(one: Chosen, place: int, is_measured: bool) -> dict[str, Any]:
         "fits_probability": it.fits_probability,
         "memory_gib": it.memory_gib,
         "num_gpus": it.point.num_gpus,
+        "power_limit_w": it.power_limit_w,
         **{name: settings[name] for name in _SETTINGS},
         **values,
         **dict(slower),
@@ -101,7 +105,7 @@ def headline(found: Found) -> str:
         return _no_answer(*found.nearest, found)
     it = found.chosen[0].candidate
     low, high = it.prediction.step_time_lo_s, it.prediction.step_time_hi_s
-    limited = "Within the limits, " if found.limits != Limits(fits_probability=found.limits.fits_probability) else ""
+    limited = "Within the limits, " if found.has_limits else ""
     first = (
         f"{limited}{_described(it)} {_BEST[found.objective]}: {it.step_time_s:.3g} s a step [{low:.3g}, {high:.3g}], "
         f"{tokens_per_s(it):,.0f} tokens/s{_of_objective(it, found)}. It fits in memory with a probability of "
@@ -113,9 +117,12 @@ def headline(found: Found) -> str:
 
 
 def _described(one: Candidate) -> str:
-    """Return the layout, the micro-batch and the recomputation of a configuration in words."""
+    """Return the layout, micro-batch, recomputation and power limit of a configuration in words."""
     recompute = {"none": "no", "selective": "selective", "full": "full"}[one.point.recompute]
-    return f"{layout_label(one.point)} with micro-batch {one.point.micro_batch_size} and {recompute} recomputation"
+    parts = [f"micro-batch {one.point.micro_batch_size}", f"{recompute} recomputation"]
+    if one.power_limit_w is not None:
+        parts = [", ".join(parts), f"GPUs limited to {one.power_limit_w:g} W"]
+    return f"{layout_label(one.point)} with {' and '.join(parts)}"
 
 
 def _sure(one: Candidate) -> str:
@@ -203,13 +210,20 @@ def _table(found: Found) -> list[str]:
     shown = sorted({*range(min(_SHOWN, len(found.chosen))), *found.few.rows})
     has_names = "overlap" in found.question.values
     has_prices, some = found.prices.are_given, [found.chosen[row] for row in shown]
+    has_power_limits = any(one.candidate.power_limit_w is not None for one in some)
+    extra = [
+        *([("limit\nW", lambda it: "-" if it.power_limit_w is None else f"{it.power_limit_w:g}")] * has_power_limits),
+        *([("job\nkW", lambda it: _number(it.job_power_peak_w / KILO, 4))] * (found.limits.power_kw < math.inf)),
+        *([("rack\nkW", lambda it: _number(it.rack_power_peak_w / KILO, 3))] * (found.limits.rack_power_kw < math.inf)),
+        *([(f"{found.prices.currency} per\nM tokens", lambda it: _number(it.cost_per_mtoken, 4))] * has_prices),
+    ]
     heading = (
         "", "fits\n%", "\nlayout", "\nmbs", "recom-\npute", "over-\nlap", "step\ns",
         "slower by\n% [90 %]", "GPUs\nJ/token", "node\nkW", "GPU\ndegC",
-        *([f"{found.prices.currency} per\nM tokens"] if has_prices else []),
+        *(words for words, _ in extra),
     )  # fmt: skip
     cells = [
-        (*_cells(one, row in found.few.rows, has_names), *([_number(one.candidate.cost_per_mtoken, 4)] * has_prices))
+        (*_cells(one, row in found.few.rows, has_names), *(cell(one.candidate) for _, cell in extra))
         for row, one in zip(shown, some, strict=True)
     ]
     lines = table([heading, *cells], words={0, 2, 4, 5})
@@ -222,9 +236,23 @@ def _table(found: Found) -> list[str]:
     marks = (
         "* to measure; > no other is as good in time, energy, power and temperature. mbs: micro-batch; kW: peak of the "
         "highest node; degC: hottest GPU."
-    )
+    ) + _column_words(found, has_power_limits)
     rest = f" --json has {more:,} more." if more > 0 else ""
     return [*lines, *paragraph(f"{marks}{known}{rest}")]
+
+
+def _column_words(found: Found, has_power_limits: bool) -> str:
+    """Return what the columns are that only some answers have."""
+    own = (
+        f" limit: power limit of every GPU{'' if found.question.power_limits_w else ', -: that of the cluster'}."
+        if has_power_limits
+        else ""
+    )
+    kw = [name for name, limit_kw in (("job", found.limits.power_kw), ("rack", found.limits.rack_power_kw))
+          if limit_kw < math.inf]  # fmt: skip
+    return own + "".join(
+        f" {name} kW: peak of {'all nodes together' if name == 'job' else 'the highest rack'}." for name in kw
+    )
 
 
 def _cells(one: Chosen, is_measured: bool, has_names: bool) -> tuple[str, ...]:
@@ -281,10 +309,37 @@ def study_of(found: Found, name: str) -> str:
     """
     question = found.question
     fixed = {"engine": "simulated"} | {key: value for key, value in question.fixed.items() if key != "stack"}
-    varied = [_varied(one.candidate, {*fixed, "stack"}) for one in found.to_measure]
+    is_limited = any(one.candidate.power_limit_w is not None for one in found.to_measure)
+    varied = [
+        ({"cluster": one.candidate.point.cluster.name} if is_limited else {})
+        | _varied(one.candidate, {*fixed, "stack"})
+        for one in found.to_measure
+    ]
+    if is_limited:
+        del fixed["cluster"]
     about = f"Configurations of {question.model} on {question.cluster} that may be best in {found.objective}."
     content = {"description": about, "defaults": fixed, "sweeps": [{"axes": {"layout": varied}}]}
     head = f"# Written by `triplepoint search`. To train: `engine: megatron`, `snakemake --config studies={name}`.\n"
+    return head + yaml.safe_dump(content, sort_keys=False, width=1000, default_flow_style=None)
+
+
+def clusters_of(found: Found) -> dict[str, str]:
+    """Return the cluster files that the study of the few to measure needs, one for each power limit: YAML by name."""
+    if not found.to_measure:
+        return {}
+    catalogue = Catalogue(found.to_measure[0].candidate.config)
+    base = catalogue.cluster(found.question.cluster)
+    limits_w = {one.candidate.power_limit_w for one in found.to_measure} - {None}
+    return {made.name: _cluster_text(made, catalogue) for made in (with_power_limit(base, one) for one in limits_w)}
+
+
+def _cluster_text(cluster: ClusterConfig, catalogue: Catalogue) -> str:
+    """Return a cluster as YAML: the keys in which it differs from the one it is like."""
+    assert cluster.like is not None, "a cluster with a power limit is like another"
+    own = cluster.model_dump(mode="json", exclude_defaults=True)
+    base = catalogue.cluster(cluster.like).model_dump(mode="json", exclude_defaults=True)
+    content = {name: value for name, value in own.items() if base.get(name) != value}
+    head = f"# Written by `triplepoint search`: {cluster.like} with another power limit, which a launch does not set.\n"
     return head + yaml.safe_dump(content, sort_keys=False, width=1000, default_flow_style=None)
 
 

@@ -97,6 +97,14 @@ class SwingAnswer:
     remedies: tuple[Remedy, ...]
     notes: tuple[str, ...]
 
+    def spectrum(self) -> dict[str, list[float]]:
+        """Return frequencies (Hz) and amplitudes (W) of the power of the job, at most 500; empty without a band."""
+        low_hz, high_hz = _all_seen(self.power)
+        found = np.empty((2, 0))
+        if low_hz < high_hz:
+            found = swings.spectrum_in_short(_worst(self.power, "job")[1], self.power.period_s, low_hz, high_hz)
+        return {"frequencies_hz": found[0].tolist(), "amplitudes_w": found[1].tolist()}
+
     def content(self) -> dict[str, Any]:
         """Return keys and values of its JSON."""
         power = self.power
@@ -116,6 +124,7 @@ class SwingAnswer:
             "band_hz": self.band_hz,
             "levels": self.levels,
             "together": self.together,
+            "spectrum": self.spectrum(),
             "verdicts": lines,
             "remedies": [{"name": remedy.name, "passes": remedy.passes, **remedy.numbers} for remedy in self.remedies],
             "notes": self.notes,

@@ -18,6 +18,10 @@ _GROWTH = 1.3
 """Factor between the windows tried, before the first sufficient one is refined to a sample."""
 _JUST_INSIDE = 1.0 - 1e-6
 """Factor on an allowed range that keeps it despite rounding."""
+_NEVER_LESS = {
+    "node": "the node never draws", "rack": "the rack never draws", "job": "all nodes together never draw",
+}  # fmt: skip
+"""Whose power a floor holds up, by level of the specification."""
 _DRAWS = 200
 """Number of random draws of the start times of independent jobs."""
 
@@ -84,7 +88,7 @@ def floor(course: Course, spec: SwingSpec) -> Remedy:
         "floor",
         found.meets(spec),
         {"floor_kw": high_w / KILO, "extra_kw": extra_w / KILO, "extra_energy_fraction": fraction},
-        f"GPUs never draw less than {high_w / KILO:.4g} kW together; {extra_w / KILO:.3g} kW more on average, "
+        f"{_NEVER_LESS[spec.level]} less than {high_w / KILO:.4g} kW; {extra_w / KILO:.3g} kW more on average, "
         f"{percent(fraction, 2)} more energy",
     )
 

@@ -1,8 +1,10 @@
 """Swings of power in words: levels, verdicts and remedies."""
 
 import math
+from itertools import groupby
 
 from triplepoint.advise.swings.answer import LevelSwing, SwingAnswer
+from triplepoint.advise.swings.remedies import Remedy
 from triplepoint.advise.swings.spec import Verdict
 from triplepoint.text import page, paragraph, percent, table
 from triplepoint.units import KILO, counted
@@ -111,7 +113,18 @@ def _remedies(answer: SwingAnswer) -> list[str]:
     if not answer.remedies:
         return []
     lines = ["What would keep to them, and what it costs" if answer.spec else "What would smooth it"]
-    for one in answer.remedies:
+    for _, alike in groupby(answer.remedies, key=_same_effect):
+        one, *others = alike
         verdict = f" ({_ENOUGH[one.passes]})" if _ENOUGH[one.passes] else ""
-        lines += paragraph(f"{one.name}{verdict}: {one.text}", indent=2)
+        limits = ", ".join(f"{other.numbers['power_limit_w']:.0f}" for other in others)
+        also = f" (the same at {limits} W)" if others else ""
+        lines += paragraph(f"{one.name}{verdict}: {one.text}{also}", indent=2)
     return lines
+
+
+def _same_effect(one: Remedy) -> tuple[object, ...]:
+    """Return what remedies that share a line have in common: caps those numbers that are printed."""
+    numbers = one.numbers
+    if one.name != "cap":
+        return (one.name,)
+    return (one.name, one.passes, *(f"{numbers[f'{name}_fraction']:.3f}" for name in ("time", "energy", "range")))

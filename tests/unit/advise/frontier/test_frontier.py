@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from triplepoint.advise.frontier.frontier import Budget, FrontierAnswer, advise, outcome_of
 from triplepoint.advise.frontier.passes import Site
 from triplepoint.advise.frontier.plan import Frontier
-from triplepoint.advise.frontier.text import render, script
+from triplepoint.advise.frontier.text import content, headline, render, script
 from triplepoint.cli import main
 from triplepoint.config.base import parse
 from triplepoint.config.catalogue import Catalogue
@@ -148,6 +149,30 @@ def test_power_brake_is_refused() -> None:
     conditions = cluster.conditions.model_copy(update={"braked_nodes": [0]})
     with pytest.raises(PointError, match="power brake"):
         Site.of(job, cluster.model_copy(update={"conditions": conditions}), CONFIG)
+
+
+def test_budget_that_is_kept_already_leaves_the_usual_slowdown(free: FrontierAnswer) -> None:
+    answer = advise("free", *job_of(FREE), CONFIG, budget=Budget(node_w=2.0 * free.present.node_w))
+    assert answer.slowdown == free.slowdown == 0.01
+    assert answer.verified.gpu_energy_j == free.verified.gpu_energy_j
+    assert headline(answer) == "The budget is kept already. " + headline(free)
+
+
+def test_nothing_to_save_has_no_script(free: FrontierAnswer) -> None:
+    same = replace(free, verified=free.present, slowdown=0.0)
+    assert headline(same).startswith("Nothing to save: ") and headline(same).endswith(" in a step as long as now.")
+    assert "#!/bin/sh" not in render(same) and content(same)["script"] is None
+    assert "#!/bin/sh" in render(replace(same, budget=Budget(node_w=1.0))), "a budget needs these clocks"
+
+
+def test_finer_clocks_save_at_least_what_the_headline_says(free: FrontierAnswer) -> None:
+    saved = {plan["sharing"]: plan["saved_fraction"] for plan in content(free)["plans"]}
+    told = 1.0 - free.verified.gpu_energy_j / free.present.gpu_energy_j
+    assert saved[free.plan.sharing] == pytest.approx(told, rel=1e-9)
+    assert saved["pass"] >= told
+    text = " ".join(render(free).split())
+    assert f"One lower clock for all stages saves {100 * saved['job']:.1f} %" in text
+    assert f"between passes {100 * (saved['pass'] - saved['stage']):.1f} % more" in text
 
 
 def test_locked_clocks_are_kept_and_are_no_throttling(free: FrontierAnswer) -> None:

@@ -153,7 +153,7 @@ def test_a_gpu_type_without_known_power_has_times_and_failures() -> None:
     ("question", "message"),
     [
         (Question(request_of(), (100,)), r"--gpus 100: expected a multiple of 8, .* set 96"),
-        (Question(request_of(), (1_000_000,)), "of at most 131072; set 131072"),
+        (Question(request_of(), (1_000_000,)), "of at most 131,072, up to where failures are published; set 131072"),
         (Question(request_of(), (1024,), batch="fixed"), "1024 GPUs, --batch fixed: .*global_batch_size"),
         (Question(request_of(tp=3), (24,)), "point.json: "),
         (Question(request_of(model="llama3-405b", num_gpus=8, tp=8, global_batch_size=8)), "8 GPUs: does not fit"),
@@ -275,3 +275,18 @@ def test_the_study_has_the_sizes_of_the_cluster() -> None:
     assert [(one.num_gpus, one.global_batch_size) for one in points] == [(8, 8), (16, 16), (32, 32)]
     with pytest.raises(UserError, match="cluster h200x32 has 32 GPUs, none of the sizes"):
         study_of(project(Question(request_of(), (64,), num_draws=1), CONFIG), CONFIG)
+
+
+def test_topologies_are_compared_and_said_to_make_no_difference_where_they_do_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "point.json").write_text(json.dumps(POINT))
+    words = ["project", str(tmp_path / "point.json"), "--gpus", "64", "--draws", "1"]
+    assert main([*words, "--topology", "fat_tree", "--topology", "rail_optimised"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "rail_optimised a step is as long." in text
+    assert "the topology makes no difference on " in text and "steps of 64 GPUs are within 0.5 % of those" in text
+    narrow = project(Question(request_of(), (4096,), (Network("rail_optimised", 64.0),), num_draws=1), CONFIG)
+    assert not narrow.idle_topologies and "the topology makes no difference" not in render(narrow)
+    assert main([*words[:2], "--gpus", "1000000000"]) == 2
+    assert "of at most 131,072" in capsys.readouterr().err

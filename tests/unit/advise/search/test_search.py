@@ -120,7 +120,45 @@ def test_limits_leave_what_keeps_to_them() -> None:
     some = search(SMALL, CONFIG, limits=Limits(power_kw=limit_kw), within=FAR)
     kept = [row for row in rows(of_small()) if row["job_power_peak_w"] <= 1000 * limit_kw]
     assert 0 < len(kept) < len(powers)
-    assert {row["run"] for row in rows(some)} == {row["run"] for row in kept}
+    assert {row["run"] for row in rows(some) if row["power_limit_w"] is None} == {row["run"] for row in kept}
+
+
+def test_a_power_budget_lowers_power_limits_as_little_as_it_needs() -> None:
+    budget_kw = 0.7 * min(row["job_power_peak_w"] for row in rows(of_small())) / 1000
+    some = search(SMALL, CONFIG, limits=Limits(power_kw=budget_kw), within=FAR)
+    assert some.chosen, "no layout keeps to the budget at the usual power limit, but some do at lower ones"
+    first = rows(some)[0]
+    assert first["power_limit_w"] in range(200, 700, 50) and first["job_power_peak_w"] <= 1000 * budget_kw
+    assert f"GPUs limited to {first['power_limit_w']:g} W is predicted fastest" in headline(some)
+    lines = render(some).splitlines()
+    heading, cells = next(lines[row : row + 2] for row, line in enumerate(lines) if "layout" in line)
+    assert heading.split()[-2:] == ["W", "kW"] and f"{first['job_power_peak_w'] / 1000:#.4g}" in cells
+    asked = replace(SMALL, values=SMALL.values | {"power_limit_w": [first["power_limit_w"] + 50]})
+    higher = rows(search(asked, CONFIG, within=FAR))
+    same = [row for row in higher if all(row[key] == first[key] for key in ("tp", "micro_batch_size", "recompute"))]
+    assert same[0]["job_power_peak_w"] > 1000 * budget_kw and same[0]["step_time_s"] < first["step_time_s"]
+
+
+def test_study_with_power_limits_has_a_cluster_for_each(tmp_path: Path) -> None:
+    shutil.copytree(CONFIG, tmp_path / "config", ignore=shutil.ignore_patterns("studies"))
+    study = tmp_path / "config" / "studies" / "mine.yaml"
+    study.parent.mkdir()
+    words = ["search", *WORDS, "--within", "1", "--config", str(tmp_path / "config"), "--set", "power_limit_w=350,400"]
+    assert main([*words, "--study", str(study)]) == 0
+    answer = search(replace(SMALL, values=SMALL.values | {"power_limit_w": [350, 400]}), CONFIG, within=1.0)
+    names = {one.candidate.point.cluster.name for one in answer.to_measure}
+    assert names <= {"h200x32-350w", "h200x32-400w"}
+    for name in names:
+        cluster = Catalogue(tmp_path / "config").cluster(name)
+        assert f"{cluster.conditions.power_limit_w:g}w" == name.split("-")[1] and cluster.like == "h200x32"
+    plan = select(tmp_path / "config", ["mine"], simulated=sorted(names))
+    assert {entry.run for entry in plan.entries} == {one.candidate.run for one in answer.to_measure}
+
+
+@pytest.mark.parametrize("value", [100, 900, "x"])
+def test_power_limits_that_the_driver_does_not_take_are_refused(value: Any) -> None:
+    with pytest.raises(UserError, match=f"power_limit_w: found {value!r}, expected watts from 200 to 700"):
+        search(replace(SMALL, values=SMALL.values | {"power_limit_w": [value]}), CONFIG)
 
 
 def test_what_is_too_slow_is_looked_at_where_a_limit_asks_for_it() -> None:

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from triplepoint.advise.swings.answer import answer_of
+from triplepoint.advise.swings.answer import Capped, answer_of
 from triplepoint.advise.swings.remedies import Course, floor, running_mean, stagger, storage
 from triplepoint.advise.swings.source import NodePower, read_file
 from triplepoint.advise.swings.spec import BandLimit, SwingSpec, check_band, read_spec, verdicts
-from triplepoint.advise.swings.text import headline
+from triplepoint.advise.swings.text import headline, render
 from triplepoint.cli import main
 from triplepoint.errors import UserError
 
@@ -40,6 +40,33 @@ def test_line_of_a_job_is_nodes_times_amplitude_times_coherence() -> None:
     assert answer.together.job_line_w == pytest.approx(100.0 * np.sqrt(2), rel=1e-3)
     assert answer.levels[-1].line_w == pytest.approx(answer.together.job_line_w, rel=1e-3)
     assert answer.levels[-1].line_hz == pytest.approx(0.25, abs=1e-3)
+
+
+def test_spectrum_has_the_lines_of_the_job_and_is_short() -> None:
+    two_lines = sine(0.0) + 30.0 * np.sin(2 * np.pi * 2.0 * T_S)
+    found = answer_of(of_nodes(two_lines, two_lines)).content()["spectrum"]
+    frequencies_hz, amplitudes_w = np.array(found["frequencies_hz"]), np.array(found["amplitudes_w"])
+    assert 300 < len(frequencies_hz) == len(amplitudes_w) <= 500
+    assert (np.diff(frequencies_hz) > 0).all() and frequencies_hz[-1] <= 5.0
+    for hz, watts in ((0.25, 200.0), (2.0, 60.0)):
+        near = np.abs(frequencies_hz - hz) < 0.01
+        assert amplitudes_w[near].max() == pytest.approx(watts, rel=0.01)
+    assert np.median(amplitudes_w[(frequencies_hz > 0.5) & (frequencies_hz < 1.5)]) < 1.0
+
+
+def test_floor_is_of_the_level_that_limits_are_of() -> None:
+    assert "all nodes together never draw less than 550 kW" in floor(SQUARE, SwingSpec(range_kw=50)).text
+    assert "the node never draws less" in floor(SQUARE, SwingSpec(range_kw=50, level="node")).text
+
+
+def test_caps_that_do_the_same_share_a_line() -> None:
+    power = of_nodes(sine(0.0), sine(0.0))
+    capped = [Capped(watts, 1.0, power) for watts in (630.0, 560.0)] + [Capped(490.0, 1.1, power)]
+    text = render(answer_of(power, SwingSpec(range_fraction=0.01), capped=capped))
+    lines = " ".join(text.split()).split("cap (not enough): ")
+    assert len(lines) == 3
+    assert lines[1].startswith("GPUs limited to 630 W: ") and "(the same at 560 W)" in lines[1]
+    assert lines[2].startswith("GPUs limited to 490 W: step time +10.0 %")
 
 
 def test_node_and_rack_that_swing_most_are_told() -> None:
