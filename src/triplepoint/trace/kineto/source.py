@@ -81,8 +81,8 @@ class Source:
             num_blanks = num_blanks + len(piece) if is_blank else 0
             if num_blanks > _MOST_BLANKS:
                 raise UserError(
-                    f"{self.path.name}: more than {_MOST_BLANKS / 1e6:.0f} MB of blanks or zeros at one place, which no "
-                    f"profiler writes; {_ADVICE}"
+                    f"{self.path.name}: more than {_MOST_BLANKS / 1e6:.0f} MB of blanks or zeros at one place, which "
+                    f"no profiler writes; {_ADVICE}"
                 )
             yield piece
 
