@@ -89,7 +89,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / "tests/data/chakra/schema_004.et", made / name)
     (point,) = [block.text for block in of_language("yaml") if block.text.startswith("# point.yaml")]
     (rules,) = [block.text for block in of_language("yaml") if block.text.startswith("device:")]
-    studies = [block.text for block in of_language("yaml") if block.text.startswith("# config/studies/")]
+    studies = [
+        block.text for block in of_language("yaml") if block.text.startswith(("# config/studies/", "# layouts.yaml"))
+    ]
     (table,) = [block.text for block in of_language("csv")]
     files = {
         "point.yaml": point,
