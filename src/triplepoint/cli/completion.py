@@ -98,9 +98,14 @@ def _figures(arguments: argparse.Namespace) -> Iterable[str]:
     return (*NAMES, *(f"{study}/{name}" for study in _files("studies")(arguments) for name in NAMES))
 
 
+def _studies_and_runs(arguments: argparse.Namespace) -> Iterable[str]:
+    return (*_files("studies")(arguments), *_runs(arguments))
+
+
 _BY_METAVAR: dict[str, Names] = {
     "STUDY": _files("studies"),
     "RUN": _runs,
+    "STUDY|RUN": _studies_and_runs,
     "[STUDY/]NAME": _figures,
 }
 _BY_OPTION: dict[str, Names] = {

@@ -50,6 +50,7 @@ def test_subcommands_and_options_are_offered(place: Path) -> None:
         ("triplepoint figure microbatch_p", {"microbatch_power"}),
         ("triplepoint figure mine/microbatch_p", {"mine/microbatch_power"}),
         ("triplepoint export mic", {"micro"}),
+        ("triplepoint export llama", {"llama_r1_abc", "llama_r2_def"}),
     ],
 )
 def test_names_are_offered(place: Path, line: str, names: set[str]) -> None:
