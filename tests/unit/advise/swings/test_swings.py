@@ -171,7 +171,7 @@ def test_running_mean_by_hand() -> None:
         ("range: 1", "range"),
         ("bands: [{low_hz: 2, high_hz: 1, rms_kw: 3}]", "expected a higher one"),
         ("bands: [{low_hz: 1, high_hz: 2}]", "rms_fraction, rms_kw or share"),
-        ("ramp_up_kw_per_s: -1", "greater than 0"),
+        ("ramp_up_kw_per_s: -1", "expected more than 0"),
     ],
 )
 def test_wrong_specification_is_refused(text: str, said: str, tmp_path: Path) -> None:
