@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -219,7 +220,7 @@ def _refuse_too_many(num_points: int, where: Path) -> None:
 def _axes(sweep: Sweep, place: str, where: Path) -> list[list[Mapped]]:
     """Return the values of each axis of a sweep as mappings of settings; `place` is the key of the axes, for errors."""
     for key, values in sweep.axes.items():
-        if twice := [value for index, value in enumerate(map(repr, values)) if value in map(repr, values[:index])]:
+        if twice := [value for value, number in Counter(map(repr, values)).items() if number > 1]:
             raise UserError(f"{where}: {place}.{key}: {shown(twice[0])} is there twice; leave one out")
     axes = [[_flatten({key: value}, place, where) for value in values] for key, values in sweep.axes.items()]
     _refuse_overlap(axes, place, where)
