@@ -50,14 +50,15 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         OSError: From the file system.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=path.parent))
-    try:
+    with temporary_folder(".partial-", path.parent) as scratch:
         yield scratch
         scratch.chmod(0o777 & ~_umask())
         shutil.rmtree(path, ignore_errors=True)
         scratch.replace(path)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+
+
+_temporary: dict[Path, int] = {}
+"""Temporary folders, and the process that made each: a fork inherits the names, but not the right to remove them."""
 
 
 @contextlib.contextmanager
@@ -68,25 +69,28 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
         prefix: Beginning of its name.
         parent: Folder to make it in; None for the system's folder of temporary files.
     """
-    folder, owner = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)), os.getpid()
-
-    def remove_and_end(number: int, frame: object) -> None:
-        if os.getpid() == owner:  # not in a fork of this process
-            shutil.rmtree(folder, ignore_errors=True)
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    is_handled = (
-        threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    )
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    _temporary[folder] = os.getpid()
+    is_main = threading.current_thread() is threading.main_thread()
+    is_handled = is_main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     if is_handled:
-        signal.signal(signal.SIGTERM, remove_and_end)
+        signal.signal(signal.SIGTERM, _remove_temporary_and_end)
     try:
         yield folder
     finally:
         if is_handled:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         shutil.rmtree(folder, ignore_errors=True)
+        del _temporary[folder]
+
+
+def _remove_temporary_and_end(number: int, frame: object) -> None:
+    """End this process by a signal, without its temporary folders."""
+    for folder, owner in list(_temporary.items()):
+        if owner == os.getpid():
+            shutil.rmtree(folder, ignore_errors=True)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def private_folder(path: Path) -> Path:

@@ -153,20 +153,6 @@ def allow_open_files(num_ranks: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-@contextlib.contextmanager
-def cleaning_up_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM end this process as an exception does, so that scratch files are removed. For the main thread."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 class Stop:
     """Flag that is set by given signals; loops check `asked` before every wait."""
 

@@ -138,7 +138,6 @@ def run(arguments: argparse.Namespace) -> Answer:
     from triplepoint.importers.hosts import parse_offsets
     from triplepoint.importers.run import Job, import_folder
     from triplepoint.importers.times import find_zone
-    from triplepoint.processes import cleaning_up_on_sigterm
     from triplepoint.trace.pipes import spool_pipes
 
     gc.disable()  # it would go through millions of cells, none of them in a cycle, again and again
@@ -157,10 +156,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         read_options=ReadOptions(query, arguments.gpus_per_node, arguments.skip_bad),
     )
     job = Job(described, _numbers(arguments.gpus), *_steps(arguments), study=arguments.study)
-    with (
-        cleaning_up_on_sigterm(), Progress("looking at files") as progress,
-        temporary_folder("triplepoint-import-") as scratch,
-    ):  # fmt: skip
+    with Progress("looking at files") as progress, temporary_folder("triplepoint-import-") as scratch:
         (folder,) = spool_pipes([arguments.folder], scratch / "pipes", progress)
         try:
             imported = import_folder(folder, arguments.results, job, options, catalogue, progress)

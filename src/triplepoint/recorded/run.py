@@ -6,7 +6,6 @@ The stages after `launch` work on it as on any other run.
 import gzip
 import json
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import Limits, PlannedRun, read_planned_run, run_id
 from triplepoint.config.point import Point, PointCluster, Recorded, Steps
 from triplepoint.errors import UserError
-from triplepoint.files import write_text
+from triplepoint.files import temporary_folder, write_text
 from triplepoint.launch.collect import account_of
 from triplepoint.launch.watch import slow_steps
 from triplepoint.manifest import NO_STEP, Evidence, Manifest, Node, read_manifest, write_manifest
@@ -90,8 +89,7 @@ def write_run(
         raise UserError(f"{source}: the recording has no host; record again")
     ending = ending or Ending()
     runs_folder.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=runs_folder))
-    try:
+    with temporary_folder(".partial-", runs_folder) as scratch:
         for path in dict.fromkeys(traces.values()):
             ranks = [rank for rank, trace in traces.items() if trace == path]
             _copy_trace(path, scratch / "raw" / "traces", ranks)
@@ -112,8 +110,6 @@ def write_run(
         scratch.chmod(0o755)
         shutil.rmtree(runs_folder / manifest.run, ignore_errors=True)
         scratch.replace(runs_folder / manifest.run)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     add_to_study(runs_folder.parent, study, manifest.run)
     return manifest.run
 

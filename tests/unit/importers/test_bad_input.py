@@ -4,7 +4,6 @@ import gzip
 import io
 import os
 import re
-import signal
 import tarfile
 import threading
 from pathlib import Path
@@ -17,7 +16,6 @@ import pytest
 from tests.importing import SAMPLES, part, read, values
 from triplepoint.cli import main
 from triplepoint.errors import UserError
-from triplepoint.files import atomic_folder
 from triplepoint.importers import prometheus_json
 from triplepoint.importers.declaration import ReadOptions
 from triplepoint.importers.folder import ImportOptions, list_folder
@@ -26,7 +24,6 @@ from triplepoint.importers.run import _longest_stretch
 from triplepoint.importers.text import read_content
 from triplepoint.importers.work import read_steps
 from triplepoint.manifest import read_manifest
-from triplepoint.processes import cleaning_up_on_sigterm
 from triplepoint.units import NS_PER_S
 
 HEADER = "timestamp, index, power.draw [W], temperature.gpu"
@@ -419,13 +416,6 @@ def test_update_period_is_found_in_a_part_of_a_long_recording() -> None:
     t_ns[30_000:] += 1_000_000 * NS_PER_S
     chosen = _longest_stretch(t_ns)
     assert chosen.stop - chosen.start == 2000 and chosen.start >= 30_000
-
-
-def test_sigterm_removes_scratch_files(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="143"), cleaning_up_on_sigterm(), atomic_folder(tmp_path / "run") as scratch:
-        assert scratch.is_dir()
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert not list(tmp_path.iterdir()) and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize("cell", ["1e18 W", "-5 W", "1e400"])
