@@ -132,7 +132,8 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Search; write the study and the figure on request."""
-    from triplepoint.advise.search.search import Limits, search
+    from triplepoint.advise.search.limits import Limits
+    from triplepoint.advise.search.search import search
     from triplepoint.advise.search.space import Question
 
     problems = Problems("search")

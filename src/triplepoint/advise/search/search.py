@@ -10,29 +10,25 @@ from types import MappingProxyType
 
 import numpy as np
 
-from triplepoint.advise.search.candidate import Candidate, follow, look
+from triplepoint.advise.search.candidate import Candidate, look
 from triplepoint.advise.search.front import Bool, Few, few_to_measure, may_reach_front, pareto_front
-from triplepoint.advise.search.space import POWER_LIMIT, POWER_LIMIT_STEP_W, Question, Row, groups_of, limits_below
+from triplepoint.advise.search.limits import DRIFT, UNLIMITED, Limits
+from triplepoint.advise.search.power_limits import check_power_limits, follow_within, lower_limits
+from triplepoint.advise.search.space import Question, Row, groups_of
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import Problems, UserError
 from triplepoint.plan_cost import START_S
 from triplepoint.prices import UNPRICED, Prices
 from triplepoint.processes import on_all_cores
 from triplepoint.simulate.calibration import Calibration
-from triplepoint.simulate.heat.nodes import is_known
 from triplepoint.simulate.layouts import recomputes_more
-from triplepoint.simulate.power.parameters import read_power
 from triplepoint.simulate.predict.prediction import read_calibrations
 from triplepoint.status import PredictionStatus
-from triplepoint.units import KILO, S_PER_HOUR
+from triplepoint.units import S_PER_HOUR
 
 _MANY, _MANY_GROUPS = 40, 8
 """Numbers of configurations, and of groups of configurations with the same degrees, from which worker processes pay;
 four times as many as a process takes at a time."""
-_DRIFT = 1.1
-"""Factor by which the range `within` is extended for times without heat, because clocks change ratios. Measured: in
-seven searches of five models on 32 H200 and 64 or 512 H100, what is within 25 % in the end was within 1.09 times
-that before."""
 _AT_ONCE, _PROBED = 200, 100
 """If no near configuration keeps to the limits: number of slower ones simulated with heat at a time, fastest first, and
 number of evenly spaced ones tried before. If none of the latter keeps to the limits, the search ends."""
@@ -53,59 +49,6 @@ OBJECTIVES: Mapping[str, Callable[[Candidate], float]] = MappingProxyType(
 """Quantities to minimise: step time (s), energy of GPUs per token (J), peak power of a node (W), temperature of the
 hottest GPU (degC), and cost of a million tokens (currency), a sum of the first two."""
 _FRONT_OBJECTIVES = ("time", "energy", "power", "temperature")
-_POWER_LIMITS = ("node_power_kw", "rack_power_kw", "power_kw")
-"""Fields of `Limits` that lower power limits of GPUs can help to keep."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of a configuration; infinite: no limit.
-
-    Attributes:
-        step_time_s: Step time. Unit: s.
-        energy_per_token_j: Energy of all GPUs per token. Unit: J.
-        node_power_kw: Peak power of any node at the plug. Unit: kW.
-        rack_power_kw: Peak power of any rack at the plug. Unit: kW.
-        power_kw: Peak power of all nodes together. Unit: kW.
-        temp_c: Temperature of the hottest GPU. Unit: degC.
-        memory_gib: Peak memory of the fullest rank. Unit: GiB.
-        fits_probability: Lowest probability of fitting in memory, 0 to 1.
-    """
-
-    step_time_s: float = math.inf
-    energy_per_token_j: float = math.inf
-    node_power_kw: float = math.inf
-    rack_power_kw: float = math.inf
-    power_kw: float = math.inf
-    temp_c: float = math.inf
-    memory_gib: float = math.inf
-    fits_probability: float = 0.5
-
-    def excesses(self, one: Candidate) -> dict[str, float]:
-        """Return the factor by which a configuration exceeds each limit that it breaks."""
-        power = one.prediction.power
-        values = {
-            "step_time_s": one.step_time_s,
-            "energy_per_token_j": power.gpu_energy_per_token_j,
-            "node_power_kw": one.node_power_peak_w / KILO,
-            "rack_power_kw": one.rack_power_peak_w / KILO,
-            "power_kw": one.job_power_peak_w / KILO,
-            "temp_c": power.gpu_temp_max_c,
-            "memory_gib": one.memory_gib,
-        }
-        limits = {name: float(getattr(self, name)) for name in values}
-        return {name: value / limits[name] for name, value in values.items() if not value <= limits[name] < math.inf
-                and limits[name] < math.inf}  # fmt: skip
-
-    @property
-    def has_power(self) -> bool:
-        """Whether power has a limit."""
-        return any(getattr(self, name) < math.inf for name in _POWER_LIMITS)
-
-    def without_heat(self, one: Candidate) -> dict[str, float]:
-        """Return the factor by which a configuration exceeds limits of time and memory, whatever its heat."""
-        excess = {"step_time_s": one.step_time_s / self.step_time_s, "memory_gib": one.memory_gib / self.memory_gib}
-        return {name: factor for name, factor in excess.items() if factor > (_DRIFT if name == "step_time_s" else 1.0)}
 
 
 @dataclass(frozen=True)
@@ -170,7 +113,7 @@ def search(
     question: Question,
     config: Path,
     objective: str = "time",
-    limits: Limits = Limits(),
+    limits: Limits = UNLIMITED,
     within: float = 0.25,
     most_measured: int = 6,
     prices: Prices = UNPRICED,
@@ -203,7 +146,7 @@ def search(
         for limit_w in question.power_limits_w or (None,)
     ]
     follow_all = partial(_followed, config=config, prices=prices, say=say)
-    lower_w = _lower_limits(question, config, limits)
+    lower_w = lower_limits(question, config, limits)
     # The power of a rack needs all nodes.
     follow_first = partial(follow_all, with_few_nodes=math.isinf(limits.rack_power_kw), limits=limits, lower_w=lower_w)
     counts = Counter(str(one.prediction.status) for one in looked)
@@ -217,7 +160,7 @@ def search(
             question, objective, limits, counts, follow_all([nearest], with_few_nodes=False),
             _broken_by_all([limits.without_heat(one) for one in timed]),
         )  # fmt: skip
-    reach_s = timed[0].step_time_s * (1.0 + within) * _DRIFT
+    reach_s = timed[0].step_time_s * (1.0 + within) * DRIFT
     number = sum(one.step_time_s <= reach_s for one in left)
     near, left = left[:number], left[number:]
     followed = follow_first(near)
@@ -240,48 +183,6 @@ def search(
     return replace(_choose(question, objective, limits, counts, kept, follow_all, config, most_measured), prices=prices)
 
 
-def _lower_limits(question: Question, config: Path, limits: Limits) -> Sequence[float]:
-    """Return the power limits of GPUs to try for a power budget, ascending; none without one. Unit: W."""
-    if question.power_limits_w or not limits.has_power:
-        return ()
-    catalogue = Catalogue(config)
-    cluster = catalogue.cluster(question.cluster, "search")
-    return () if cluster.gpu is None else limits_below(cluster, catalogue.gpu(cluster.gpu), config)
-
-
-def follow_within(
-    candidate: Candidate, config: Path, with_few_nodes: bool, prices: Prices, limits: Limits, lower_w: Sequence[float]
-) -> Candidate:
-    """Return a candidate with power and heat, at the highest power limit of GPUs that keeps to a power budget.
-
-    Args:
-        candidate: As `follow`.
-        config: As `follow`.
-        with_few_nodes: As `follow`.
-        prices: As `follow`.
-        limits: Limits of configurations.
-        lower_w: Power limits below the present one, ascending. Unit: W.
-    """
-
-    def at(limit_w: float | None) -> Candidate:
-        return follow(replace(candidate, power_limit_w=limit_w), config, with_few_nodes, prices)
-
-    def is_over(one: Candidate) -> bool:
-        return any(name in limits.excesses(one) for name in _POWER_LIMITS)
-
-    best = at(candidate.power_limit_w)
-    if not lower_w or best.prediction.status == PredictionStatus.INVALID or not is_over(best):
-        return best
-    excess = max(factor for name, factor in limits.excesses(best).items() if name in _POWER_LIMITS)
-    # Peak power falls more slowly than the limit, since not all power is that of GPUs, and not always: from above.
-    start_w = (lower_w[-1] + POWER_LIMIT_STEP_W) / excess + POWER_LIMIT_STEP_W
-    for limit_w in reversed([one for one in lower_w if one < start_w] or lower_w[:1]):
-        best = at(limit_w)
-        if not is_over(best):
-            break
-    return best
-
-
 def _checked_groups(
     question: Question, config: Path, objective: str, limits: Limits, prices: Prices
 ) -> Sequence[Sequence[Row]]:
@@ -298,25 +199,9 @@ def _checked_groups(
         )
         problems.add(UserError(line))
     if groups and question.power_limits_w:
-        problems.call(_check_power_limits, question, catalogue, config)
+        problems.call(check_power_limits, question, catalogue, config)
     problems.refuse()
     return groups
-
-
-def _check_power_limits(question: Question, catalogue: Catalogue, config: Path) -> None:
-    """Check that the GPUs of a cluster take the power limits to search over."""
-    cluster = catalogue.cluster(question.cluster, "search")
-    gpu = cluster.gpu and catalogue.gpu(cluster.gpu)
-    if not gpu or not is_known(gpu, config):
-        raise UserError(f"search: --set {POWER_LIMIT}: power of the GPUs of {cluster.name} is not known; leave it out")
-    power = read_power(gpu.name, config)
-    least_w, most_w = power.least_limit.value, power.power_limit.value
-    for value in question.power_limits_w:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least_w <= value <= most_w:
-            raise UserError(
-                f"search: --set {POWER_LIMIT}: found {value!r}, expected watts from {least_w:g} to {most_w:g}, "
-                f"which the driver of {gpu.name} takes"
-            )
 
 
 def _followed_slower(
@@ -366,7 +251,7 @@ def _followed(
     prices: Prices,
     say: Callable[[str], None],
     many: int = _MANY,
-    limits: Limits = Limits(),
+    limits: Limits = UNLIMITED,
     lower_w: Sequence[float] = (),
 ) -> list[Candidate]:
     """Return candidates with power and heat, without those whose GPUs would shut down; see `follow_within`."""

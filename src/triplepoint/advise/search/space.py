@@ -5,18 +5,14 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
-from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.study import MOST_POINTS
 from triplepoint.errors import Problems, UserError, nearest
 from triplepoint.predictions import Configuration
-from triplepoint.simulate.heat.nodes import is_known, power_of
-from triplepoint.simulate.power.parameters import read_power
 
 _MICRO_BATCHES = (1, 2, 4, 8)
 _MOST_CHUNKS = 5
@@ -29,8 +25,6 @@ _ALWAYS = ("model", "cluster", "global_batch_size")
 """Settings that are fields of the question."""
 POWER_LIMIT = "power_limit_w"
 """Key of `values` for power limits of GPUs. It is a condition of the cluster, not a setting of a point."""
-POWER_LIMIT_STEP_W = 50
-"""Power limits tried for a budget are multiples of this. Our choice. Unit: W."""
 
 Row = dict[str, Any]
 Values = Mapping[str, Sequence[Any]]
@@ -106,19 +100,6 @@ def groups_of(question: Question, catalogue: Catalogue) -> list[list[Row]]:
     if number > MOST_POINTS:
         raise UserError(f"search: {number} configurations, at most {MOST_POINTS}; give fewer values with --set")
     return groups
-
-
-def limits_below(cluster: ClusterConfig, gpu: GpuConfig, config: Path) -> list[float]:
-    """Return the power limits of a GPU to try for a power budget: below that of the cluster, ascending. Unit: W.
-
-    Empty if the power of this GPU type is not known.
-    """
-    if not is_known(gpu, config):
-        return []
-    power = power_of(cluster.conditions, gpu, config)
-    first = math.ceil(power.least_limit.value / POWER_LIMIT_STEP_W) * POWER_LIMIT_STEP_W
-    most_w = min(power.power_limit.value, read_power(gpu.name, config).power_limit.value + 1.0)
-    return [float(limit_w) for limit_w in range(first, math.ceil(most_w), POWER_LIMIT_STEP_W)]
 
 
 def with_power_limit(cluster: ClusterConfig, limit_w: float | None) -> ClusterConfig:

@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from triplepoint.advise.search.candidate import Candidate
-from triplepoint.advise.search.search import Found, Limits, _followed, gpu_hours_of, search
+from triplepoint.advise.search.limits import Limits
+from triplepoint.advise.search.search import Found, _followed, gpu_hours_of, search
 from triplepoint.advise.search.space import Question, groups_of
 from triplepoint.advise.search.text import headline, render, rows, study_of
 from triplepoint.cli import main

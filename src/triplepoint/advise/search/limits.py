@@ -1,0 +1,68 @@
+"""Limits of configurations: time, energy, power, temperature and memory."""
+
+import math
+from dataclasses import dataclass
+
+from triplepoint.advise.search.candidate import Candidate
+from triplepoint.units import KILO
+
+DRIFT = 1.1
+"""Factor by which the range `within` is extended for times without heat, because clocks change ratios. Measured: in
+seven searches of five models on 32 H200 and 64 or 512 H100, what is within 25 % in the end was within 1.09 times
+that before."""
+POWER_BUDGETS = ("node_power_kw", "rack_power_kw", "power_kw")
+"""Fields of `Limits` that lower power limits of GPUs can help to keep."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a configuration; infinite: no limit.
+
+    Attributes:
+        step_time_s: Step time. Unit: s.
+        energy_per_token_j: Energy of all GPUs per token. Unit: J.
+        node_power_kw: Peak power of any node at the plug. Unit: kW.
+        rack_power_kw: Peak power of any rack at the plug. Unit: kW.
+        power_kw: Peak power of all nodes together. Unit: kW.
+        temp_c: Temperature of the hottest GPU. Unit: degC.
+        memory_gib: Peak memory of the fullest rank. Unit: GiB.
+        fits_probability: Lowest probability of fitting in memory, 0 to 1.
+    """
+
+    step_time_s: float = math.inf
+    energy_per_token_j: float = math.inf
+    node_power_kw: float = math.inf
+    rack_power_kw: float = math.inf
+    power_kw: float = math.inf
+    temp_c: float = math.inf
+    memory_gib: float = math.inf
+    fits_probability: float = 0.5
+
+    def excesses(self, one: Candidate) -> dict[str, float]:
+        """Return the factor by which a configuration exceeds each limit that it breaks."""
+        power = one.prediction.power
+        values = {
+            "step_time_s": one.step_time_s,
+            "energy_per_token_j": power.gpu_energy_per_token_j,
+            "node_power_kw": one.node_power_peak_w / KILO,
+            "rack_power_kw": one.rack_power_peak_w / KILO,
+            "power_kw": one.job_power_peak_w / KILO,
+            "temp_c": power.gpu_temp_max_c,
+            "memory_gib": one.memory_gib,
+        }
+        limits = {name: float(getattr(self, name)) for name in values}
+        return {name: value / limits[name] for name, value in values.items() if not value <= limits[name] < math.inf
+                and limits[name] < math.inf}  # fmt: skip
+
+    @property
+    def has_power(self) -> bool:
+        """Whether power has a limit."""
+        return any(getattr(self, name) < math.inf for name in POWER_BUDGETS)
+
+    def without_heat(self, one: Candidate) -> dict[str, float]:
+        """Return the factor by which a configuration exceeds limits of time and memory, whatever its heat."""
+        excess = {"step_time_s": one.step_time_s / self.step_time_s, "memory_gib": one.memory_gib / self.memory_gib}
+        return {name: factor for name, factor in excess.items() if factor > (DRIFT if name == "step_time_s" else 1.0)}
+
+
+UNLIMITED = Limits()
