@@ -161,7 +161,7 @@ def test_rules_of_the_user_that_are_not_there(fresh: Project) -> None:
 
 
 def test_no_rank_in_a_part_is_refused(fresh: Project) -> None:
-    assert_refused(fresh.snakemake("-n", "all", "--config", "ranks_per_part=0"), "ranks_per_part", "greater than 0")
+    assert_refused(fresh.snakemake("-n", "all", "--config", "ranks_per_part=0"), "ranks_per_part", "more than 0")
 
 
 @pytest.mark.long
