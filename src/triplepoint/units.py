@@ -2,9 +2,6 @@
 
 NS_PER_US = 1_000
 NS_PER_S = 1_000_000_000
-SHORTEST_STEP_S, LONGEST_STEP_S = 1e-6, 86_400.0
-"""Shortest and longest step time that a user's file may give: less than one kernel takes, and a day. Our choice.
-Unit: s."""
 MS_PER_S = 1_000
 US_PER_S = 1_000_000
 S_PER_HOUR = 3_600

@@ -213,7 +213,6 @@ def run(words: list[str]) -> str | None:
     def hung(number: int, frame: object) -> None:
         raise TimeoutError(f"hung for {LONGEST_S:.0f} s")
 
-    finders = list(sys.meta_path)  # some commands keep pandas from being imported, which is for their process alone
     signal.signal(signal.SIGALRM, hung)
     signal.setitimer(signal.ITIMER_REAL, LONGEST_S)
     try:
@@ -224,7 +223,6 @@ def run(words: list[str]) -> str | None:
         return f"{type(error).__name__}: {error} at {Path(place.filename).name}:{place.lineno}"
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        sys.meta_path[:] = finders
     if status not in (0, 2):
         return f"exit status {status}: {said.getvalue()[-200:]}"
     lines = said.getvalue().splitlines()

@@ -20,7 +20,7 @@ from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.layouts import Laid
 from triplepoint.simulate.step import simulate_step
-from triplepoint.units import LONGEST_STEP_S, SHORTEST_STEP_S
+from triplepoint.tables.traces import LONGEST_STEP_S, SHORTEST_STEP_S
 
 Float = npt.NDArray[np.float64]
 

@@ -62,29 +62,25 @@ def run(arguments: argparse.Namespace) -> Answer:
     from triplepoint.exports import chakra, mlflow, prometheus, read_runs, wandb
     from triplepoint.exports.runs import read_run
 
-    run = _run_id(arguments)
-    name = run or arguments.study
+    alone = _run_id(arguments)
+    name = alone or arguments.study
     if kind == "chakra":
         from triplepoint.trace.taxonomy import load_scheme
 
-        ids = [run] if run else [one.run for one in read_runs(name, arguments.results)]
+        ids = [alone] if alone else [one.run for one in read_runs(name, arguments.results)]
         with Progress("reading runs") as show:
             files = chakra.write(name, ids, arguments.results, target, load_scheme(), show)
         number = len(files)
     else:
-        if run:
-            study, one = read_run(run, arguments.results)
-            runs = [one]
-        else:
-            study, runs = name, read_runs(name, arguments.results)
+        study, runs = read_run(alone, arguments.results) if alone else (name, read_runs(name, arguments.results))
         number = len(runs)
         if kind == "prometheus":
             files = prometheus.write(study, runs, arguments.results, target)
         else:
             files = (mlflow if kind == "mlflow" else wandb).write(study, runs, target)
     content = {"to": kind, "num_runs": number, "files": files}
-    which = f"run {run} is" if run else f"{counted(number, 'run')} of {name} {'is' if number == 1 else 'are'}"
-    return Answer(content, f"{which[0].upper()}{which[1:]} in {target}{_NEXT[kind].format(out=target)}")
+    which = f"Run {alone} is" if alone else f"{counted(number, 'run')} of {name} {'is' if number == 1 else 'are'}"
+    return Answer(content, f"{which} in {target}{_NEXT[kind].format(out=target)}")
 
 
 def _run_id(arguments: argparse.Namespace) -> str | None:

@@ -18,7 +18,7 @@ from triplepoint.tables.results import POINTS
 from triplepoint.tables.schema import column_of
 from triplepoint.tables.studies import read_joined
 from triplepoint.tables.telemetry import MOST_GPU_W, MOST_NODE_W
-from triplepoint.units import LONGEST_STEP_S, SHORTEST_STEP_S
+from triplepoint.tables.traces import LONGEST_STEP_S, SHORTEST_STEP_S
 from triplepoint.verdicts.number import Number, Verdict, judge_values
 from triplepoint.verdicts.quantities import DERIVED, Ordering, unit_of
 from triplepoint.verdicts.read import read_claims

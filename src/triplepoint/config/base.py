@@ -144,6 +144,8 @@ _EXPECTED = {
     "less_than_equal": "{le} or less",
     "list_type": "a list",
     "tuple_type": "a list",
+    "too_short": "at least {min_length} of them in the list, found {actual_length}",
+    "too_long": "at most {max_length} of them in the list, found {actual_length}",
 }
 """What is expected in place of a value, by pydantic's type of the error, with the names of its context in braces."""
 
@@ -270,15 +272,10 @@ def _explain_one(section: type[BaseModel], error: "ErrorDetails") -> str:
         return f"unknown key '{place}'{nearest(str(error['loc'][-1]), known) if known else ''}"
     if error["type"] == "missing":
         return f"key '{place}' is missing"
-    context = {**error.get("ctx", {})}
+    context = error.get("ctx", {})
     message = error["msg"].removeprefix("Value error, ").replace("Input should be ", "expected ")
     if error["type"] in _EXPECTED:
         message = f"expected {_EXPECTED[error['type']].format(**context)}"
-    if error["type"] in ("too_short", "too_long"):
-        bound = (
-            f"at least {context['min_length']}" if error["type"] == "too_short" else f"at most {context['max_length']}"
-        )
-        message = f"expected {bound} of them in the list, found {context['actual_length']}"
     if context.get("pattern") == NAME_PATTERN:
         message = NAME_EXPECTED
     if error["type"] in ("model_type", "dict_type"):

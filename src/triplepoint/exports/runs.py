@@ -70,8 +70,8 @@ def has_tables(study: str, results: Path) -> bool:
     return (tables_folder(results, study) / PLAN).is_file()
 
 
-def read_run(run: str, results: Path) -> tuple[str, ExportedRun]:
-    """Return a study whose tables have a run, and the run.
+def read_run(run: str, results: Path) -> tuple[str, list[ExportedRun]]:
+    """Return a study whose tables have a run, and the run alone, as `read_runs` has it.
 
     Raises:
         UserError: If no study with tables has the run, or a table or the manifest is damaged.
@@ -82,7 +82,7 @@ def read_run(run: str, results: Path) -> tuple[str, ExportedRun]:
             continue
         for row in read_joined(results, (study,), "points").to_pylist():
             if row["run"] == run:
-                return study, _read_run(row, results)
+                return study, [_read_run(row, results)]
     raise UserError(f"{results}: no table has run {run!r}; make those of its study with 'snakemake' first")
 
 

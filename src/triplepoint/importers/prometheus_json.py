@@ -43,7 +43,7 @@ def _results(content: Content) -> list[dict[str, Any]]:
     """Return the series of all answers in a file. Raises `UserError` if there is none."""
     try:
         answer = load_json(content.text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{content.path}: damaged JSON ({error}); run the query again") from None
     answers = answer if isinstance(answer, list) else [answer]
     if not all(isinstance(answer, dict) for answer in answers):

@@ -1,5 +1,6 @@
 """Read text files of recordings, which may be compressed, encoded or incomplete, and split them into cells."""
 
+import codecs
 import csv
 import gzip
 import lzma
@@ -15,8 +16,8 @@ import psutil
 from triplepoint.errors import UserError, shown
 from triplepoint.importers.declaration import Content
 
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
-_ENCODINGS = (*((mark, "utf-16") for mark in _UTF16), (b"\xef\xbb\xbf", "utf-8-sig"))
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_ENCODINGS = (*((mark, "utf-16") for mark in _UTF16), (codecs.BOM_UTF8, "utf-8-sig"))
 _MOST_BYTES = 4 << 30
 """Largest text that is read. Unit: byte."""
 _MEMORY_PER_BYTE = 15

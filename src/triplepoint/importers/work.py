@@ -15,10 +15,11 @@ from triplepoint.errors import UserError, nearest, shown
 from triplepoint.importers.text import read_content
 from triplepoint.importers.times import DATE, read_times, show_span, show_time
 from triplepoint.recorded.patterns import LogMarks, step_pattern
+from triplepoint.tables.traces import LONGEST_STEP_S, SHORTEST_STEP_S
 from triplepoint.trace.kineto import LAUNCH, Category, Rows
 from triplepoint.trace.parsing import TraceFile, check_ranks, find_traces, rank_of
 from triplepoint.trace.reader import read_trace
-from triplepoint.units import LONGEST_STEP_S, NS_PER_S, SHORTEST_STEP_S
+from triplepoint.units import NS_PER_S
 
 Row = dict[str, Any]
 _STEP = re.compile(r"(?:ProfilerStep#|(?:step|iteration)[ _#:]*)(\d+)$", re.IGNORECASE)
@@ -274,20 +275,20 @@ def _check_apart(rows: Sequence[Row], path: Path) -> None:
     Raises:
         UserError: If a rank has two steps of one number, or one step overlaps more than half of another.
     """
-    lines = {id(row): number for number, row in enumerate(rows, 2)}
+    numbered = list(enumerate(rows, 2))
     line_of: dict[tuple[int, int], int] = {}
-    for number, row in enumerate(rows, 2):
+    for number, row in numbered:
         first = line_of.setdefault((row["rank"], row["step"]), number)
         if first != number:
             raise UserError(
                 f"{path}:{number}: step {row['step']} of rank {row['rank']} is in line {first} too; leave one out"
             )
-    in_order = sorted(rows, key=lambda row: (row["rank"], row["t_start_ns"]))
-    for row, other in itertools.pairwise(in_order):
+    in_order = sorted(numbered, key=lambda line: (line[1]["rank"], line[1]["t_start_ns"]))
+    for (before, row), (number, other) in itertools.pairwise(in_order):
         if row["rank"] == other["rank"] and _overlap(row, other) > _MOST_OVERLAP:
             raise UserError(
-                f"{path}:{lines[id(other)]}: step {other['step']} begins before step {row['step']} of line "
-                f"{lines[id(row)]} ends; correct the times"
+                f"{path}:{number}: step {other['step']} begins before step {row['step']} of line {before} ends; "
+                "correct the times"
             )
 
 

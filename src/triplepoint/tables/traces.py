@@ -5,6 +5,9 @@ from triplepoint.tables.schema import Column, Table, amount, count, duration, ra
 RUN = text("run", "Run id, a label.")
 RANK = count("rank", "Global rank.")
 STEP = count("step", "Step number from 0, warm-up included.")
+SHORTEST_STEP_S, LONGEST_STEP_S = 1e-6, 86_400.0
+"""Shortest and longest step time that a user's file may give: less than one kernel takes, and a day. Our choice.
+Unit: s."""
 
 STEPS = Table(
     "steps",

@@ -1,5 +1,6 @@
 """Copy pipes to files, since readers of traces read a file more than once."""
 
+import codecs
 import os
 import shutil
 import stat
@@ -18,7 +19,6 @@ from triplepoint.trace.profilers.database import MAGIC
 STDIN = Path("-")
 """Argument that stands for standard input."""
 _BLOCK_BYTES = 1 << 20
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _RESERVE_BYTES = 1 << 30
 _RESERVE_SHARE = 0.05
 """Free space that a copy leaves on a disk: a GiB, or this share of a small disk. Our choice."""
@@ -116,7 +116,11 @@ def _check_start(copy: Path, block: bytes) -> None:
 
     Of a short one the readers say better what is wrong.
     """
-    if len(block) < _BLOCK_BYTES or is_packed(block) or block.startswith((MAGIC, *_UTF_16)):
+    if (
+        len(block) < _BLOCK_BYTES
+        or is_packed(block)
+        or block.startswith((MAGIC, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    ):
         return
     if b"\0" in block or not block.strip():
         first = block[:12].decode("ascii", "backslashreplace").replace("\0", "\\0")

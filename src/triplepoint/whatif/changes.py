@@ -16,6 +16,9 @@ from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.units import GIB
 from triplepoint.whatif.case import RUNS, Case
 
+_TUNED = ("micro_batch_size", "recompute", "recompute_layers")
+"""Attributes of a job that are chosen by what fits in memory."""
+
 
 def on_gpu(case: Case, name: str, config: Path) -> Case:
     """Return the case on another GPU type."""
@@ -133,10 +136,6 @@ def with_memory(case: Case, capacity_bytes: float, config: Path) -> Case:
         if same and peak_memory(kept.job).fits:
             return kept
     return roomy
-
-
-_TUNED = ("micro_batch_size", "recompute", "recompute_layers")
-"""Attributes of a job that are chosen by what fits in memory."""
 
 
 def tuned(case: Case, config: Path) -> Case:

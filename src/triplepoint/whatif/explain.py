@@ -18,12 +18,11 @@ from triplepoint.whatif.case import QUANTITIES, RUNS, Case, quantities
 from triplepoint.whatif.changes import tuned
 from triplepoint.whatif.factors import Change
 from triplepoint.whatif.shares import MOST_EXACT, Factors, Shares, all_combinations, one_at_a_time, shares
+from triplepoint.whatif.text import SMALL
 from triplepoint.whatif.unknown import Unknown, unknowns_of
 
 _MANY = 12
 """Simulations for each worker process: a simulation takes 0.1 to 0.5 s, the start of a process 0.5 s."""
-_SMALL = 0.001
-"""Relative change of a step below which nothing is said of it. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +245,7 @@ def _fits_already(case: Case, step_s: float, config: Path) -> str:
         faster = tuned(case, config)
         note = _note(case, faster)
         shorter = 1.0 - faster.predict(config).step_time_s / step_s if note else 0.0
-        if shorter > _SMALL:
+        if shorter > SMALL:
             return f"present memory already holds {note}: steps {percent(shorter)} shorter"
     return ""
 

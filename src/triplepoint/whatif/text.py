@@ -22,8 +22,8 @@ _HEADINGS = {
     "node_energy_j": "node\nkJ/step",
     "cost": "cost",
 }
-_SMALL = 0.001
-"""Relative change of a step time below which the answer says that there is none. Our choice."""
+SMALL = 0.001
+"""Relative change of a step time that counts as none. Our choice."""
 _SCALE = {"node_energy_j": 1e-3}
 """Energies of a step are millions of joules."""
 
@@ -53,10 +53,11 @@ def headline(rows: Sequence[Row]) -> str:
     largest = max(parts, key=lambda row: abs(row["effect"]))
     whole = next(row for row in rows if row["part"] == "whole")
     to = f" ({largest['value']})" if largest["part"] == "factor" and largest["value"] else ""
-    if not is_difference and max(abs(row["share"]) for row in (*parts, whole)) < _SMALL:
+    if not is_difference and max(abs(row["share"]) for row in (*parts, whole)) < SMALL:
+        none = f"{largest['label'][0].upper()}{largest['label'][1:]}{to} changes the step time by less"
         if len(parts) > 1:
-            return f"None of the {len(parts)} factors, nor all together, changes the step time by more than 0.1 %."
-        return f"{largest['label'][0].upper()}{largest['label'][1:]}{to} changes the step time by less than 0.1 %."
+            none = f"None of the {len(parts)} factors, nor all together, changes the step time by more"
+        return f"{none} than {percent(SMALL)}."
     if is_difference:
         low, high, how = 100 * whole["share_lo"], 100 * whole["share_hi"], "longer"
         if whole["share"] < 0:

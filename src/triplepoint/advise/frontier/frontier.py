@@ -31,7 +31,7 @@ and relative difference of step times that count as equal. Unit: 1."""
 _MAX_EXCESS_OF_ONE_CLOCK = 1.05
 """Largest ratio of the energies of one clock for all stages and a clock for each, both as the sum of passes, at which
 the former is simulated too: its simulated energy is closer to the sum. Measured: 1.02 where it saved more."""
-_LEAST_SAVED = 0.001
+LEAST_SAVED = 0.001
 """Share of the energy below which a plan saves nothing worth setting clocks for. Our choice."""
 _WORDS = {
     "node_w": "a node draws", "rack_w": "a rack draws", "hall_w": "all nodes draw", "gpu_temp_c": "the hottest die has",
@@ -128,7 +128,7 @@ class FrontierAnswer:
     def is_useful(self) -> bool:
         """Whether the plan saves energy, or is needed for a budget."""
         is_needed = self.budget.is_given and not self.keeps_budget_now
-        return is_needed or self.verified.gpu_energy_j < (1.0 - _LEAST_SAVED) * self.present.gpu_energy_j
+        return is_needed or self.verified.gpu_energy_j < (1.0 - LEAST_SAVED) * self.present.gpu_energy_j
 
     def energy_j(self, plan: Plan) -> float:
         """Return the energy of all GPUs in a step of a plan, as a simulation would have it. Unit: J.

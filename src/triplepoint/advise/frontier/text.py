@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from triplepoint.advise.frontier.frontier import FrontierAnswer, Outcome
+from triplepoint.advise.frontier.frontier import LEAST_SAVED, FrontierAnswer, Outcome
 from triplepoint.advise.frontier.plan import Plan
 from triplepoint.advise.frontier.solve import Sharing
 from triplepoint.simulate.timeline.schedule import BACKWARD, FORWARD
@@ -35,11 +35,11 @@ def headline(answer: FrontierAnswer) -> str:
     kept = "The budget is kept already. " if answer.keeps_budget_now else ""
     if not answer.is_useful:
         return (
-            f"{kept}Nothing to save: no clocks save more than 0.1 % of the GPUs' energy in a step {_allowed(answer)}."
+            f"{kept}Nothing to save: no clocks save more than {percent(LEAST_SAVED)} of the GPUs' energy in a step "
+            f"{_allowed(answer)}."
         )
-    return (
-        kept + f"{name[0].upper()}{name[1:]} saves {percent(saved)} of the GPUs' energy; a step is {_longer(longer)}."
-    )
+    lead = f"{kept}{name[0].upper()}{name[1:]}"
+    return f"{lead} saves {percent(saved)} of the GPUs' energy; a step is {_longer(longer)}."
 
 
 def render(answer: FrontierAnswer) -> str:
