@@ -20,7 +20,7 @@ from triplepoint.simulate.power.parameters import Estimate
 
 _UNINFORMED = 0.8
 """Standard deviation after the fit over that of the prior, above which runs do not determine a parameter."""
-_LEAST_GAP_K = 3.0
+LEAST_GAP_K = 3.0
 """Least temperature gap between two rows of GPUs: positions within a row differ by 1 to 2 K, from part to part."""
 _DRIFT_K = 3.0
 """Least change of a run's mean temperature that determines time constants of air and sinks."""
@@ -137,26 +137,33 @@ def starting_machine(runs: Runs) -> Machine:
             ),
         )
         air = air.model_copy(update={"fans": fans})
-    air = air.model_copy(update={"rows": rows_of(air, runs.observed), "correlation": None})
+    rows = air.rows if runs.is_airflow_known else guess_rows(air, runs.observed)
+    air = air.model_copy(update={"rows": rows, "correlation": None})
     ones = np.ones(runs.machine.shape)
     return replace(runs.machine, airflow=air, devices=Devices(ones, ones, runs.machine.devices.flow))
 
 
-def rows_of(air: AirflowConfig, observed: Sequence[Observed]) -> list[list[int]]:
-    """Return the GPUs of the front and the rear row, split at the widest gap between mean temperatures of positions.
+def guess_rows(air: AirflowConfig, observed: Sequence[Observed]) -> list[list[int]]:
+    """Return the GPUs of the front and the rear row, by temperature: as many in front as in the airflow.
 
-    The rows of the airflow are kept where the gap is small or a position has no temperature.
+    The temperature of a position is that in the node in which it is lowest against the median of the node: bad contact
+    makes a GPU hotter, and rarely the same position of all nodes. The rows of the airflow are kept where the gap
+    between both rows would be small, or a position has no temperature.
     """
-    mean_c = np.mean([np.nanmean(run.temp_c - np.nanmean(run.temp_c), axis=0) for run in observed], axis=0)
-    if len(air.rows) != 2 or not np.isfinite(mean_c).all():
+    lowest_c = np.mean([np.fmin.reduce(run.temp_c - _median_of_nodes(run.temp_c)) for run in observed], axis=0)
+    if len(air.rows) != 2 or not np.isfinite(lowest_c).all():
         return air.rows
-    order = np.argsort(mean_c)
-    # A row of a single GPU would be a part with bad contact, so the outermost gaps do not count.
-    gaps = np.diff(mean_c[order])[1:-1]
-    if not gaps.size or gaps.max() < _LEAST_GAP_K:
+    order, num_front = np.argsort(lowest_c), len(air.rows[0])
+    # A gap at another place would be a part with bad contact.
+    if lowest_c[order[num_front]] - lowest_c[order[num_front - 1]] < LEAST_GAP_K:
         return air.rows
-    num_front = int(gaps.argmax()) + 2
     return [sorted(order[:num_front].tolist()), sorted(order[num_front:].tolist())]
+
+
+def _median_of_nodes(temp_c: Float) -> Float:
+    """Return the median temperature of each node with any; shape (num_nodes, 1). Unit: degC."""
+    known_c = [of_node[np.isfinite(of_node)] for of_node in temp_c]
+    return np.array([float(np.median(of_node)) if of_node.size else np.nan for of_node in known_c])[:, None]
 
 
 def _held_out_k(start: Machine, observed: Sequence[Observed]) -> Float:

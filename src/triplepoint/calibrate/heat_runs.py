@@ -28,6 +28,10 @@ _POWERS_S = {"gpu_power_w": 0.0, "gpu_power_average_w": AVERAGE_S / 2}
 """Columns of power, and how far a reading lags behind the middle of what it averages. Unit: s."""
 
 
+class SharedPackageError(UserError):
+    """Dies of a package have thermal resistances that a run does not tell apart."""
+
+
 @dataclass(frozen=True, eq=False)
 class Observed:
     """Power and temperature of the GPUs of a run; NaN where a sensor reported nothing.
@@ -75,6 +79,11 @@ class Runs:
     observed: list[Observed]
 
     @property
+    def is_airflow_known(self) -> bool:
+        """Whether the file of the cluster names the order of GPUs in the air; else that of the GPU type is assumed."""
+        return self.cluster.conditions.airflow is not None or self.cluster.chassis is not None
+
+    @property
     def is_seen(self) -> Bool:
         """Whether any run has the temperature of a GPU; shape (num_nodes, num_devices)."""
         return np.asarray(np.any([np.isfinite(run.temp_c) for run in self.observed], axis=0))
@@ -88,6 +97,7 @@ def read_runs(folders: Sequence[Path], config: Path) -> Runs:
         config: Folder of the configuration.
 
     Raises:
+        SharedPackageError: If a package of the GPU type has several dies.
         UserError: If a file is missing, power or temperature was not measured, or runs are not of one cluster.
     """
     planned = [_read_plan(folder) for folder in folders]
@@ -99,7 +109,12 @@ def read_runs(folders: Sequence[Path], config: Path) -> Runs:
     catalogue = Catalogue(config)
     cluster = catalogue.cluster(names[0])
     gpu = catalogue.gpu_of(cluster)
-    if gpu is None or not is_known(gpu, config) or gpu.gpus_per_package > 1 or cluster.conditions.coolant != "air":
+    if gpu is not None and gpu.gpus_per_package > 1:
+        raise SharedPackageError(
+            f"calibrate --heat: cluster {cluster.name}: {gpu.gpus_per_package} dies of {gpu.name} share a package, and "
+            "a run does not tell their thermal resistances apart"
+        )
+    if gpu is None or not is_known(gpu, config) or cluster.conditions.coolant != "air":
         raise UserError(
             f"calibrate --heat: cluster {cluster.name} has no GPUs whose power and heat are described and that stand "
             "alone in air; triplepoint doctor --files says what a GPU type lacks"

@@ -11,12 +11,14 @@ from triplepoint.cli.arguments import (
     is_run_folder,
     make_parser,
     number,
+    out_figure,
     out_file,
     out_study,
     read_settings,
     run_folder,
     say,
 )
+from triplepoint.cli.progress import Progress
 from triplepoint.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,20 +27,22 @@ if TYPE_CHECKING:
 _MOST_MINUTES = 60 * 24 * 7
 _ABOUT = """\
 The telemetry of RUN shows how each GPU is cooled and how much it leaks; this passport is kept in
-RESULTS/passports/CLUSTER.json. Hardware that costs time is named first. Then the order of hosts, the layers of
-pipeline stages and the micro-batch are searched, then power limits of single GPUs. With CLUSTER in place of RUN, name
-the job with --set; the last kept passport is used, or the cluster as its file describes it.
+RESULTS/passports/CLUSTER.json. Hardware that costs time is named first, also what 'triplepoint why' finds in the run.
+Then the order of hosts, the layers of pipeline stages and the micro-batch are searched, then power limits of single
+GPUs. With CLUSTER in place of RUN, name the job with --set; the last kept passport is used, or the cluster as its file
+describes it.
 
-A change is recommended only if the lower end of its 90 % interval is above 0. Nothing is applied. The method is in
-docs/recommend.md.
+A change is recommended only if the lower end of its 90 % interval is above 0, and if the step of the run is as
+predicted. Nothing is applied. The method is in docs/recommend.md.
 """
 _ANSWER = {
     "answer": "a few sentences",
     "passport": "resistance, contact, preheat, leakage and clock of each slot, and what all nodes share; or null",
-    "outliers": "GPUs and nodes that cost time, and how much",
+    "outliers": "GPUs and nodes that stand out, and the time that each costs with its 90 % interval",
     "drift": "slots whose resistance changed since the passport before",
     "step_time_s": "median measured step; null without a run",
     "predicted_step_time_s": "the same as predicted with the passport",
+    "unexplained": "how both differ, and what may be the reason; null if the step is as predicted",
     "proposed_step_time_s": "step under the best placement found; null where none is shorter",
     "is_accepted": "whether the other placement is recommended",
     "gain": "share of a step that it saves",
@@ -50,9 +54,12 @@ _ANSWER = {
     "pipeline_layers": "layers of each stage",
     "megatron_layout": "the same for --pipeline-model-parallel-layout",
     "reasons": "what limits the step before and after, and why it is recommended or not",
+    "considered": "placements with a known gain and its interval, the proposed one first",
     "limits": "power limits of single GPUs: goal, whether recommended, gain with interval, limits_w",
     "outlook": "slots that drift within the run, and what a placement gains later; null of a short run",
+    "notes": "what could not be determined, and why",
     "study": "file that was written, with pairs and order of its runs; or null",
+    "figure": "file that was written, or null",
     "ledger": "with --ledger or --found, alone: promised and found gains",
 }
 
@@ -105,6 +112,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--study", type=out_study, metavar="FILE", help="write a study that verifies the gain, .yaml (default: none)"
     )
+    parser.add_argument("--figure", type=out_figure, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
     parser.add_argument(
         "--found",
         nargs=2,
@@ -138,7 +146,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     study = _promise(arguments, advice)
     minutes = arguments.restart_minutes
     text = f"{render(advice, drift, minutes)}{_next(arguments, advice, study is not None)}"
-    return Answer(content(advice, drift, minutes) | {"study": study}, text)
+    return Answer(content(advice, drift, minutes) | {"study": study, "figure": arguments.figure}, text)
 
 
 def _next(arguments: argparse.Namespace, advice: "Advice", has_study: bool) -> str:
@@ -166,7 +174,8 @@ def _advise(arguments: argparse.Namespace) -> "Advice":
             raise UserError(
                 f"recommend: --set goes with a cluster, found run {name}, which has its own job; leave it out"
             )
-        return advise(run_folder(arguments), config, arguments.layers)
+        with Progress(f"reading {name}") as progress:
+            return advise(run_folder(arguments), config, arguments.layers, progress)
     if not arguments.set:
         raise UserError(f"recommend: {name} is a cluster; name the job, such as --set model=llama3-70b --set tp=4")
     settings, passport = read_settings(arguments.set, "recommend"), last_of(name, arguments.results)
@@ -188,6 +197,12 @@ def _write(arguments: argparse.Namespace, advice: "Advice") -> None:
     elif arguments.caps:
         write_text(arguments.caps, script(advice))
         say(f"recommend: power limits in {arguments.caps}; nothing was set")
+    if arguments.figure:
+        from triplepoint.advise.recommend.figure import draw
+        from triplepoint.figures.write import save
+
+        save(draw(advice), arguments.figure)
+        say(f"recommend: figure in {arguments.figure}")
 
 
 def _not_written(path: Path) -> str:
@@ -245,6 +260,8 @@ def _answer_from_sensors(arguments: argparse.Namespace) -> Answer | None:
     from triplepoint.trace.taxonomy import load_scheme
     from triplepoint.why.sources import why
 
+    if arguments.figure:
+        say(f"recommend: no figure without a described cluster and job: {_not_written(arguments.figure)}")
     explained = why(str(folder), Context(arguments.results, arguments.config, load_scheme()))
     return Answer(dict.fromkeys(_ANSWER) | content(folder, explained), render(folder, explained))
 

@@ -10,7 +10,8 @@ WHY = Table(
         text("gpu", "The GPU in words."),
         text(
             "cause",
-            "power limit, heat, contact, contact or air, network, launch, data, layers (uneven split) or computation.",
+            "degraded (power brake or hardware slowdown), power limit, heat, contact, contact or air, network, launch, "
+            "data, layers (uneven split) or computation.",
         ),
         amount("lost_s", "s", "Time that the cause costs per step.", False),
         ratio("lost_share", "`lost_s` over the step time."),

@@ -85,7 +85,8 @@ class Answer:
             more = f"; {counted(len(rows) - 1, 'smaller cause')} below" if len(rows) > 1 else ""
             rest = self._uneven_share - sum(row["lost_share"] for row in rows)
             other = f"; other differences between {self.unit}s cost {rest:.0%}" if rest >= _LEAST_UNEVEN else ""
-            return f"{first['gpu']} is slow, cause: {first['cause']}; it costs {cost}, {hours}{more}{other}"
+            are, costs = ("are", "they cost") if first["gpu"].startswith("all ") else ("is", "it costs")
+            return f"{first['gpu']} {are} slow, cause: {first['cause']}; {costs} {cost}, {hours}{more}{other}"
         if self.step_parts:
             return f"a step of the one rank that was traced is {self.step_parts}"
         if self.num_gpus == 1:
@@ -272,13 +273,17 @@ def answer_of(
         notes: What could not be determined, and why.
     """
     order = find_order(operations)
-    suspects = find_suspects(operations, order)
+    compute_s = {rank: gpu.compute_s for rank, gpu in sensed.items()}
+    suspects = find_suspects(operations, order, compute_s)
     step_s = float(operations.step_time_s.mean())
     findings = explain(suspects, sensed, ranks_of, step_s)
     traced = _traced_ranks(operations, ranks_of) if source == "traces" else set()
+    by_clock = explain_clocks(sensed, step_s)
     if not traced or all(finding.cause == "network" for finding in findings):
-        by_clock = [finding for finding in explain_clocks(sensed, step_s) if finding.rank not in traced]
-        findings = _with_clocks(findings, by_clock)
+        findings = _with_clocks(findings, [finding for finding in by_clock if finding.rank not in traced])
+    if all(finding.cause != "degraded" for finding in findings):
+        # Stages too few or too different to compare do not hide what the hardware itself reports.
+        findings = _with_clocks(findings, [finding for finding in by_clock if finding.cause == "degraded"])
     powers = [gpu.power_w for gpu in sensed.values() if math.isfinite(gpu.power_w)]
     power_w = float(np.mean(powers)) if powers else math.nan
     heat = explain_heat(findings, sensed, step_s)

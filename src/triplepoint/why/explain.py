@@ -1,15 +1,17 @@
 """Causes of slow GPUs, ranked, from their sensors and kernels compared with those of their peers."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from triplepoint.why.held import THERMAL, Hold, find_held, whole_nodes
 from triplepoint.why.sensed import Sensed
 from triplepoint.why.suspects import LEAST_EXCESS, LEAST_Z, Suspect, outlier_scores
 
 CAUSES: Mapping[str, str] = {
+    "degraded": "check its power supplies, and the brake and error signals at its BMC; until then keep it out of jobs",
     "power limit": "give it the power limit of its peers ('nvidia-smi -q -d POWER'), and look for a power brake",
     "heat": "cool what reaches it: inlet, fans and filters of its node, GPUs before it in the air",
     "contact": "have its heat sink reseated and the path of its air cleared; until then keep it out of jobs",
@@ -53,6 +55,7 @@ class Finding:
         lost_s: Time of the job's step that it costs. Unit: s.
         evidence: Measured values of the GPU and of its peers, in words.
         is_bound: Whether `lost_s` is an upper bound, since the clock is known but not the computation time.
+        excess: Excess of computation or transfers that the cause explains, over the time of peers; NaN if not known.
     """
 
     rank: int
@@ -61,6 +64,7 @@ class Finding:
     lost_s: float
     evidence: str
     is_bound: bool = False
+    excess: float = math.nan
 
 
 Ranks = Callable[[tuple[int, int]], Sequence[int]]
@@ -78,20 +82,47 @@ def explain(suspects: Sequence[Suspect], sensed: Mapping[int, Sensed], ranks_of:
     """
     findings: list[Finding] = []
     for suspect in suspects:
-        if suspect.lost_s <= 0:
-            continue
         ranks = [rank for rank in ranks_of(suspect.place) if rank in sensed] or list(suspect.ranks)
-        rank = _slowest_rank(suspect, ranks, _of_stage(suspect.place[1], sensed))
+        rank = suspect.ranks[0]
+        if not suspect.is_single:
+            rank = _slowest_rank(suspect, ranks, _of_stage(suspect.place[1], sensed))
         name = sensed[rank].name if rank in sensed else f"rank {rank}"
         parts = list(_parts(suspect, rank, sensed))
         total = sum(share for _, share, _ in parts)
         kept = [part for part in parts if part[1] >= _LEAST_PART * total]
         total = sum(share for _, share, _ in kept)
-        findings += [
-            Finding(rank, name, cause, suspect.lost_s * share / total, evidence) for cause, share, evidence in kept
-        ]
-    findings = [finding for finding in _by_stage(findings, suspects) if finding.lost_s >= LEAST_LOST * step_s]
+        for cause, share, evidence in kept:
+            # The order of transfers while a stage waits is no dependency, so the replay saves too little of it.
+            is_bound = cause == "degraded" and not suspect.has_peers
+            lost_s, part = max(suspect.excess_s, suspect.lost_s) if is_bound else suspect.lost_s, share / total
+            findings.append(Finding(rank, name, cause, lost_s * part, evidence, is_bound, suspect.excess * part))
+    findings = [*_by_node(_by_stage(findings, suspects), sensed, max)]
+    findings = [finding for finding in findings if finding.lost_s >= LEAST_LOST * step_s]
     return sorted(findings, key=lambda finding: -finding.lost_s)
+
+
+def _by_node(
+    findings: Iterable[Finding], sensed: Mapping[int, Sensed], join: Callable[[Iterable[float]], float]
+) -> Iterator[Finding]:
+    """Yield the findings; those of a node all of whose GPUs are held by its hardware are joined into one.
+
+    Args:
+        findings: The findings.
+        sensed: Measurements of GPUs, by rank.
+        join: Cost of the node, from those of its findings: stages that wait for each other cost what the slowest does.
+    """
+    nodes: dict[int, list[Finding]] = {}
+    degraded = whole_nodes(find_held(sensed), sensed)
+    for finding in findings:
+        node = sensed[finding.rank].node if finding.rank in sensed else -1
+        if finding.cause == "degraded" and node in degraded:
+            nodes.setdefault(node, []).append(finding)
+        else:
+            yield finding
+    for of_node in nodes.values():
+        first = max(of_node, key=lambda finding: finding.lost_s)
+        name = f"all {len(degraded[sensed[first.rank].node])} GPUs of {sensed[first.rank].node_name}"
+        yield replace(first, name=name, lost_s=join(finding.lost_s for finding in of_node))
 
 
 def _by_stage(findings: Sequence[Finding], suspects: Sequence[Suspect]) -> Iterator[Finding]:
@@ -162,9 +193,10 @@ def _parts_of_computation(
     gpu = sensed.get(rank)
     if gpu is not None:
         peers = _of_stage(gpu.stage, sensed)
-        slower_clock = _usual("clock_mhz", gpu, peers) / gpu.clock_mhz - 1
+        hold = find_held(sensed).get(rank)
+        slower_clock = hold.slower if hold else _usual("clock_mhz", gpu, peers) / gpu.clock_mhz - 1
         least = _LEAST_CLOCK if suspect.has_peers else LEAST_EXCESS
-        if slower_clock >= least and _is_clock_outlier(gpu, peers):
+        if slower_clock >= least and (hold or _is_clock_outlier(gpu, peers)):
             share = min(1.0, slower_clock / suspect.excess)
             cause, evidence, is_certain = cause_of_clock(gpu, sensed)
             if suspect.has_peers or is_certain:  # the work of other stages gives their GPUs other clocks
@@ -197,6 +229,8 @@ def cause_of_clock(gpu: Sensed, all_gpus: Mapping[int, Sensed]) -> tuple[str, st
     Returns:
         The cause, the evidence, and whether the cause is certain: a throttle counter or a power limit shows it.
     """
+    if hold := find_held(all_gpus).get(gpu.rank):
+        return *_cause_of_hold(gpu, hold, all_gpus), True
     peers = _of_stage(gpu.stage, all_gpus)
     usual_mhz = _usual("clock_mhz", gpu, peers)
     clocks = f"{gpu.clock_mhz:.0f} MHz against {usual_mhz:.0f}"
@@ -220,6 +254,11 @@ def cause_of_clock(gpu: Sensed, all_gpus: Mapping[int, Sensed]) -> tuple[str, st
         evidence = f"{clocks}; at the same limit, held by it {capped:.0%} of the time: a part that needs more power"
         return "power limit", evidence, False
     return "computation", f"{clocks}, and no cause counted", False
+
+
+def _cause_of_hold(gpu: Sensed, hold: Hold, all_gpus: Mapping[int, Sensed]) -> tuple[str, str]:
+    """Return the cause and the evidence of a clock that the hardware holds down: heat, or else degraded hardware."""
+    return _cause_of_heat(gpu, all_gpus, hold.evidence) if hold.reason == THERMAL else ("degraded", hold.evidence)
 
 
 def _cause_of_heat(gpu: Sensed, all_gpus: Mapping[int, Sensed], evidence: str) -> tuple[str, str]:
@@ -308,17 +347,21 @@ def explain_clocks(sensed: Mapping[int, Sensed], step_s: float) -> list[Finding]
     known = [gpu for gpu in sensed.values() if gpu.clock_mhz > 0]
     if len(known) < _LEAST_PEERS:
         return []
-    slower_clock = np.array(
-        [_usual("clock_mhz", gpu, _of_stage(gpu.stage, sensed)) / gpu.clock_mhz - 1 for gpu in known]
-    )
-    z_scores = outlier_scores(slower_clock)
-    is_slow = (slower_clock >= LEAST_EXCESS) & (z_scores > LEAST_Z)
+    held = find_held(sensed)
+    slower_clock = np.array([
+        held[gpu.rank].slower
+        if gpu.rank in held
+        else _usual("clock_mhz", gpu, _of_stage(gpu.stage, sensed)) / gpu.clock_mhz - 1
+        for gpu in known
+    ])  # fmt: skip
+    is_held = np.array([gpu.rank in held for gpu in known])
+    is_slow = (slower_clock >= LEAST_EXCESS) & (is_held | (outlier_scores(slower_clock) > LEAST_Z))
     slow = sorted(zip(slower_clock[is_slow].tolist(), np.flatnonzero(is_slow).tolist(), strict=True))
     findings, previous, cost_s = [], 0.0, 0.0
     for number, (slower, index) in enumerate(slow):
         cost_s += (slower - previous) / (1 + slow[-1][0]) * step_s / (len(slow) - number)
         gpu = known[index]
         cause, evidence, _ = cause_of_clock(gpu, sensed)
-        findings.append(Finding(gpu.rank, gpu.name, cause, cost_s, evidence, is_bound=True))
+        findings.append(Finding(gpu.rank, gpu.name, cause, cost_s, evidence, is_bound=True, excess=slower))
         previous = slower
-    return findings[::-1]
+    return sorted(_by_node(findings, sensed, sum), key=lambda finding: -finding.lost_s)

@@ -26,6 +26,10 @@ _MEANS = {
 _AVERAGE_POWER = "gpu_power_average_w"
 """Power column that is used if the driver has no instantaneous power."""
 _THROTTLED = ("gpu_power_cap_s", "gpu_sync_boost_s", "gpu_sw_thermal_s", "gpu_hw_thermal_s", "gpu_power_brake_s")
+_REASONS = "gpu_throttle_reasons"
+_BITS = {"hw_slowdown_share": 0x8, "hw_thermal_share": 0x40, "power_brake_share": 0x80}
+"""Bits of the throttle reasons that are read where no counter has the time: the driver does not count the slowdown.
+Source: nvml.h 13, nvmlClocksEventReasons."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Sensed:
         limit_w: Mean of the enforced power limit. Unit: W.
         temp_c: Mean temperature of the die. Unit: degC.
         inlet_c: Mean temperature of the air or liquid that enters its node. Unit: degC.
-        throttled: Share of time that each cause throttles the clock, by `<cause>_share`; empty if not counted.
+        throttled: Share of time that each cause throttles the clock, by `<cause>_share`; empty if not known.
         compute_s: Computation time per profiled step, without waits. Unit: s.
         host_s: Idle time per profiled step because the host launches late. Unit: s.
     """
@@ -69,7 +73,12 @@ class Sensed:
         """Name in messages: device, host (of a simulated host the node's number) and rank."""
         if not self.device:
             return f"rank {self.rank}"
-        return f"{self.device} of {self.host if self.host != 'simulated' else f'node {self.node}'} (rank {self.rank})"
+        return f"{self.device} of {self.node_name} (rank {self.rank})"
+
+    @property
+    def node_name(self) -> str:
+        """Host in messages; of a simulated host the node's number."""
+        return self.host if self.host != "simulated" else f"node {self.node}"
 
 
 def sense(run: Path, manifest: Manifest, stage_of: Callable[[int], int]) -> list[Sensed]:
@@ -121,7 +130,7 @@ def _sensors(telemetry: pa.Table, node: Node, windows_ns: np.ndarray) -> dict[st
         windows_ns: Start and end of the measured steps; shape (num_steps, 2). Unit: ns.
     """
     devices = np.array(telemetry["device"].to_pylist())
-    names = ["t_ns", "inlet_temp_c", _AVERAGE_POWER, *_MEANS.values(), *_THROTTLED]
+    names = ["t_ns", "inlet_temp_c", _AVERAGE_POWER, _REASONS, *_MEANS.values(), *_THROTTLED]
     columns = {name: telemetry[name].to_numpy(zero_copy_only=False).astype(float) for name in names}
 
     def mean(name: str, device: str) -> float:
@@ -136,9 +145,25 @@ def _sensors(telemetry: pa.Table, node: Node, windows_ns: np.ndarray) -> dict[st
         if math.isnan(fields["power_w"]):
             fields["power_w"] = mean(_AVERAGE_POWER, device.device)
         of_device = {name: values[devices == device.device] for name, values in columns.items()}
-        shares = throttle_shares(of_device, int(windows_ns[0, 0]), int(windows_ns[-1, 1]))
+        shares = _reason_shares(of_device, windows_ns)
+        shares |= throttle_shares(of_device, int(windows_ns[0, 0]), int(windows_ns[-1, 1]))
         by_device[device.device] = fields | {"inlet_c": inlet_c, "throttled": shares}
     return by_device
+
+
+def _reason_shares(samples: Mapping[str, np.ndarray], windows_ns: np.ndarray) -> dict[str, float]:
+    """Return the share of the measured steps in which each of `_BITS` was set on a GPU; empty without samples.
+
+    Args:
+        samples: Columns of table `telemetry`, rows of one GPU.
+        windows_ns: Start and end of the measured steps; shape (num_steps, 2). Unit: ns.
+    """
+    is_known = np.isfinite(samples[_REASONS])
+    weights = sample_weights_ns(samples["t_ns"][is_known], windows_ns)
+    if not weights.sum() > 0:
+        return {}
+    reasons = samples[_REASONS][is_known].astype(np.int64)
+    return {name: float(np.average((reasons & bit) != 0, weights=weights)) for name, bit in _BITS.items()}
 
 
 def _trace_times(run: Path) -> dict[int, dict[str, Any]]:

@@ -86,9 +86,11 @@ class Slowdown:
 def ideal_work_s(operations: Operations) -> Float:
     """Return ideal durations; shape (num_operations, num_steps). Unit: s."""
     work_s, ideal_s = operations.work_s, np.empty_like(operations.work_s)
+    # All ranks of a tensor parallel group wait for its slowest: they are one worker.
+    places = number_groups([*zip(*(operations.of_worker(name).tolist() for name in ("dp", "stage")), strict=True)])
     for number in np.unique(operations.duration_class[~operations.is_comm]):
         of_class = ~operations.is_comm & (operations.duration_class == number)
-        ideal_s[of_class] = _usual_mean(operations.worker[of_class], work_s[of_class])
+        ideal_s[of_class] = _usual_mean(places[of_class], work_s[of_class])
     partners, size_bytes = _partners(operations), operations.size_bytes[:, None]
     for number in np.unique(operations.rate_class[operations.is_comm]):
         of_class = operations.is_comm & (operations.rate_class == number)

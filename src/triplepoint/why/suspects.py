@@ -1,14 +1,15 @@
 """Suspects: workers that make a job slow, the respect in which they do, and what each costs of the step, by replay.
 
 A worker is compared with its peers, which do the same work: the workers of its stage if every stage has three or more,
-else all workers. Of two peers neither is the outlier, but the excess of the slower one is lost all the same. To repair
-a suspect is to make it as fast as its peers. Its cost is the mean of what two repairs save by replay: that of it alone,
-and that of it after all others. Costs are scaled so that they add up to what the repair of all suspects saves; so two
-equally slow workers in parallel share their cost.
+else the ranks of its tensor parallel group, then all workers. Of two peers neither is the outlier, but the excess of
+the slower one is lost all the same. To repair a suspect is to make it as fast as its peers. Its cost is the mean of
+what two repairs save by replay: that of it alone, and that of it after all others. Costs are scaled so that they add up
+to what the repair of all suspects saves; so two equally slow workers in parallel share their cost.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -56,6 +57,7 @@ class Suspect:
         excess_s: Time per step beyond that of its peers. Unit: s.
         has_peers: Whether it is compared with workers that do the same work; else stages are compared.
         lost_s: Time of the job's step that it costs. Unit: s.
+        is_single: Whether it is one rank, compared with the others of its tensor parallel group.
     """
 
     place: Place
@@ -65,6 +67,7 @@ class Suspect:
     excess_s: float
     has_peers: bool
     lost_s: float = 0.0
+    is_single: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,16 +136,20 @@ class _Recorded:
         return by_place
 
 
-def find_suspects(operations: Operations, order: Order | None = None) -> list[Suspect]:
+def find_suspects(
+    operations: Operations, order: Order | None = None, compute_s: Mapping[int, float] = MappingProxyType({})
+) -> list[Suspect]:
     """Return the suspects with their costs, most costly first.
 
     Args:
         operations: Operations of the job.
         order: Order of their events; determined here if not given.
+        compute_s: Computation of ranks in a step, without waits inside of passes, by rank, where known. Unit: s.
     """
     recorded = _Recorded(operations, order or find_order(operations))
     repairs = [
-        *_slow_computation(recorded), *_slow_transfers(recorded), *_late(recorded, "launch"), *_late(recorded, "data")
+        *_slow_computation(recorded, compute_s), *_slow_transfers(recorded),
+        *_late(recorded, "launch"), *_late(recorded, "data"),
     ]  # fmt: skip
     repairs = sorted(repairs, key=lambda repair: -repair.suspect.excess_s)[:_MAX_SUSPECTS]
     return _with_costs(recorded, repairs)
@@ -156,12 +163,18 @@ def outlier_scores(values: Float) -> Float:
     return np.asarray((values - np.median(values)) / max(robust_sigma(values), _LEAST_SIGMA))
 
 
-def _slow_computation(recorded: _Recorded) -> Iterator[_Repair]:
-    """Yield the places whose computation takes longer than that of their peers."""
+def _slow_computation(recorded: _Recorded, compute_s: Mapping[int, float]) -> Iterator[_Repair]:
+    """Yield the places whose computation takes longer than that of their peers, and single slow ranks of places."""
     operations = recorded.operations
     times_s = recorded.per_place(operations.work_s, ~operations.is_comm)
     groups, are_peers = recorded.peers()
     respect: Respect = "work" if WORK in operations.kinds else "computation"
+    left = np.ones(len(recorded.places))
+    if not are_peers:
+        for index, repair in _slow_ranks(recorded, compute_s, times_s):
+            yield repair
+            left[index] = min(left[index], 1.0 - repair.suspect.excess_s / times_s[index].mean())
+        times_s = times_s * left[:, None]
     for group in groups:
         usual_s = _usual(times_s.mean(axis=1)[group])
         if usual_s <= 0:
@@ -169,7 +182,33 @@ def _slow_computation(recorded: _Recorded) -> Iterator[_Repair]:
         for index in _outliers(recorded, times_s, group, LEAST_EXCESS, usual_s, are_peers):
             excess_s, place = float(times_s[index].mean() - usual_s), recorded.places[index]
             suspect = Suspect(place, recorded.ranks(place), respect, excess_s / usual_s, excess_s, are_peers)
-            yield _Repair(suspect, _as_fast_as_peers_s(recorded, index, group), recorded.gap_s)
+            yield _Repair(suspect, _as_fast_as_peers_s(recorded, index, group, left), recorded.gap_s)
+
+
+def _slow_ranks(recorded: _Recorded, compute_s: Mapping[int, float], times_s: Float) -> Iterator[tuple[int, _Repair]]:
+    """Yield the ranks that compute longer than the others of their place, with the index of the place.
+
+    The ranks of a place, such as a tensor parallel group, do the same work and wait for each other inside of passes.
+
+    Args:
+        recorded: The recorded operations.
+        compute_s: Computation of ranks in a step, without waits, by rank, where known. Unit: s.
+        times_s: Time of each place with these waits; shape (num_places, num_steps). Unit: s.
+    """
+    operations = recorded.operations
+    for index, place in enumerate(recorded.places):
+        ranks = [rank for rank in recorded.ranks(place) if np.isfinite(compute_s.get(rank, np.nan))]
+        values_s = np.array([compute_s[rank] for rank in ranks])
+        if len(ranks) < _LEAST_PEERS or (usual_s := float(np.median(values_s))) <= 0:
+            continue
+        excess_s = np.minimum(values_s - usual_s, times_s[index].mean())
+        is_slow = (excess_s >= LEAST_EXCESS * usual_s) & (outlier_scores(values_s / usual_s) > LEAST_Z)
+        is_work = (recorded.place == index) & ~operations.is_comm
+        for number in np.flatnonzero(is_slow).tolist():
+            one_s, repaired_s = float(excess_s[number]), operations.work_s.copy()
+            repaired_s[is_work] *= 1.0 - one_s / times_s[index].mean()
+            suspect = Suspect(place, (ranks[number],), "computation", one_s / usual_s, one_s, True, is_single=True)
+            yield index, _Repair(suspect, repaired_s, recorded.gap_s)
 
 
 def _usual(values: Float) -> float:
@@ -205,12 +244,20 @@ def _outliers(
     return [slow] if is_usually and is_large and is_felt else []
 
 
-def _as_fast_as_peers_s(recorded: _Recorded, place: int, group: Bool) -> Float:
-    """Return durations with the computation of one place as long as that of its peers, class by class. Unit: s."""
+def _as_fast_as_peers_s(recorded: _Recorded, place: int, group: Bool, left: Float) -> Float:
+    """Return durations with the computation of one place as long as that of its peers, class by class. Unit: s.
+
+    Args:
+        recorded: The recorded operations.
+        place: Index of the place.
+        group: Places that are compared; shape (num_places,).
+        left: Share of the computation of each place that is left once its slow ranks are repaired; same shape.
+    """
     operations, repaired_s = recorded.operations, recorded.operations.work_s.copy()
     compute = np.flatnonzero(~operations.is_comm)
     sums_s = np.zeros((len(recorded.places), operations.duration_class.max() + 1))
     np.add.at(sums_s, (recorded.place[compute], operations.duration_class[compute]), repaired_s[compute].mean(axis=1))
+    sums_s *= left[:, None]
     here = compute[recorded.place[compute] == place]
     for number in np.unique(operations.duration_class[here]):
         if sums_s[place, number] > 0:

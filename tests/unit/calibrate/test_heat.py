@@ -115,7 +115,34 @@ def test_rows_turned_around_are_learned() -> None:
     turned = truth.airflow.model_copy(update={"rows": truth.airflow.rows[::-1]})
     (one,) = runs.observed
     observed = [steady(one.power_w, temperatures(replace(truth, airflow=turned), one))]
-    assert fit_heat_of(replace(runs, observed=observed)).airflow.rows == truth.airflow.rows[::-1]
+    runs = replace(runs, observed=observed)
+    assert fit_heat_of(without_airflow(runs)).airflow.rows == truth.airflow.rows[::-1]
+    assert fit_heat_of(runs).airflow.rows == truth.airflow.rows, "the cluster file names the airflow"
+
+
+def without_airflow(runs: Runs) -> Runs:
+    """Return the runs of a cluster whose file does not name the order of GPUs in the air."""
+    conditions = runs.cluster.conditions.model_copy(update={"airflow": None})
+    return replace(runs, cluster=runs.cluster.model_copy(update={"conditions": conditions}))
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_moderate_bad_contact_of_a_front_gpu_does_not_move_it_to_the_rear_row(is_known: bool) -> None:
+    """With 1.8 times the resistance it is as hot as the rear row; in the other node its position is not."""
+    runs, truth = drawn(3, [450.0])
+    die = np.ones(truth.shape)
+    die[0, 6], die[1, 2] = 4.5, 1.8
+    truth = replace(truth, devices=replace(truth.devices, die=die))
+    (one,) = runs.observed
+    power_w = one.power_w.copy()
+    power_w[0, 6] = 240.0  # heat holds its clock
+    runs = replace(runs, observed=[steady(power_w, temperatures(truth, steady(power_w, power_w)))])
+    runs = runs if is_known else without_airflow(runs)
+    fitted = fit_heat_of(runs)
+    assert fitted.airflow.rows == truth.airflow.rows
+    assert fitted.conditions.contact["node1.gpu2"] == pytest.approx(1.8, rel=0.1)
+    others = [value for name, value in fitted.conditions.contact.items() if name not in ("node0.gpu6", "node1.gpu2")]
+    assert np.abs(np.array(others) - 1.0).max() < 0.1
 
 
 def test_time_constants_from_a_run_that_warms_up() -> None:

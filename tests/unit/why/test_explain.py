@@ -25,7 +25,9 @@ def gpus(**odd: object) -> dict[int, Sensed]:
     ("odd", "cause"),
     [
         ({"limit_w": 500.0}, "power limit"),
-        ({"throttled": {"power_brake_share": 0.5}}, "power limit"),
+        ({"throttled": {"power_brake_share": 0.5}}, "degraded"),
+        ({"throttled": {"hw_slowdown_share": 0.9}}, "degraded"),
+        ({"throttled": {"power_brake_share": 0.2}}, "power limit"),
         ({"throttled": {"power_cap_share": 0.9}}, "power limit"),
         ({"throttled": {"sw_thermal_share": 0.8}, "temp_c": 87.0}, "contact"),
         ({"throttled": {"hw_thermal_share": 0.8}, "temp_c": 87.0, "inlet_c": 52.0}, "heat"),
@@ -80,6 +82,45 @@ def test_stage_without_peers_is_the_division_of_layers() -> None:
     suspects = [Suspect((dp, 1), (2 + dp,), "computation", 0.3, 0.3, has_peers=False, lost_s=0.1) for dp in range(2)]
     (found,) = explain(suspects, {}, lambda place: (), 2.0)
     assert (found.name, found.cause, found.lost_s) == ("stage 1", "layers", pytest.approx(0.2))
+
+
+def stages(**odd: object) -> dict[int, Sensed]:
+    """Return GPUs of four nodes of four, a pipeline stage each, of which node 1 is as said."""
+    made = {
+        rank: replace(SOUND, rank=rank, device=f"gpu{rank % 4}", node=rank // 4, stage=rank // 4) for rank in range(16)
+    }
+    return {rank: replace(one, **odd) if one.node == 1 else one for rank, one in made.items()}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("shares", "cause", "says"),
+    [
+        ({"power_brake_share": 1.0, "hw_slowdown_share": 1.0}, "degraded", "power brake for 100% of the time"),
+        ({"hw_slowdown_share": 0.8}, "degraded", "hardware slowdown for 80% of the time"),
+        ({"hw_thermal_share": 0.8, "hw_slowdown_share": 0.8}, "heat", "hardware thermal slowdown for 80% of the time"),
+    ],
+)
+def test_a_stage_whose_node_the_hardware_holds_down_is_not_the_division_of_layers(
+    shares: dict[str, float], cause: str, says: str
+) -> None:
+    """All GPUs of the stage are alike, so no peer of the stage shows the fault."""
+    sensed = stages(clock_mhz=990.0, throttled=shares)
+    suspect = Suspect((0, 1), (4, 5, 6, 7), "computation", 0.45, 4.5, has_peers=False, lost_s=0.1)
+    (found,) = explain([suspect], sensed, lambda place: range(4 * place[1], 4 * place[1] + 4), 20.0)
+    assert found.cause == cause
+    assert f"{says}, 990 MHz against 1900 MHz of GPUs without it" in found.evidence
+    if cause == "degraded":
+        assert (found.name, found.is_bound, found.lost_s) == ("all 4 GPUs of n0", True, pytest.approx(4.5))
+
+
+def test_clocks_that_the_hardware_holds_down_are_found_without_traces() -> None:
+    (found,) = explain_clocks(stages(clock_mhz=950.0, throttled={"power_brake_share": 1.0}), 10.0)
+    assert (found.name, found.cause, found.lost_s) == ("all 4 GPUs of n0", "degraded", pytest.approx(5.0))
+
+
+def test_a_brake_on_all_gpus_stands_out_nowhere() -> None:
+    sensed = {rank: replace(one, throttled={"power_brake_share": 1.0}) for rank, one in stages().items()}
+    assert explain_clocks(sensed, 10.0) == []
 
 
 def test_clocks_alone_give_a_bound() -> None:

@@ -1,13 +1,13 @@
 """Advice on a run or a cluster: hardware first, then placement of pipeline stages and power limits of single GPUs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from triplepoint.advise.recommend.hardware import Outlier, find_outliers
+from triplepoint.advise.recommend.hardware import Degraded, Outlier, find_outliers, with_slow_findings
 from triplepoint.advise.recommend.hot_spots import Outlook, predict_drift
 from triplepoint.advise.recommend.passport import Learned, Passport, learn, of_passport
 from triplepoint.advise.recommend.placement import (
@@ -19,9 +19,18 @@ from triplepoint.advise.recommend.placement import (
     with_slow_gpus,
     with_usual_parts,
 )
-from triplepoint.advise.recommend.placement_gain import Gain, find_surest, gain_of, gain_within, simulate_layers
+from triplepoint.advise.recommend.placement_gain import (
+    LEAST_GAIN,
+    Gain,
+    Proposal,
+    find_proposals,
+    gain_of,
+    gain_within,
+    simulate_layers,
+)
 from triplepoint.advise.recommend.power_limits import GOALS, Caps, find_caps, leakage_of
 from triplepoint.aggregate.steps import step_times_s
+from triplepoint.compare.sides import Context
 from triplepoint.config.base import parse
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import read_planned_run
@@ -32,9 +41,17 @@ from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.power.gpu import Float
 from triplepoint.simulate.predict.point import job_on_cluster
 from triplepoint.text import percent
+from triplepoint.trace.taxonomy import load_scheme
+from triplepoint.why.answer import Answer
+from triplepoint.why.sources import why
 
 NEEDED = ("model", "tp", "pp", "dp", "global_batch_size", "micro_batch_size")
 """Settings without which a job cannot be simulated."""
+_SIMULATED_DIFFERENCE, _MEASURED_DIFFERENCE = 0.02, 0.05
+"""Relative difference between the step of a run and the predicted one that needs no explanation: of a simulated run,
+whose model is this one, and at least of a measured run, for which the 90 % interval of the model counts. Our choice."""
+_NOT_SIMULATED = ("network", "launch", "data", "power limit")
+"""Causes of a slow run that the prediction of its step does not have."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +81,10 @@ class Advice:
         limits: Power limits of single GPUs with a gain, under the recommended placement.
         outlook: Effect of the drift of slots at later times; None without a run that is long enough.
         is_split_asked: Whether the user gave the split of layers to judge.
+        considered: All placements with a known gain, the proposed one first.
+        unexplained: Sentence on a step that is not as predicted; empty if it is.
+        withheld: That placement and power limits are not judged, and why; empty if they are.
+        notes: What could not be determined, and why.
     """
 
     name: str
@@ -80,6 +101,25 @@ class Advice:
     limits: list[Limits]
     outlook: Outlook | None = None
     is_split_asked: bool = False
+    considered: Sequence[Proposal] = ()
+    unexplained: str = ""
+    withheld: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def costly(self) -> list[Outlier]:
+        """Hardware that costs at least 0.1 % of a step."""
+        return [outlier for outlier in self.outliers if not outlier.is_minor]
+
+    @property
+    def minor(self) -> list[Outlier]:
+        """Hardware that stands out and costs less."""
+        return [outlier for outlier in self.outliers if outlier.is_minor]
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether what is known of the GPUs is from a simulated run."""
+        return self.passport is not None and self.passport.is_simulated
 
     @property
     def present(self) -> Placement:
@@ -113,13 +153,19 @@ def is_described(run: Path, config: Path) -> bool:
     return (config / "clusters" / f"{point.cluster.name}.yaml").is_file() and point.knows(*NEEDED)
 
 
-def advise(folder: Path, config: Path, layers: tuple[int, ...] = ()) -> Advice:
+def advise(
+    folder: Path,
+    config: Path,
+    layers: tuple[int, ...] = (),
+    progress: Callable[[str], None] = lambda line: None,
+) -> Advice:
     """Return the recommendations for a run.
 
     Args:
         folder: `results/runs/<run>`.
         config: Folder of the configuration.
         layers: Layers of each stage to judge. Empty: search for the best.
+        progress: Called with lines of progress.
 
     Raises:
         UserError: If a file is missing, the run is no training run or cannot be simulated.
@@ -132,7 +178,26 @@ def advise(folder: Path, config: Path, layers: tuple[int, ...] = ()) -> Advice:
         )
     if point.hosts or point.gpu_power_limits_w:
         learned = as_placed(learned, point)
-    return _advice(folder.name, Site(point, learned_cluster(learned), config), learned, step_times_s(folder), layers)
+    explained, notes = explain_run(folder, config, progress)
+    site = Site(point, learned_cluster(learned), config)
+    advice = _advice(folder.name, site, learned, step_times_s(folder), layers, explained)
+    return replace(advice, notes=notes + learned.notes)
+
+
+def explain_run(
+    folder: Path, config: Path, progress: Callable[[str], None] = lambda line: None
+) -> tuple[Answer | None, tuple[str, ...]]:
+    """Return why a run is slow, and notes: None with the reason if that cannot be told.
+
+    Args:
+        folder: `results/runs/<run>`.
+        config: Folder of the configuration.
+        progress: Called with lines of progress.
+    """
+    try:
+        return why(str(folder), Context(folder.parents[1], config, load_scheme(), progress=progress)), ()
+    except UserError as error:
+        return None, (f"'triplepoint why' cannot explain the run: {error}",)
 
 
 def advise_cluster(
@@ -164,42 +229,106 @@ def advise_cluster(
     return _advice(name, site, learned, np.empty(0), layers)
 
 
-def _advice(name: str, site: Site, learned: Learned | None, measured_s: Float, layers: tuple[int, ...]) -> Advice:
+def _advice(
+    name: str,
+    site: Site,
+    learned: Learned | None,
+    measured_s: Float,
+    layers: tuple[int, ...],
+    explained: Answer | None = None,
+) -> Advice:
     """Return the recommendations for a job. Raises `UserError` if it cannot be simulated."""
     if site.point.task == "inference":
         raise UserError(f"{name}: inference; placement is recommended for training runs")
     if not site.is_heat_known:
         raise UserError(f"{name}: power and heat of its GPUs are not described; triplepoint doctor --files says what")
+    degraded = Degraded.of(explained)
+    site = degraded.on(with_slow_findings(site, explained, degraded))
+    is_degraded = bool(degraded.held or site.cluster.conditions.braked_nodes)
     try:
-        if learned is not None and learned.manifest is not None:
+        if learned is not None and learned.manifest is not None and not is_degraded:
             site, learned = with_leakage(site, learned)
         before = site.step(site.present)
         if learned is not None:
             slowed = with_slow_gpus(site, learned, before)
             if slowed.cluster.slow_gpus != site.cluster.slow_gpus:
                 site, before = slowed, slowed.step(slowed.present)
-        proposed, after, gain = _propose(site, learned, before, layers)
+        hosts = _hosts(site, learned)
+        outliers = find_outliers(site, learned, before, hosts, explained, degraded)
+        unexplained = "" if is_degraded else unexplained_step(site, learned, before, measured_s, explained)
+        withheld = _withheld(outliers, unexplained)
+        considered = [] if withheld else _propose(site, learned, before, layers)
+        proposed, after, gain = considered[0] if considered else (None, None, None)
         recommended = proposed if proposed and gain and gain.is_accepted else site.present
-        limits = find_limits(site, learned, recommended)
-        outlook = predict_drift(site, learned) if learned and measured_s.size else None
+        is_sound = not any(not outlier.is_minor for outlier in outliers)
+        limits = find_limits(site, learned, recommended) if is_sound and not withheld else []
+        outlook = predict_drift(site, learned) if learned and measured_s.size and not withheld else None
     except PointError as error:
         raise UserError(f"{name}: cannot be simulated: {error}") from None
-    hosts = _hosts(site, learned)
+    reasons = [f"Placement and power limits are {withheld}"]
+    if not withheld:
+        reasons = _reasons(site, before, proposed, after, gain, hosts)
     return Advice(
-        name, site, learned.passport if learned else None, find_outliers(site, learned, before, hosts), hosts,
-        measured_s, before, proposed, after, gain, _reasons(site, before, proposed, after, gain, hosts),
-        limits, outlook, bool(layers),
+        name, site, learned.passport if learned else None, outliers, hosts, measured_s, before, proposed, after, gain,
+        reasons, limits, outlook, bool(layers), considered, unexplained, withheld,
     )  # fmt: skip
 
 
-def _propose(
-    site: Site, learned: Learned | None, before: Outcome, layers: tuple[int, ...]
-) -> tuple[Placement, Outcome, Gain] | tuple[None, None, None]:
-    """Return the placement to judge, or the best other one, with its step and its gain; None if there is none."""
+def _withheld(outliers: Sequence[Outlier], unexplained: str) -> str:
+    """Return that placement and power limits are not judged, and why; empty if they are."""
+    degraded = [outlier.name for outlier in outliers if outlier.kind == "degraded" and not outlier.is_minor]
+    if degraded:
+        return f"not judged to fit degraded hardware. Repair {' and '.join(degraded)} first, then ask again."
+    return "not judged from a prediction that does not hold." if unexplained else ""
+
+
+def median_step_s(measured_s: Float) -> float | None:
+    """Return the median measured step; None without a run. Unit: s."""
+    return float(np.median(measured_s)) if measured_s.size else None
+
+
+def unexplained_step(
+    site: Site, learned: Learned | None, before: Outcome, measured_s: Float, explained: Answer | None
+) -> str:
+    """Return a sentence on a step that is longer or shorter than predicted; empty if it is as predicted.
+
+    Args:
+        site: The job.
+        learned: Passport of its slots; None without one.
+        before: Predicted step.
+        measured_s: Measured step times. Unit: s.
+        explained: Why the run is slow; None if that is not known.
+    """
+    predicted_s, step_s = before.step_time_s, median_step_s(measured_s)
+    if step_s is None or learned is None:
+        return ""
+    is_simulated = learned.passport.is_simulated
+    least = _SIMULATED_DIFFERENCE if is_simulated else _MEASURED_DIFFERENCE
+    low_s, high_s = predicted_s * (1.0 - least), predicted_s * (1.0 + least)
+    if not is_simulated:
+        model_low_s, model_high_s = site.interval_of(predicted_s)
+        low_s, high_s = min(low_s, model_low_s), max(high_s, model_high_s)
+    if low_s <= step_s <= high_s:
+        return ""
+    steps = f"Predicted step {predicted_s:.2f} s, {'simulated' if is_simulated else 'measured'} {step_s:.2f} s"
+    if step_s < predicted_s:
+        return f"{steps}: the prediction does not hold for this run."
+    unknown = [
+        f"{finding.cause} of {finding.name}"
+        for finding in (explained.findings if explained else ())
+        if finding.cause in _NOT_SIMULATED
+    ]
+    if unknown:
+        return f"{steps}: the prediction lacks what 'triplepoint why' names, {' and '.join(unknown)}."
+    return f"{steps}: something that sensors do not show slows it; run 'triplepoint why {learned.passport.run}'."
+
+
+def _propose(site: Site, learned: Learned | None, before: Outcome, layers: tuple[int, ...]) -> list[Proposal]:
+    """Return the placement to judge, or those that were found, the surest first."""
     if not layers:
-        return find_surest(site, learned, before) or (None, None, None)
+        return find_proposals(site, learned, before)
     placement, after = simulate_layers(site, layers)
-    return placement, after, gain_of(site, learned, before, placement, after)
+    return [(placement, after, gain_of(site, learned, before, placement, after))]
 
 
 def _hosts(site: Site, learned: Learned | None) -> dict[int, str]:
@@ -225,14 +354,16 @@ def with_leakage(site: Site, learned: Learned) -> tuple[Site, Learned]:
     leakage = leakage_of(site, known)
     slots = (slot.model_copy(update={"leakage": leakage[slot.node, slot.device]}) for slot in learned.passport.slots)
     learned = replace(learned, passport=learned.passport.model_copy(update={"slots": tuple(slots)}))
-    return replace(site, cluster=learned_cluster(learned)), learned
+    # Faults that are not the passport's, such as slow GPUs, stay.
+    conditions = site.cluster.conditions.model_copy(update={"leakage": learned_cluster(learned).conditions.leakage})
+    return replace(site, cluster=site.cluster.model_copy(update={"conditions": conditions})), learned
 
 
 def find_limits(site: Site, learned: Learned | None, placement: Placement) -> list[Limits]:
     """Return power limits of single GPUs that save energy in equal time, or time at equal power, with their gain.
 
-    There are none with faulty hardware, which sets the pace and is to be repaired first. There are none without the
-    clocks of this job either, from which the leakage of GPUs is estimated.
+    There are none without the clocks of this job, from which the leakage of GPUs is estimated. Hardware that costs time
+    sets the pace and is to be repaired first, so the caller asks for none with it.
 
     Args:
         site: The job.
@@ -242,9 +373,8 @@ def find_limits(site: Site, learned: Learned | None, placement: Placement) -> li
     Raises:
         PointError: If GPUs would shut down under its conditions.
     """
-    is_faulty = site.cluster.slow_gpus or site.cluster.conditions != site.cluster.conditions.without_faults
     is_known = learned is not None and all(slot.leakage is not None for slot in learned.passport.slots)
-    if learned is None or learned.manifest is None or is_faulty or not is_known:
+    if learned is None or learned.manifest is None or not is_known:
         return []
     limits = []
     for goal in GOALS:
@@ -266,7 +396,8 @@ def _reasons(
     lines = [f"Now stage {_limit(site, site.present, before, hosts)}."]
     balance = 1.0 - float(before.busy_s.mean() / before.busy_s.max())
     if proposed is None or after is None or gain is None:
-        why = "The job has one pipeline stage" if site.point.layout.pp == 1 else "No other placement is shorter"
+        why = f"No placement was found that makes a step shorter by more than {percent(LEAST_GAIN)}"
+        why = "The job has one pipeline stage" if site.point.layout.pp == 1 else why
         less = f"In perfect balance the longest stage would be busy {percent(balance)} less; layers cannot be split."
         return [*lines, f"{why}. {less}"]
     lines.append(f"Then stage {_limit(site, proposed, after, hosts)}.")

@@ -20,7 +20,7 @@ from triplepoint.why.sensed import Sensed
 
 _MAX_LISTED = 8
 """Longest list of faults in the text."""
-_HARDWARE_CAUSES = ("power limit", "heat", "contact", "contact or air", "network", "computation")
+_HARDWARE_CAUSES = ("degraded", "power limit", "heat", "contact", "contact or air", "network", "computation")
 """Causes of a slow GPU that are in its node, not in the job."""
 _RANGES = {
     "temp_c": ("temperature", "degC"), "power_w": ("power", "W"), "clock_mhz": ("clock", "MHz"),

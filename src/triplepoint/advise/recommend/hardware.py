@@ -1,13 +1,32 @@
-"""Hardware that costs time: slots with bad contact, nodes with poor airflow, slow GPUs and reported ones."""
+"""Hardware that costs time: bad contact, poor airflow, slow and degraded GPUs, slow adapters, and reported ones.
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+What `triplepoint why` finds in the run is in the list too, so both commands name the same parts.
+"""
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
-from triplepoint.advise.recommend.passport import Learned, Slot
-from triplepoint.advise.recommend.placement import BAD_CONTACT, Outcome, Seat, Site
-from triplepoint.config.cluster import place_of
+from triplepoint.advise.recommend.passport import BAD_CONTACT, Learned
+from triplepoint.advise.recommend.placement import MIN_EXCESS, Outcome, Seat, Site, learned_cluster
+from triplepoint.config.cluster import ClusterConfig, place_of
+from triplepoint.errors import PointError
+from triplepoint.metrics import Z90
+from triplepoint.why.answer import Answer
+from triplepoint.why.explain import CAUSES, OF_HEAT, Finding
+from triplepoint.why.held import THERMAL, Hold, find_held, whole_nodes
+
+LEAST_COST = 1e-3
+"""Share of a step from which a part costs time. Parts that cost less are notes. Our choice."""
+_SEVERAL, _WEAK_AIR = 3, 1.1
+"""Faulty slots of a node, and resistance of its median slot over the usual, from which its airflow is poor: parts of
+one node have a median of 1 within 2 %. Our choice."""
+_RESEAT = "reseat the heat sink, renew its paste and look for blocked air"
+_CHECK_AIR = "check fans, filters and inlet of the node"
+_CHECK_COOLING = "check its cooling: heat sink, air or liquid, and what its BMC reports"
 
 
 @dataclass(frozen=True)
@@ -17,10 +36,15 @@ class Outlier:
     Attributes:
         name: Node or GPU, counted within the run.
         host: Host of the part.
-        kind: contact, airflow, slow or reported.
+        kind: contact, airflow, slow, degraded, network, limit or reported.
         evidence: What the measurements or the cluster file show.
         action: Recommended action.
         cost_s: Time that a step loses because of the part; None if unknown. Unit: s.
+        cost_lo_s: Lower end of the 90 % interval of the cost, from that of the contact; None if unknown. Unit: s.
+        cost_hi_s: Upper end. Unit: s.
+        is_bound: Whether the cost is an upper bound, since the clock is known but not the computation time.
+        is_minor: Whether it costs less than 0.1 % of a step.
+        seats: GPUs of the part.
     """
 
     name: str
@@ -29,65 +53,240 @@ class Outlier:
     evidence: str
     action: str
     cost_s: float | None
+    cost_lo_s: float | None = None
+    cost_hi_s: float | None = None
+    is_bound: bool = False
+    is_minor: bool = False
+    seats: frozenset[Seat] = frozenset()
 
 
-def find_outliers(site: Site, learned: Learned | None, before: Outcome, hosts: Mapping[int, str]) -> list[Outlier]:
-    """Return hardware that costs time, with the gain of a step if it were repaired, largest first.
+@dataclass(frozen=True, eq=False)
+class Degraded:
+    """GPUs whose clock the hardware holds down.
+
+    Attributes:
+        held: What holds down the clock of each GPU.
+        nodes: Nodes all of whose GPUs are held.
+        is_measured: Whether sensors show it, so that the cluster file need not.
+    """
+
+    held: Mapping[Seat, Hold] = field(default_factory=dict)
+    nodes: frozenset[int] = frozenset()
+    is_measured: bool = False
+
+    @classmethod
+    def of(cls, explained: Answer | None) -> "Degraded":
+        """Return what the sensors of a run show; nothing without a run."""
+        sensed = {gpu.rank: gpu for gpu in explained.sensed} if explained else {}
+        held = find_held(sensed)
+        seats = {(sensed[rank].node, _device(sensed[rank].device)): hold for rank, hold in held.items()}
+        is_measured = any("power_brake_share" in gpu.throttled for gpu in sensed.values())
+        return cls(seats, frozenset(whole_nodes(held, sensed)), is_measured)
+
+    def on(self, site: Site) -> Site:
+        """Return the site with these faults: whole nodes braked, single GPUs as slow as their clocks."""
+        cluster, conditions = site.cluster, site.cluster.conditions
+        braked = sorted({*self.nodes, *(() if self.is_measured else conditions.braked_nodes)})
+        slow = {
+            f"node{node}.gpu{gpu}": 1.0 / (1.0 + hold.slower)
+            for (node, gpu), hold in self.held.items()
+            if node not in self.nodes and hold.slower > MIN_EXCESS
+        }
+        conditions = conditions.model_copy(update={"braked_nodes": braked})
+        return replace(
+            site, cluster=cluster.model_copy(update={"conditions": conditions, "slow_gpus": slow | cluster.slow_gpus})
+        )
+
+
+def with_slow_findings(site: Site, explained: Answer | None, degraded: Degraded) -> Site:
+    """Return the site with the GPUs that `why` finds slow in traces at the clock of their peers."""
+    slow = dict(site.cluster.slow_gpus)
+    for finding, seat in _computing_slowly(explained, degraded):
+        slow.setdefault(f"node{seat[0]}.gpu{seat[1]}", 1.0 / (1.0 + finding.excess))
+    return replace(site, cluster=site.cluster.model_copy(update={"slow_gpus": slow}))
+
+
+def _computing_slowly(explained: Answer | None, degraded: Degraded) -> Iterator[tuple[Finding, Seat]]:
+    """Yield the findings of GPUs that compute slowly for no reason that a sensor shows, and their seats."""
+    findings = explained.findings if explained else ()
+    others = {finding.rank for finding in findings if finding.cause != "computation"}
+    seats = _seats_of(explained)
+    for finding in findings:
+        is_slow = finding.cause == "computation" and finding.rank not in others and finding.excess > MIN_EXCESS
+        if is_slow and finding.rank in seats and seats[finding.rank] not in degraded.held:
+            yield finding, seats[finding.rank]
+
+
+def _seats_of(explained: Answer | None) -> dict[int, Seat]:
+    """Return node and device of ranks with sensors."""
+    sensed = explained.sensed if explained else ()
+    return {gpu.rank: (gpu.node, _device(gpu.device)) for gpu in sensed if gpu.device.startswith("gpu")}
+
+
+def _device(name: str) -> int:
+    return int(name.removeprefix("gpu")) if name.startswith("gpu") else 0
+
+
+class Costs:
+    """Time that parts cost a step, by simulation."""
+
+    def __init__(self, site: Site, learned: Learned | None, before: Outcome) -> None:
+        """Prepare.
+
+        Args:
+            site: The job.
+            learned: Passport of its slots. None: the cluster is as its file declares.
+            before: Step under the present placement.
+        """
+        self._site, self._learned, self._before = site, learned, before
+
+    def of(self, seats: Collection[Seat]) -> float:
+        """Return the time that a step would be shorter if GPUs were sound. Unit: s."""
+        return self._of(seats, self._before)
+
+    def interval_of(self, seats: Collection[Seat]) -> tuple[float, float] | tuple[None, None]:
+        """Return the 90 % interval of that time due to the contacts; None where contacts are not measured. Unit: s."""
+        ends = [self._of(seats, outcome) for outcome in self._at_ends]
+        if not ends:
+            return None, None
+        return min(*ends, self.of(seats)), max(*ends, self.of(seats))
+
+    def _of(self, seats: Collection[Seat], outcome: Outcome) -> float:
+        site = self._site
+        repaired = {seat: factor for seat, factor in outcome.factor.items() if seat not in seats}
+        present_s = site.quick_step(site.present, outcome.factor).time_s
+        return (present_s - site.quick_step(site.present, repaired).time_s) * outcome.step_time_s / present_s
+
+    @cached_property
+    def _at_ends(self) -> list[Outcome]:
+        """Step with the contacts of faulty slots at both ends of their intervals; empty if GPUs would shut down."""
+        if self._learned is None or not self._site.cluster.conditions.bad_contact:
+            return []
+        try:
+            return [self._site.step(self._site.present, self._with_contacts(shift)) for shift in (-Z90, Z90)]
+        except PointError:
+            return []
+
+    def _with_contacts(self, shift: float) -> ClusterConfig:
+        assert self._learned is not None
+        contacts = learned_cluster(self._learned, shift).conditions.bad_contact
+        conditions = self._site.cluster.conditions.model_copy(update={"bad_contact": contacts})
+        return self._site.cluster.model_copy(update={"conditions": conditions})
+
+
+def find_outliers(
+    site: Site,
+    learned: Learned | None,
+    before: Outcome,
+    hosts: Mapping[int, str],
+    explained: Answer | None = None,
+    degraded: Degraded | None = None,
+) -> list[Outlier]:
+    """Return hardware that costs time, with the gain of a step if it were repaired, largest first, notes last.
 
     Args:
         site: The job.
         learned: Passport of its slots. None: the cluster is as its file declares.
         before: Step under the present placement.
         hosts: Host of every node.
+        explained: Why the run is slow; None without a run.
+        degraded: GPUs whose hardware holds down their clocks.
     """
-    present_s = site.quick_step(site.present, before.factor).time_s
-
-    def cost_s(seats: Collection[Seat]) -> float:
-        repaired = {seat: factor for seat, factor in before.factor.items() if seat not in seats}
-        return (present_s - site.quick_step(site.present, repaired).time_s) * before.step_time_s / present_s
-
-    slots = {(slot.node, slot.device): slot for slot in learned.passport.slots} if learned else {}
-    outliers = list(_hot(site, slots, hosts, cost_s) if learned else _declared(site, hosts, cost_s))
+    costs, degraded = Costs(site, learned, before), degraded or Degraded()
+    outliers = list(_degraded(degraded, hosts, costs))
+    if not degraded.is_measured:
+        outliers += _declared_brakes(site, hosts, costs)
+    outliers += _hot(site, learned, hosts, costs) if learned else _declared(site, hosts, costs)
     for name, speed in site.cluster.slow_gpus.items():
-        if (place := place_of(name))[0] in hosts:
+        if (place := place_of(name))[0] in hosts and place not in degraded.held:
             outliers.append(Outlier(
                 name, hosts[place[0]], "slow",
                 f"it computes at {100 * speed:.0f} % of the speed of its peers, heat not counted",
-                "test or replace the GPU", cost_s([place]),
+                "test or replace the GPU", costs.of([place]), seats=frozenset([place]),
             ))  # fmt: skip
-    outliers += [
-        Outlier(
-            f"rank {suspect.rank}", suspect.host, "reported", suspect.message, "drain the node and test the GPU", None
-        )
-        for suspect in (learned.manifest.suspects if learned and learned.manifest else ())
+    outliers += _found_by_why(site, hosts, explained, outliers)
+    named = frozenset[Seat]().union(*(outlier.seats for outlier in outliers))
+    outliers += [outlier for outlier in _reported(learned) if not outlier.seats & named]
+    least_s = LEAST_COST * before.step_time_s
+    outliers = [
+        replace(outlier, is_minor=outlier.cost_s is not None and outlier.cost_s < least_s) for outlier in outliers
     ]
-    return sorted(outliers, key=lambda outlier: -(outlier.cost_s or 0.0))
+    return sorted(outliers, key=lambda one: (one.is_minor, -(math.inf if one.kind == "degraded" else one.cost_s or 0)))
 
 
-def _hot(
-    site: Site, slots: Mapping[Seat, Slot], hosts: Mapping[int, str], cost_s: Callable[[Collection[Seat]], float]
-) -> Iterator[Outlier]:
-    """Yield nodes whose median slot has bad contact, then single slots of other nodes."""
+def _degraded(degraded: Degraded, hosts: Mapping[int, str], costs: Costs) -> Iterator[Outlier]:
+    """Yield nodes and single GPUs whose hardware holds down their clocks."""
+    for node in sorted(degraded.nodes):
+        seats = frozenset(seat for seat in degraded.held if seat[0] == node)
+        holds = [degraded.held[seat] for seat in sorted(seats)]
+        hold = holds[0]._replace(
+            share=min(hold.share for hold in holds), clock_mhz=float(np.median([hold.clock_mhz for hold in holds]))
+        )
+        yield Outlier(
+            f"node{node}", hosts[node], "degraded", f"all {len(seats)} GPUs: {hold.evidence}", _action_of(hold),
+            costs.of(seats), seats=seats,
+        )  # fmt: skip
+    for (node, gpu), hold in sorted(degraded.held.items()):
+        if node not in degraded.nodes and node in hosts:
+            seats = frozenset([(node, gpu)])
+            yield Outlier(
+                f"node{node}.gpu{gpu}", hosts[node], "degraded", hold.evidence, _action_of(hold), costs.of(seats),
+                is_bound=True, seats=seats,
+            )  # fmt: skip
+
+
+def _action_of(hold: Hold) -> str:
+    return _CHECK_COOLING if hold.reason == THERMAL else CAUSES["degraded"]
+
+
+def _hot(site: Site, learned: Learned, hosts: Mapping[int, str], costs: Costs) -> Iterator[Outlier]:
+    """Yield nodes several of whose slots are badly cooled alike, then single slots that are worse than their row."""
+    slots = {(slot.node, slot.device): slot for slot in learned.passport.slots}
     bad = [place_of(name) for name in site.cluster.conditions.bad_contact]
     for node, host in hosts.items():
         of_node = [seat for seat in slots if seat[0] == node]
-        median = float(np.median([slots[seat].contact.value for seat in of_node])) if of_node else 0.0
-        if median >= BAD_CONTACT:
-            bad = [seat for seat in bad if seat[0] != node]
-            evidence = f"the median GPU has {median:.2f} times the usual thermal resistance"
-            action = "check fans, filters and inlet of the node"
-            yield Outlier(f"node{node}", host, "airflow", evidence, action, cost_s(of_node))
+        contacts = np.array([slots[seat].contact.value for seat in of_node])
+        median = float(np.median(contacts)) if of_node else 0.0
+        is_alike = (contacts >= BAD_CONTACT).sum() >= _SEVERAL and median >= _WEAK_AIR
+        if median < BAD_CONTACT and not is_alike:
+            continue
+        usual = _usual_of_rows(learned, node)
+        bad = [seat for seat in bad if seat[0] != node or slots[seat].contact.value >= BAD_CONTACT * usual[seat[1]]]
+        seats = frozenset(seat for seat in of_node if seat not in bad)
+        evidence = f"the median GPU has {median:.2f} times the usual thermal resistance, one {contacts.max():.2f} times"
+        cost_lo_s, cost_hi_s = costs.interval_of(seats)
+        yield Outlier(
+            f"node{node}", host, "airflow", evidence, _CHECK_AIR, costs.of(seats), cost_lo_s, cost_hi_s, seats=seats
+        )
     for seat in bad:
-        slot = slots[seat]
+        slot, (cost_lo_s, cost_hi_s) = slots[seat], costs.interval_of([seat])
         yield Outlier(
             slot.name, slot.host, "contact",
             f"{slot.contact.value:.1f} [{slot.contact.lo:.1f}, {slot.contact.hi:.1f}] times the usual thermal "
             f"resistance, {slot.temp_c:.0f} degC at {slot.power_w:.0f} W",
-            "reseat the heat sink, renew its paste and look for blocked air", cost_s([seat]),
+            _RESEAT, costs.of([seat]), cost_lo_s, cost_hi_s, seats=frozenset([seat]),
         )  # fmt: skip
 
 
-def _declared(site: Site, hosts: Mapping[int, str], cost_s: Callable[[Collection[Seat]], float]) -> Iterator[Outlier]:
+def _usual_of_rows(learned: Learned, node: int) -> dict[int, float]:
+    """Return the median contact of each GPU's row in a node: weak air warms the rear row more than the front row."""
+    contacts = {slot.device: slot.contact.value for slot in learned.passport.slots if slot.node == node}
+    rows = [[device for device in row if device in contacts] for row in learned.runs.machine.airflow.rows]
+    return {device: float(np.median([contacts[each] for each in row])) for row in rows for device in row}
+
+
+def _declared_brakes(site: Site, hosts: Mapping[int, str], costs: Costs) -> Iterator[Outlier]:
+    """Yield the nodes under a power brake that the cluster file declares."""
+    for node in site.cluster.conditions.braked_nodes:
+        if node in hosts:
+            seats = frozenset((node, gpu) for gpu in range(site.cluster.gpus_per_node))
+            yield Outlier(
+                f"node{node}", hosts[node], "degraded", "its cluster file says that its power brake is on",
+                CAUSES["degraded"], costs.of(seats), seats=seats,
+            )  # fmt: skip
+
+
+def _declared(site: Site, hosts: Mapping[int, str], costs: Costs) -> Iterator[Outlier]:
     """Yield the faults of GPUs that the cluster file declares."""
     conditions = site.cluster.conditions
     for name, factor in conditions.bad_contact.items():
@@ -95,11 +294,52 @@ def _declared(site: Site, hosts: Mapping[int, str], cost_s: Callable[[Collection
             yield Outlier(
                 name, hosts[place[0]], "contact",
                 f"its cluster file says {factor:.1f} times the usual thermal resistance",
-                "reseat the heat sink, renew its paste and look for blocked air", cost_s([place]),
+                _RESEAT, costs.of([place]), seats=frozenset([place]),
             )  # fmt: skip
     for name, share in conditions.blocked_airflow.items():
         if (place := place_of(name))[0] in hosts:
             yield Outlier(
                 name, hosts[place[0]], "airflow", f"its cluster file says {100 * share:.0f} % of its air",
-                "check fans, filters and inlet of the node", cost_s([place]),
+                _CHECK_AIR, costs.of([place]), seats=frozenset([place]),
             )  # fmt: skip
+
+
+def _found_by_why(
+    site: Site, hosts: Mapping[int, str], explained: Answer | None, outliers: Sequence[Outlier]
+) -> Iterator[Outlier]:
+    """Yield the hardware that `why` names and the passport does not: slow adapters, lower limits, hot GPUs."""
+    named = frozenset[Seat]().union(*(outlier.seats for outlier in outliers))
+    seats, sensed = _seats_of(explained), {gpu.rank: gpu for gpu in explained.sensed} if explained else {}
+    limits_w = [gpu.limit_w for gpu in sensed.values() if math.isfinite(gpu.limit_w)]
+    for finding in explained.findings if explained else ():
+        seat, gpu = seats.get(finding.rank), sensed.get(finding.rank)
+        if seat is None or gpu is None or seat[0] not in hosts:
+            continue
+        name = f"node{seat[0]}.gpu{seat[1]}"
+        is_lower = bool(limits_w) and gpu.limit_w < (1.0 - MIN_EXCESS) * float(np.median(limits_w))
+        kind = None
+        if finding.cause == "network":
+            kind = "network"
+        elif finding.cause == "power limit" and is_lower and name not in site.cluster.conditions.power_limits_w:
+            kind = "limit"
+        elif finding.cause in OF_HEAT and not finding.is_bound and seat not in named:
+            kind = "airflow" if finding.cause == "heat" else "contact"
+        if kind is not None:
+            yield Outlier(
+                name, hosts[seat[0]], kind, finding.evidence, CAUSES[finding.cause], finding.lost_s,
+                is_bound=finding.is_bound, seats=frozenset([seat]),
+            )  # fmt: skip
+
+
+def _reported(learned: Learned | None) -> Iterator[Outlier]:
+    """Yield the GPUs that the launch reported."""
+    manifest = learned.manifest if learned else None
+    if manifest is None:
+        return
+    seats = {device.rank: (node.node, _device(device.device)) for node in manifest.nodes for device in node.devices}
+    for suspect in manifest.suspects:
+        place = frozenset([seats[suspect.rank]] if suspect.rank in seats else [])
+        yield Outlier(
+            f"rank {suspect.rank}", suspect.host, "reported", suspect.message, "drain the node and test the GPU", None,
+            seats=place,
+        )  # fmt: skip

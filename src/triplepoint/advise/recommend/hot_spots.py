@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from triplepoint.advise.recommend.passport import Learned, contacts_over
-from triplepoint.advise.recommend.placement import BAD_CONTACT, Placement, Site
+from triplepoint.advise.recommend.passport import BAD_CONTACT, Learned, contacts_over
+from triplepoint.advise.recommend.placement import Placement, Site
 from triplepoint.advise.recommend.placement_gain import Gain, find_placement, gain_within
 from triplepoint.calibrate.heat_runs import SETTLING_S, Observed
 from triplepoint.config.cluster import ClusterConfig

@@ -14,13 +14,14 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from triplepoint.calibrate.heat import starting_machine
-from triplepoint.calibrate.heat_runs import Observed, Runs, read_runs
+from triplepoint.calibrate.heat import LEAST_GAP_K, starting_machine
+from triplepoint.calibrate.heat_runs import Observed, Runs, SharedPackageError, read_runs
 from triplepoint.calibrate.heat_search import BETWEEN, NOISE_K, search, values_of, with_numbers
 from triplepoint.compare.sides import parsed_run
 from triplepoint.config.base import Strict
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.plan import read_planned_run
 from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest, read_manifest
 from triplepoint.metrics import Z90
@@ -30,6 +31,8 @@ from triplepoint.simulate.heat.parameters import LEARNED
 from triplepoint.simulate.power.gpu import Float
 from triplepoint.tables import RANKS, TELEMETRY
 
+BAD_CONTACT = 1.25
+"""Contact from which a slot counts as faulty: five standard deviations of 4.5 % (`resistance_spread`)."""
 _DIFFERENCE = 1e-3
 """Step of the shared parameters for numerical derivatives."""
 _UNITS = ("degC", "K/W", "K/W", "K/W", "W", "1")
@@ -111,11 +114,13 @@ class Learned:
         passport: The passport.
         runs: Power and temperatures of the run.
         manifest: Manifest of the run; None for a kept passport.
+        notes: What could not be determined, and why.
     """
 
     passport: Passport
     runs: Runs
     manifest: Manifest | None
+    notes: tuple[str, ...] = ()
 
 
 class _Fit(NamedTuple):
@@ -147,7 +152,11 @@ def learn(folder: Path, config: Path) -> Learned:
         with parsed_run(folder) as parsed:
             runs, clocks = read_runs([parsed], config), _clocks(parsed)
     except UserError as error:
-        raise UserError(str(error).replace("calibrate --heat: ", "recommend: ", 1)) from None
+        message = str(error).replace("calibrate --heat: ", "recommend: ", 1)
+        if isinstance(error, SharedPackageError):
+            name = read_planned_run(folder / "point.json").point.cluster.name
+            message = f"{message}; without a run it works: 'triplepoint recommend {name} --set model=...'"
+        raise UserError(message) from None
     start = starting_machine(runs)
     at, covariance, _ = search(start, runs.observed)
     fit = _Fit(start, at, covariance)
@@ -157,7 +166,29 @@ def learn(folder: Path, config: Path) -> Learned:
         slots=tuple(_slots(fit, runs.observed[0], manifest, clocks, _excess(folder))),
         is_simulated=manifest.origin == "simulated",
     )  # fmt: skip
-    return Learned(passport, runs, manifest)
+    return Learned(passport, runs, manifest, _notes(start, runs, passport))
+
+
+def _notes(start: Machine, runs: Runs, passport: Passport) -> tuple[str, ...]:
+    """Return a note if rows of GPUs are assumed in one node, where a front GPU with bad contact looks like a rear one.
+
+    A GPU that is far hotter than all sound ones has bad contact in any row.
+    """
+    if start.shape[0] > 1 or runs.is_airflow_known or len(start.airflow.rows) < 2:
+        return ()
+    described, taken = runs.machine.airflow.rows, start.airflow.rows
+    unsure = {*taken[-1]} ^ {*described[-1]}
+    sound_c = [slot.temp_c for slot in passport.slots if slot.contact.value < BAD_CONTACT]
+    hottest_c = max(sound_c, default=0.0) + LEAST_GAP_K
+    unsure |= {slot.device for slot in passport.slots if slot.contact.value >= BAD_CONTACT and slot.temp_c <= hottest_c}
+    if not unsure:
+        return ()
+    names = ", ".join(f"gpu{device}" for device in sorted(unsure))
+    return (
+        f"The file of cluster {runs.cluster.name} names no airflow, and in one node a front GPU with bad contact looks "
+        f"like a rear one. Whether {names} has bad contact or stands in the rear is therefore not known; name "
+        "conditions.airflow.",
+    )
 
 
 def of_passport(passport: Passport, cluster: ClusterConfig, config: Path, num_nodes: int) -> Learned:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.advise.recommend.passport import Learned, contacts_over
+from triplepoint.advise.recommend.passport import BAD_CONTACT, Learned, contacts_over
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig, place_of
 from triplepoint.config.point import Point
@@ -21,6 +21,7 @@ from triplepoint.simulate.artefacts.simulate_run import job_of
 from triplepoint.simulate.heat.nodes import is_known
 from triplepoint.simulate.heat.pace import Start
 from triplepoint.simulate.heat.warm import Warm, slow_ranks, warm_up, with_factors
+from triplepoint.simulate.intervals import interval
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.power.gpu import Float
@@ -31,8 +32,6 @@ from triplepoint.simulate.step import Prepared, Step, prepare_step
 
 _GPU_CONDITIONS = ("bad_contact", "contact", "leakage", "power_limits_w", "blocked_airflow")
 """Keys of a cluster's conditions that are by GPU."""
-BAD_CONTACT = 1.25
-"""Contact from which a slot counts as faulty: five standard deviations of 4.5 % (`resistance_spread`)."""
 MIN_EXCESS = 0.02
 """Excess of computation time over peers from which a GPU counts as slow, as in `ranks.parquet`."""
 
@@ -189,6 +188,11 @@ class Site:
         by_rank = {rank: factor.get(self._seat(placement, rank), 1.0) for rank in range(prepared.job.num_gpus)}
         return prepared.run({rank: slower for rank, slower in by_rank.items() if slower > 1.0})
 
+    def interval_of(self, step_time_s: float) -> tuple[float, float]:
+        """Return the 90 % interval of the model of a step time under the present placement. Unit: s."""
+        calibration, step = read_calibrations(self.config)[0], self.quick_step(self.present, {})
+        return interval(step_time_s, calibration.quantile, calibration.scale(self.job(), step.uncertainty))
+
     def step(self, placement: Placement, cluster: ClusterConfig | None = None) -> Outcome:
         """Return a step with power, heat and clocks.
 
@@ -213,6 +217,8 @@ class Site:
         """Return a step with power, heat and clocks, and the factors of ranks on GPUs that are slow without heat.
 
         The first step with a micro-batch starts as in `predict`; later ones start from its result, which is faster.
+        With faults each step starts as in `predict`: fans follow a far slower node only in part, and from another start
+        they follow it further, which makes a step up to 5 % longer.
 
         Args:
             placement: The placement.
@@ -228,10 +234,11 @@ class Site:
             return Training(prepared.run(with_factors(slow, factor)))
 
         size = self._stages_of(placement).micro_batch_size
-        first = self.known.warm.get(size)
+        has_faults = placed.conditions != placed.conditions.without_faults
+        first = None if has_faults else self.known.warm.get(size)
         start = first and self._start_from(first, placement)
         warm = warm_up(simulate({}), simulate, placed, self.config, start=start)
-        if first is None and warm.start is not None:
+        if not has_faults and first is None and warm.start is not None:
             self.known.warm[size] = placement, warm.start
         return warm, slow
 
@@ -296,7 +303,7 @@ def learned_cluster(learned: Learned, shift: float = 0.0) -> ClusterConfig:
     usual, bad = dict[str, float](), dict[str, float]()
     for place, slot in slots.items():
         factor = float(contact[place])
-        if factor < BAD_CONTACT:
+        if slot.contact.value < BAD_CONTACT:
             usual[slot.name] = factor
             continue
         # The 90 % interval of a passport is symmetric in the logarithm, with a half-width of 1.645 standard deviations.

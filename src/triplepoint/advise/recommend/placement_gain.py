@@ -20,6 +20,8 @@ _MAX_SIMULATED = 3
 """Placements of a search that are simulated with heat."""
 _MAX_GAIN_BY_HEAT = 0.03
 """Largest share of a step that a placement gains by heat, in addition to its gain without. Our choice."""
+LEAST_GAIN = 1e-3
+"""Smallest gain of a placement that counts: the text shows tenths of a percent. Our choice."""
 _RESOLUTION = 0.005
 """Resolution of the speeds of GPUs in `simulate.heat.pace`; the error of both steps is at most half of it."""
 _MODEL_SHARE = 0.3
@@ -61,8 +63,12 @@ def simulate_layers(site: Site, layers: tuple[int, ...]) -> tuple[Placement, Out
     return placement, site.step(placement)
 
 
-def find_surest(site: Site, learned: Learned | None, before: Outcome) -> tuple[Placement, Outcome, Gain] | None:
-    """Return the placement whose gain has the highest lower end, its step and its gain; None if none is shorter.
+Proposal = tuple[Placement, Outcome, Gain]
+"""A placement, its step, and its gain over the present one."""
+
+
+def find_proposals(site: Site, learned: Learned | None, before: Outcome) -> list[Proposal]:
+    """Return the placements that gain more than 0.1 %, that with the highest lower end first.
 
     Compared are the best placement with the present micro-batch and the best with each other one. Another micro-batch
     is searched only if it makes the step under the present placement shorter. Its gain has a wider interval, so heat is
@@ -77,7 +83,13 @@ def find_surest(site: Site, learned: Learned | None, before: Outcome) -> tuple[P
         PointError: If GPUs would shut down under its conditions.
     """
     placement, after = find_placement(site, before)
-    best = (placement, after, gain_of(site, learned, before, placement, after)) if placement and after else None
+    found = list[Proposal]()
+
+    def lowest() -> float:
+        return max((gain.lo for _, _, gain in found), default=-math.inf)
+
+    if placement and after and 1.0 - after.step_time_s / before.step_time_s >= LEAST_GAIN:
+        found.append((placement, after, gain_of(site, learned, before, placement, after)))
     present_s = site.quick_step(site.present, before.factor).time_s
     for size in _MICRO_BATCHES:
         changed, unmoved = site.with_micro_batch(size), site.present._replace(micro_batch_size=size)
@@ -85,17 +97,16 @@ def find_surest(site: Site, learned: Learned | None, before: Outcome) -> tuple[P
             continue
         if site.quick_step(unmoved, before.factor).time_s >= present_s:
             continue
-        if best and _max_gain(site, changed, unmoved, before, present_s).lo <= best[2].lo:
+        if found and _max_gain(site, changed, unmoved, before, present_s).lo <= lowest():
             continue
         changed_step = changed.step(changed.present)
         placement, after = find_placement(changed, changed_step)
         placement, after = (placement or changed.present)._replace(micro_batch_size=size), after or changed_step
-        if after.step_time_s >= before.step_time_s:
+        if 1.0 - after.step_time_s / before.step_time_s < LEAST_GAIN:
             continue
-        if best is None or _narrowest_gain(site, before, placement, after).lo > best[2].lo:
-            gain = gain_of(site, learned, before, placement, after)
-            best = (placement, after, gain) if best is None or gain.lo > best[2].lo else best
-    return best
+        if not found or _narrowest_gain(site, before, placement, after).lo > lowest():
+            found.append((placement, after, gain_of(site, learned, before, placement, after)))
+    return sorted(found, key=lambda proposal: -proposal[2].lo)
 
 
 def _max_gain(site: Site, changed: Site, unmoved: Placement, before: Outcome, present_s: float) -> Gain:

@@ -33,6 +33,9 @@ _LEAKAGE_TURNS = 3
 """Iterations of the estimate of leakage."""
 _LEAKAGE_SHARES = (0.03, 0.5)
 """Range of leakage over power in an iteration, so that it does not divide by almost 0."""
+_LEAST_LEAKAGE_CHANGE, _STEEPEST = 0.02, 4.0
+"""Smallest change of the logarithm of leakage from which its effect on a clock is taken as simulated, and the most that
+this is over the effect at a power limit. Our choice."""
 _MAX_SIGMA = 3.0
 """Largest deviation of leakage that a clock may be attributed to, over its spread between parts. Our choice."""
 
@@ -225,13 +228,21 @@ def leakage_of(site: Site, clocks_mhz: Mapping[Seat, float]) -> dict[Seat, float
     seats = list(clocks_mhz)
     cluster, factor, at = site.cluster, np.ones(len(seats)), tuple(np.transpose(seats))
     measured = np.array(list(clocks_mhz.values()))
+    last_simulated, last_factor = np.full(len(seats), np.nan), factor
     for _ in range(_LEAKAGE_TURNS):
         run = _run(site, site.present, cluster)
-        simulated = run.clock_mhz[at]
-        deviation = np.log((measured / np.median(measured)) / (simulated / np.median(simulated)))
+        simulated = run.clock_mhz[at] / np.median(run.clock_mhz[at])
+        deviation = np.log(measured / np.median(measured) / simulated)
         share = np.clip(factor * run.leakage_w[at] / run.mean_w[at], *_LEAKAGE_SHARES)
+        slope = -share / (1.0 - share) / _EXPONENT
+        # Where heat holds the clock, it falls by more: the last turn shows by how much.
+        change = np.log(factor / last_factor)
+        is_shown = np.abs(change) >= _LEAST_LEAKAGE_CHANGE
+        shown = np.log(simulated / last_simulated)[is_shown] / change[is_shown]
+        slope[is_shown] = np.clip(shown, _STEEPEST * slope[is_shown], slope[is_shown])
+        last_simulated, last_factor = simulated, factor
         most = _MAX_SIGMA * run.power.leakage_spread.value
-        factor = np.exp(np.clip(np.log(factor) - _EXPONENT * (1.0 - share) / share * deviation, -most, most))
+        factor = np.exp(np.clip(np.log(factor) + deviation / slope, -most, most))
         by_name = {f"node{node}.gpu{device}": float(value) for (node, device), value in zip(seats, factor, strict=True)}
         conditions = site.cluster.conditions.model_copy(update={"leakage": by_name})
         cluster = site.cluster.model_copy(update={"conditions": conditions})

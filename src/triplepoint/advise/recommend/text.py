@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from triplepoint.advise.recommend.advice import Advice, Limits
+from triplepoint.advise.recommend.advice import Advice, Limits, median_step_s
+from triplepoint.advise.recommend.hardware import LEAST_COST, Outlier
 from triplepoint.advise.recommend.hot_spots import Outlook, payback_h
 from triplepoint.advise.recommend.kept_passports import Drift
 from triplepoint.advise.recommend.passport import Passport
 from triplepoint.advise.recommend.placement import Placement
-from triplepoint.advise.recommend.placement_gain import Gain
+from triplepoint.advise.recommend.placement_gain import LEAST_GAIN, Gain
 from triplepoint.advise.recommend.power_limits import Caps
 from triplepoint.text import page, paragraph, percent, percent_lost, table
 from triplepoint.units import KILO, counted
@@ -38,9 +39,10 @@ def render(advice: Advice, drift: Sequence[Drift], restart_minutes: float) -> st
         restart_minutes: What an interruption costs. Unit: min.
     """
     return page([
-        [*paragraph(headline(advice)), *paragraph(_job(advice))],
-        _hardware(advice), _drift(drift), _placement(advice, restart_minutes), _limits(advice),
+        [*paragraph(headline(advice)), *paragraph(_job(advice)), *paragraph(advice.unexplained)],
+        _hardware(advice), _drift(advice, drift), _placement(advice, restart_minutes), _limits(advice),
         _hot_spots(advice.outlook, restart_minutes), _shared(advice.passport) if advice.passport else [],
+        [line for note in advice.notes for line in paragraph(note)],
     ])  # fmt: skip
 
 
@@ -49,15 +51,20 @@ def content(advice: Advice, drift: Sequence[Drift], restart_minutes: float) -> d
     return {
         "answer": headline(advice),
         "passport": advice.passport and advice.passport.model_dump(),
-        "outliers": [one.__dict__ for one in advice.outliers],
+        "outliers": [
+            {name: getattr(one, name) for name in ("name", "host", "kind", "evidence", "action")}
+            | {name: getattr(one, name) for name in ("cost_s", "cost_lo_s", "cost_hi_s", "is_bound", "is_minor")}
+            for one in advice.outliers
+        ],
         "drift": [
             {"slot": one.slot.name, "host": one.slot.host}
             | {"change": one.change, "change_lo": one.lo, "change_hi": one.hi}
             | {"since": one.since, "is_other_gpu": one.is_other_gpu}
             for one in drift
         ],
-        "step_time_s": measured_s(advice),
+        "step_time_s": median_step_s(advice.measured_s),
         "predicted_step_time_s": advice.before.step_time_s,
+        "unexplained": advice.unexplained or None,
         "proposed_step_time_s": advice.after.step_time_s if advice.after else None,
         "is_accepted": advice.is_accepted,
         **_ends("gain", advice.gain),
@@ -67,8 +74,18 @@ def content(advice: Advice, drift: Sequence[Drift], restart_minutes: float) -> d
         "pipeline_layers": None if advice.proposed is None else list(advice.proposed.layers),
         "megatron_layout": None if advice.proposed is None else megatron_layout(advice.proposed.layers),
         "reasons": advice.reasons,
+        "considered": [
+            {
+                "what": words(advice, placement),
+                "step_time_s": after.step_time_s,
+                "is_accepted": gain.is_accepted and placement is advice.proposed,
+                **_ends("gain", gain),
+            }
+            for placement, after, gain in advice.considered
+        ],
         "limits": [_limits_content(advice, one) for one in advice.limits],
         "outlook": advice.outlook and _outlook_content(advice.outlook, restart_minutes),
+        "notes": list(advice.notes),
     }
 
 
@@ -102,12 +119,6 @@ def _outlook_content(outlook: Outlook, restart_minutes: float) -> dict[str, Any]
             for one in outlook.ahead
         ],
     }
-
-
-def measured_s(advice: Advice) -> float | None:
-    """Return the median measured step; None without a run. Unit: s."""
-    steps = sorted(advice.measured_s.tolist())
-    return 0.5 * (steps[len(steps) // 2] + steps[~(len(steps) // 2)]) if steps else None
 
 
 def hosts_in_order(advice: Advice, placement: Placement) -> list[str]:
@@ -152,30 +163,80 @@ def script(advice: Advice) -> str:
 def headline(advice: Advice) -> str:
     """Return the answer in a few sentences."""
     said = []
-    if advice.outliers:
-        first = advice.outliers[0]
-        cost = "" if first.cost_s is None else f", it costs {percent_lost(_share(first.cost_s, advice))} of a step"
-        said.append(f"Repair {first.name} ({first.host}) first: {_KINDS[first.kind]}{cost}.")
+    if advice.costly:
+        first = advice.costly[0]
+        cost = "" if first.cost_s is None else f", it costs {_cost_share(first, advice)} of a step"
+        said.append(f"Repair {_named(first, advice)} first: {_KINDS[first.kind]}{cost}.")
+    if advice.withheld:
+        return " ".join([*said, advice.unexplained and "No change is advised: a step is not as predicted."]).strip()
     if advice.gain is not None and advice.is_accepted:
-        until = "Until then change " if advice.outliers else "Change "
+        until = "Until then change " if advice.costly else "Change "
         said.append(f"{until}{_changed(advice)}: a step is {_gained(advice.gain)} shorter.")
     elif advice.is_split_asked and advice.gain is not None and advice.proposed is not None:
         said.append(f"Leave the placement as it is: {_judged(advice, advice.proposed, advice.gain)}.")
     for one in advice.accepted_limits:
         lower = f"Set power limits of {counted(len(one.caps.limits_w), 'GPU')}"
         said.append(f"{lower}: a step takes {_gained(one.gain)} less {_SAVED[one.caps.goal]}.")
-    if not said or (len(said) == 1 and advice.outliers):
+    if not said or (len(said) == 1 and advice.costly):
         said.append("Leave the placement and the power limits as they are.")
     return " ".join(said)
+
+
+def figure_title(advice: Advice) -> str:
+    """Return the answer in one sentence."""
+    if advice.unexplained:
+        return advice.unexplained.partition(";")[0].removesuffix(".")
+    said = []
+    if advice.costly:
+        first = advice.costly[0]
+        cost = "" if first.cost_s is None else f", it costs {_cost_share(first, advice)} of a step"
+        said.append(f"{_named(first, advice)}: {_KINDS[first.kind]}{cost}")
+    if advice.is_accepted and advice.gain is not None:
+        until = "until it is repaired, another" if advice.costly else "Another"
+        said.append(f"{until} placement makes a step {_gained(advice.gain)} shorter")
+    elif not advice.withheld:
+        said += [
+            f"Power limits of {counted(len(one.caps.limits_w), 'GPU')} save {_gained(one.gain)} of a step's "
+            f"{_SAVED[one.caps.goal]}"
+            for one in advice.accepted_limits
+        ]
+    return "; ".join(said) or "No GPU costs time, and no other placement or power limit gains for sure"
+
+
+def goal_of(caps: Caps) -> str:
+    """Return the goal of power limits of single GPUs in words."""
+    return f"limits of {counted(len(caps.limits_w), 'GPU')}, {_SAVED[caps.goal]}"
 
 
 _KINDS = {
     "contact": "its heat sink has bad contact",
     "airflow": "it gets too little air",
     "slow": "it computes slowly",
+    "degraded": "its hardware holds down its clocks",
+    "network": "its transfers are slow",
+    "limit": "its power limit is lower than that of others",
     "reported": "the launch reported it",
 }
 """Kinds of faulty hardware, in words."""
+
+
+def _named(one: Outlier, advice: Advice) -> str:
+    """Return the name of a part, with its host where that tells more."""
+    return _with_host(one.name, one.host, advice)
+
+
+def _with_host(name: str, host: str, advice: Advice) -> str:
+    return name if advice.is_simulated or name.partition(".")[0] == host else f"{name} ({host})"
+
+
+def _cost_share(one: Outlier, advice: Advice) -> str:
+    """Return the share of a step that a part costs, with its interval where that is known."""
+    assert one.cost_s is not None
+    share = percent_lost(_share(one.cost_s, advice), is_bound=one.is_bound)
+    if one.cost_lo_s is None or one.cost_hi_s is None or one.is_minor:
+        return share
+    low, high = (100 * _share(end_s, advice) for end_s in (one.cost_lo_s, one.cost_hi_s))
+    return f"{share} [{low:.1f}, {high:.1f}]"
 
 
 def _gained(gain: Gain) -> str:
@@ -186,7 +247,7 @@ def _gained(gain: Gain) -> str:
 def _job(advice: Advice) -> str:
     """Return the run or cluster, and its step as it was and as it is predicted."""
     predicted = f"predicted step {advice.before.step_time_s:.2f} s"
-    if (measured := measured_s(advice)) is not None:
+    if (measured := median_step_s(advice.measured_s)) is not None:
         taken = "simulated" if advice.passport and advice.passport.is_simulated else "measured"
         return f"Job: run {advice.name}, {taken} step {measured:.2f} s, {predicted}"
     if advice.passport is not None:
@@ -229,12 +290,18 @@ def _shared(passport: Passport) -> list[str]:
 def _hardware(advice: Advice) -> list[str]:
     if not advice.outliers:
         return ["Hardware: no GPU or node stands out."]
-    lines = ["Hardware to repair first:"]
-    for one in advice.outliers[:_LISTED]:
+    lines = ["Hardware to repair first:"] if advice.costly else ["Hardware: nothing that costs time stands out."]
+    for one in advice.costly[:_LISTED]:
         cost = ""
         if one.cost_s is not None:
-            cost = f" It costs {one.cost_s:.2f} s of a step ({percent_lost(_share(one.cost_s, advice))})."
-        lines += paragraph(f"{one.name} ({one.host}), {one.kind}: {one.evidence}.{cost} To do: {one.action}.", indent=2)
+            cost = f" It costs {'up to ' * one.is_bound}{one.cost_s:.2f} s of a step ({_cost_share(one, advice)})."
+        lines += paragraph(f"{_named(one, advice)}, {one.kind}: {one.evidence}.{cost} To do: {one.action}.", indent=2)
+    for one in advice.minor[: _LISTED - len(advice.costly[:_LISTED])]:
+        lines += paragraph(
+            f"Note: {_named(one, advice)}, {one.kind}: {one.evidence}. It costs less than {percent(LEAST_COST)} of a "
+            f"step. When it is out of work anyway: {one.action}.",
+            indent=2,
+        )
     if len(advice.outliers) > _LISTED:
         lines.append(f"  {len(advice.outliers) - _LISTED} more are in --json.")
     return lines
@@ -244,13 +311,13 @@ def _share(cost_s: float, advice: Advice) -> float:
     return cost_s / advice.before.step_time_s
 
 
-def _drift(drift: Sequence[Drift]) -> list[str]:
+def _drift(advice: Advice, drift: Sequence[Drift]) -> list[str]:
     lines = []
     for one in drift[:_LISTED]:
         other = "; another GPU is in the slot" if one.is_other_gpu else ""
         lines += paragraph(
-            f"{one.slot.name} ({one.slot.host}): {100 * one.change:+.1f} % [{100 * one.lo:+.1f}, {100 * one.hi:+.1f}] "
-            f"since run {one.since}{other}",
+            f"{_with_host(one.slot.name, one.slot.host, advice)}: {100 * one.change:+.1f} % "
+            f"[{100 * one.lo:+.1f}, {100 * one.hi:+.1f}] since run {one.since}{other}",
             indent=2,
         )
     return ["Cooling that changed compared with other GPUs (resistance, die to air):", *lines] if lines else []
@@ -259,6 +326,8 @@ def _drift(drift: Sequence[Drift]) -> list[str]:
 def _placement(advice: Advice, restart_minutes: float) -> list[str]:
     """Return what was found of the placement, what to type, and why."""
     why = [line for reason in advice.reasons for line in paragraph(reason, indent=4)]
+    if advice.withheld:
+        return paragraph(f"Placement and power limits: {advice.withheld}")
     if advice.gain is None or advice.proposed is None:
         return ["Placement: leave it as it is. Why:", *why]
     if not advice.is_accepted:
@@ -276,10 +345,12 @@ def _placement(advice: Advice, restart_minutes: float) -> list[str]:
 
 def _judged(advice: Advice, placement: Placement, gain: Gain) -> str:
     """Return by how much a placement would make a step shorter or longer, with the interval."""
+    if abs(gain.share) < LEAST_GAIN:
+        return f"{words(advice, placement)} would change a step by less than {percent(LEAST_GAIN)}"
     change = f"{_gained(gain)} shorter"
     if gain.share < 0.0:
         change = f"{percent(-gain.share)} [{-100 * gain.hi:.1f}, {-100 * gain.lo:.1f}] longer"
-    return f"{_words(advice, placement)} would make a step {change}"
+    return f"{words(advice, placement)} would make a step {change}"
 
 
 def _to_type(advice: Advice, placement: Placement) -> Mapping[str, str]:
@@ -292,18 +363,24 @@ def _to_type(advice: Advice, placement: Placement) -> Mapping[str, str]:
     return found
 
 
-def _words(advice: Advice, placement: Placement) -> str:
-    layers = f"layers {','.join(map(str, placement.layers))}" if placement.layers else "other hosts"
-    if not placement.micro_batch_size:
-        return layers
-    others = f" with {layers}" if placement[:2] != advice.present[:2] else ""
-    return f"micro-batch {placement.micro_batch_size}{others}"
+def words(advice: Advice, placement: Placement) -> str:
+    """Return what a placement changes, in words."""
+    parts = []
+    if placement.micro_batch_size:
+        parts.append(f"micro-batch {placement.micro_batch_size}")
+    if placement.layers and placement.layers != advice.present.layers:
+        parts.append(f"layers {','.join(map(str, placement.layers))}")
+    if placement.nodes != advice.present.nodes:
+        parts.append("hosts in another order")
+    return " with ".join(parts[:2]) + "".join(f" and {part}" for part in parts[2:]) if parts else "the present layers"
 
 
 def _limits(advice: Advice) -> list[str]:
+    if advice.withheld:
+        return []
     if not advice.limits:
         why = "No other limit of a single GPU gains anything."
-        if advice.outliers:
+        if advice.costly:
             why = "Repair the hardware first, then ask again."
         elif not advice.measured_s.size:
             why = "They need the clocks of a run of this job."

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.advise.recommend.test_passport import passport
 from triplepoint.advise.recommend.passport import Learned
 from triplepoint.advise.recommend.placement import Known, Outcome, Placement, Site, placed_on, with_slow_gpus
-from triplepoint.advise.recommend.placement_gain import Gain, find_placement, find_surest, gain_of, simulate_layers
+from triplepoint.advise.recommend.placement_gain import Gain, find_placement, find_proposals, gain_of, simulate_layers
 from triplepoint.advise.recommend.placement_search import Pipeline, Trials, search, solve
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ConditionsConfig
@@ -190,9 +190,7 @@ def test_another_micro_batch_is_searched_with_the_interval_of_layouts() -> None:
     """GPT-3 on old software is faster with two sequences a micro-batch; how much is known to a fifth only."""
     site = site_of(model="gpt3-175b", tp=4, pp=8, num_gpus=32, recompute="full")
     before = site.step(site.present)
-    found = find_surest(site, None, before)
-    assert found is not None
-    placement, after, gain = found
+    placement, after, gain = find_proposals(site, None, before)[0]
     assert placement.micro_batch_size, "layers are in balance"
     own = site.with_micro_batch(placement.micro_batch_size)
     # Begun at another turn: within half of the steps in which speeds are told apart.

@@ -1,0 +1,75 @@
+"""Faults of a pipeline whose stages are nodes: no replica does the same work, so no other stage is a peer."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.made_up_clusters import CONFIG
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.plan import PlannedRun
+from triplepoint.config.point import Layout
+from triplepoint.plan import select
+from triplepoint.simulate.artefacts.simulate_run import simulate_run
+from triplepoint.telemetry.align import align_run
+from triplepoint.trace.join import trace_run
+from triplepoint.trace.taxonomy import load_scheme
+from triplepoint.why.answer import Answer, why_run
+
+PP, TP = 3, 4
+
+
+def why_with(folder: Path, **changed: Any) -> Answer:
+    """Return why a run of three stages, each a tensor parallel group on a node of four GPUs, is slow."""
+    config = shutil.copytree(CONFIG, folder / "config")
+    path = config / "clusters" / "h200x32.yaml"
+    cluster = yaml.safe_load(path.read_text())
+    conditions = cluster["conditions"] | changed.pop("conditions", {})
+    size = {"num_nodes": PP, "gpus_per_node": TP, "conditions": conditions}
+    path.write_text(yaml.safe_dump(cluster | size | changed))
+    run = folder / "results" / "runs" / "run"
+    run.mkdir(parents=True)
+    manifest = simulate_run(planned(config), run / "raw", config)
+    assert manifest.status == "ok", manifest.evidence
+    (run / "point.json").write_text(planned(config).model_dump_json())
+    align_run(run / "raw", run / "telemetry.parquet")
+    trace_run(run, load_scheme(), lambda line: None, 1)
+    return why_run(run)
+
+
+def planned(config: Path) -> PlannedRun:
+    plan = select(CONFIG, None, ["cpu-local"], ["h200x32"])
+    run = next(entry.planned for entry in plan.valid if "llama3-30b_h200x32_tp4-pp4-dp2" in entry.run)
+    point = run.point.model_copy(update={
+        "model": Catalogue(config).model("llama2-7b").model_copy(update={"num_layers": 33}),
+        "layout": Layout(pp=PP, tp=TP, schedule="1f1b"), "num_gpus": PP * TP, "global_batch_size": 24,
+        "sequence_length": 4096, "recompute": "none", "trace_ranks": "all",
+        "cluster": run.point.cluster.model_copy(update={"gpus_per_node": TP}),
+        "steps": run.point.steps.model_copy(update={"warmup": 2, "measured": 6, "profiled": 1}),
+    })  # fmt: skip
+    return run.model_copy(update={"run": "run", "point": point, "digest": point.digest()})
+
+
+def test_a_node_under_the_power_brake_is_degraded_and_not_too_many_layers(tmp_path: Path) -> None:
+    answer = why_with(tmp_path, conditions={"braked_nodes": [1]})
+    (found,) = answer.findings
+    assert (found.name, found.cause, found.is_bound) == ("all 4 GPUs of node 1", "degraded", True)
+    assert "power brake for 100% of the time, 990 MHz against" in found.evidence
+    assert answer.sentence.startswith("all 4 GPUs of node 1 are slow, cause: degraded; they cost up to ")
+    # The traced step shows what the brake costs of the mean of the other stages.
+    assert answer.slowdown.slowdown > 1.0
+
+
+def test_a_slow_gpu_of_a_tensor_parallel_group_is_named(tmp_path: Path) -> None:
+    """Its group waits for it, and its clock is as high as theirs: the traces of its peers show it."""
+    answer = why_with(tmp_path, slow_gpus={"node2.gpu3": 0.9})
+    (found,) = answer.findings
+    assert (found.rank, found.cause) == (11, "computation")
+    assert found.excess == pytest.approx(1 / 0.9 - 1, rel=0.02)
+    assert "longer than workers of its stage" in found.evidence
+
+
+def test_a_sound_pipeline_has_no_cause(tmp_path: Path) -> None:
+    assert why_with(tmp_path).findings == []
