@@ -128,7 +128,7 @@ def test_command_of_a_block_is_one(command: str) -> None:
     program, *words = shlex.split(command.replace("<time>", "20260101T000000"))
     if program == "triplepoint":
         assert words[0] in COMMANDS
-        importlib.import_module(f"triplepoint.cli.{words[0]}").parser().parse_args(_with_files(words[1:]))
+        importlib.import_module(f"triplepoint.cli.{words[0]}").parser().read(_with_files(words[1:]))
     elif program == "make":
         assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
     else:

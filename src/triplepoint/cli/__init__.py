@@ -117,7 +117,7 @@ def _run(command: str, words: list[str]) -> int:
     try:
         with without_pandas() if command in _WITHOUT_PANDAS else contextlib.nullcontext():
             module = importlib.import_module(f"triplepoint.cli.{command}")
-            return _answer(command, module.run, module.parser().parse_args(words))
+            return _answer(command, module.run, module.parser().read(words))
     except UserError as error:
         return _fail(str(error), USER_ERROR)
     except MemoryError:

@@ -41,6 +41,16 @@ class Parser(argparse.ArgumentParser):
     answer: Mapping[str, str] = MappingProxyType({})
     examples: Sequence[str] = ()
 
+    def read(self, words: Sequence[str]) -> argparse.Namespace:
+        """Return the arguments that words have; options may stand between positional arguments, until a `--`.
+
+        Raises:
+            UserError: If the words are not as the help says.
+        """
+        # argparse cannot intermix a rest of the line, nor names behind `--`.
+        has_rest = any(action.nargs == argparse.REMAINDER for action in self._actions)
+        return (self.parse_args if has_rest or "--" in words else self.parse_intermixed_args)(words)
+
     def error(self, message: str) -> NoReturn:
         """Raise `UserError`."""
         raise UserError(f"{self.prog.removeprefix('triplepoint ')}: {message}; see '{self.prog} --help'")

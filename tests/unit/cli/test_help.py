@@ -30,7 +30,7 @@ def test_help_has_examples_that_parse(command: str, tmp_path: Path, monkeypatch:
         words = words[words.index("triplepoint") :]
         assert words[:2] == ["triplepoint", command], line
         try:
-            parser_of(command).parse_args([word.replace("/var/lib", str(tmp_path)) for word in words[2:]])
+            parser_of(command).read([word.replace("/var/lib", str(tmp_path)) for word in words[2:]])
         except argparse.ArgumentTypeError as error:
             pytest.fail(f"{line}: {error}")
 
