@@ -17,6 +17,11 @@ Origin = Literal["measured", "simulated"]
 SLOW = 3.0
 """Factor over the median step time from which a step is reported. Own choice: steps of a run differ by a few percent.
 """
+HELD_SHARE = 0.5
+"""Share of the measured time with clocks throttled for protection, from which a GPU counts as badly cooled or badly
+powered. Our choice: half; hot positions of a healthy node differ by a few percent."""
+USUAL_SHARE = 0.05
+"""Highest throttled share of the median GPU; above it the room is hot and no single GPU is at fault. Our choice."""
 NO_STEP = "no_measured_step"
 """Fact of a recorded run without measured steps; its rows of table `steps` describe the whole recording."""
 _MOST_LISTED = 8

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from triplepoint.manifest import Suspect
+from triplepoint.manifest import HELD_SHARE, USUAL_SHARE, Suspect
 from triplepoint.metrics import modified_z_scores
 from triplepoint.units import NS_PER_S
 
@@ -20,11 +20,6 @@ HARDWARE_XIDS = frozenset({48, 54, 62, 64, 74, 79, 95, 119, 120, 136, 140})
 that halted or does not answer, memory rows that could not be remapped, NVLink, a GPU off the bus.
 Source: NVIDIA, Xid catalog (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html)."""
 
-HELD_SHARE = 0.5
-"""Share of the measured time with clocks throttled for protection, from which a GPU counts as badly cooled or badly
-powered. Our choice: half; hot positions of a healthy node differ by a few percent."""
-USUAL_SHARE = 0.05
-"""Highest throttled share of the median GPU; above it the room is hot and no single GPU is at fault. Our choice."""
 SLOW_CLOCK = 0.8
 """Clock over the median clock of the peers, below which a GPU is stuck or throttled. Our choice: GPUs of one type
 differ by up to a tenth at the same power limit."""

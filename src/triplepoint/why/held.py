@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.launch.health import HELD_SHARE, USUAL_SHARE
+from triplepoint.manifest import HELD_SHARE, USUAL_SHARE
 from triplepoint.why.sensed import Sensed
 
 HARDWARE_REASONS: Mapping[str, str] = {
