@@ -179,9 +179,10 @@ def _advise(arguments: argparse.Namespace) -> "Advice":
     if not arguments.set:
         raise UserError(f"recommend: {name} is a cluster; name the job, such as --set model=llama3-70b --set tp=4")
     settings, passport = read_settings(arguments.set, "recommend"), last_of(name, arguments.results)
+    advice = advise_cluster(name, settings, config, passport, arguments.layers)
     known = f"by the passport of run {passport.run}" if passport else "as its file describes it: no passport is kept"
     say(f"recommend: {name} {known}")
-    return advise_cluster(name, settings, config, passport, arguments.layers)
+    return advice
 
 
 def _write(arguments: argparse.Namespace, advice: "Advice") -> None:

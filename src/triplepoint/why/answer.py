@@ -1,6 +1,7 @@
 """The answer to why a job is slow, from a run or a table of operations."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from triplepoint.config.point import Point
 from triplepoint.errors import UserError
 from triplepoint.manifest import NO_STEP, Origin, read_manifest
 from triplepoint.units import S_PER_HOUR, counted
-from triplepoint.why.explain import CAUSES, Finding, explain, explain_clocks
+from triplepoint.why.explain import CAUSES, OF_HEAT, Finding, explain, explain_clocks
 from triplepoint.why.gpus import describe_gpus, explain_heat, lowest_clock
 from triplepoint.why.operations import WORK, Operations
 from triplepoint.why.operations_table import read_operations
@@ -284,6 +285,10 @@ def answer_of(
     if all(finding.cause != "degraded" for finding in findings):
         # Stages too few or too different to compare do not hide what the hardware itself reports.
         findings = _with_clocks(findings, [finding for finding in by_clock if finding.cause == "degraded"])
+    if not _has_peers(operations):
+        named = {finding.rank for finding in findings}
+        hot = [finding for finding in by_clock if finding.cause in OF_HEAT and finding.rank not in named]
+        findings = _with_clocks(findings, [finding for finding in hot if math.isnan(compute_s[finding.rank])])
     powers = [gpu.power_w for gpu in sensed.values() if math.isfinite(gpu.power_w)]
     power_w = float(np.mean(powers)) if powers else math.nan
     heat = explain_heat(findings, sensed, step_s)
@@ -322,6 +327,12 @@ def _with_clocks(findings: Sequence[Finding], by_clock: Sequence[Finding]) -> li
     kept_ranks = {finding.rank for finding in kept}
     added = [finding for finding in by_clock if finding.rank not in kept_ranks]
     return sorted([*kept, *added], key=lambda finding: -finding.lost_s)
+
+
+def _has_peers(operations: Operations) -> bool:
+    """Return whether every stage has two replicas or more, whose computation can be compared."""
+    stages = Counter(stage for _, stage in {(worker.dp, worker.stage) for worker in operations.workers})
+    return min(stages.values(), default=0) > 1
 
 
 def _traced_ranks(operations: Operations, ranks_of: Callable[[tuple[int, int]], Sequence[int]]) -> set[int]:

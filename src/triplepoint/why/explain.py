@@ -234,14 +234,16 @@ def cause_of_clock(gpu: Sensed, all_gpus: Mapping[int, Sensed]) -> tuple[str, st
     peers = _of_stage(gpu.stage, all_gpus)
     usual_mhz = _usual("clock_mhz", gpu, peers)
     clocks = f"{gpu.clock_mhz:.0f} MHz against {usual_mhz:.0f}"
-    brake, thermal = (
-        _excess_throttled(gpu, peers, names) for names in (("power_brake",), ("sw_thermal", "hw_thermal"))
+    (brake, usual_brake), (thermal, usual_thermal) = (
+        _throttled_shares(gpu, peers, names) for names in (("power_brake",), ("sw_thermal", "hw_thermal"))
     )
     limit_w = _usual("limit_w", gpu, peers)
-    if brake >= _LEAST_THROTTLED:
-        return "power limit", f"{clocks}; its power brake held the clock {brake:.0%} of the time longer", True
-    if thermal >= _LEAST_THROTTLED:
-        return *_cause_of_heat(gpu, all_gpus, f"{clocks}; heat held the clock {thermal:.0%} of the time longer"), True
+    if brake - usual_brake >= _LEAST_THROTTLED:
+        held = f"{clocks}; a power brake held the clock {brake:.0%} of the time against {usual_brake:.0%}"
+        return "power limit", held, True
+    if thermal - usual_thermal >= _LEAST_THROTTLED:
+        held = f"{clocks}; heat held the clock {thermal:.0%} of the time against {usual_thermal:.0%}"
+        return *_cause_of_heat(gpu, all_gpus, held), True
     if gpu.limit_w < (1 - _LOWER_LIMIT) * limit_w:
         return "power limit", f"{clocks}; its power limit is {gpu.limit_w:.0f} W against {limit_w:.0f}", True
     hotter_k = gpu.temp_c - _usual("temp_c", gpu, peers)
@@ -324,14 +326,14 @@ def _thermal_resistance(gpu: Sensed, sensed: Mapping[int, Sensed]) -> float:
     return (gpu.temp_c - gpu.inlet_c) / ((gpu.power_w + float(np.mean(of_node or [math.nan]))) / 2)
 
 
-def _excess_throttled(gpu: Sensed, sensed: Mapping[int, Sensed], causes: Sequence[str]) -> float:
-    """Return the share of time that causes throttle a GPU beyond the median of its peers; 0 without peers."""
+def _throttled_shares(gpu: Sensed, sensed: Mapping[int, Sensed], causes: Sequence[str]) -> tuple[float, float]:
+    """Return the share of time that causes throttle a GPU, and the median of its peers; equal without peers."""
 
     def throttled_share(one: Sensed) -> float:
         return sum(one.throttled.get(f"{cause}_share", 0.0) for cause in causes)
 
     others = [throttled_share(other) for other in sensed.values() if other.rank != gpu.rank]
-    return throttled_share(gpu) - float(np.median(others)) if others else 0.0
+    return throttled_share(gpu), float(np.median(others)) if others else throttled_share(gpu)
 
 
 def explain_clocks(sensed: Mapping[int, Sensed], step_s: float) -> list[Finding]:

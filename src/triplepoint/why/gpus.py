@@ -8,6 +8,7 @@ import numpy as np
 
 from triplepoint.metrics import robust_sigma
 from triplepoint.why.explain import OF_HEAT, Finding
+from triplepoint.why.held import find_held
 from triplepoint.why.operations import Float
 from triplepoint.why.sensed import Sensed
 
@@ -53,7 +54,10 @@ def describe_gpus(sensed: Mapping[int, Sensed]) -> Iterator[str]:
     if hot is not None:
         difference = f"{hot.gpu.temp_c - hot.usual:.1f} K above {_name_others(hot)}"
         yield _sentence("hottest", hot, f"{hot.gpu.temp_c:.0f} degC, {difference}")
-    if slow is not None:
+    if slow is not None and (hold := find_held(sensed).get(slow.gpu.rank)):
+        # All GPUs of its stage may be held, so they do not tell how low its clock is.
+        yield f"lowest clock: {slow.gpu.name}: {hold.evidence}"
+    elif slow is not None:
         yield _sentence("lowest clock", slow, f"{slow.gpu.clock_mhz:.0f} MHz, {_below(slow)}")
 
 

@@ -20,6 +20,7 @@ from triplepoint.recording import read_recording
 from triplepoint.simulate.artefacts.simulate_run import simulate_run
 from triplepoint.simulate.artefacts.simulated import Simulated, one_ns
 from triplepoint.simulate.artefacts.write import write_run
+from triplepoint.simulate.truth.energy import periods_of_step
 from triplepoint.simulate.truth.path import critical_path, ranks_on
 from triplepoint.simulate.truth.spans import LABELS, Label, spans_of
 from triplepoint.tables.truth import TRUE_CRITICAL_PATH, TRUE_TIMES, TRUE_TRAFFIC
@@ -200,6 +201,15 @@ def test_energies_are_higher_where_more_is_done(heated_run: tuple[Path, int]) ->
     power_w = {name: energy_j[name] / time_ns[name] * 1e9 for name in energy_j}
     assert 140 < power_w["bubble"] < power_w["collective"] < 250 < power_w["compute backward"] < 985
     assert power_w["bubble"] == pytest.approx(power_w["host"], rel=0.15)
+
+
+@pytest.mark.parametrize(("num_periods", "num_steps", "per_step"), [(6, 2, 3), (286, 4, 71), (7, 2, 3), (3, 1, 3)])
+def test_periods_of_steps_go_through_each_step_once(num_periods: int, num_steps: int, per_step: int) -> None:
+    periods = periods_of_step(num_periods, num_steps, per_step)
+    assert len(periods) == num_periods and (np.bincount(periods) >= num_steps).all()
+    assert (np.diff(periods) < 0).sum() == num_steps - 1 and periods[0] == 0 and periods[-1] == per_step - 1
+    if num_periods == num_steps * per_step:
+        assert periods.tolist() == [*range(per_step)] * num_steps
 
 
 def test_pause_of_the_host_is_last_and_on_the_path() -> None:

@@ -35,6 +35,16 @@ def test_low_clock_at_equal_power_and_at_less() -> None:
     assert "it draws less" in list(describe_gpus(gpus(clock_mhz=1710.0, power_w=500.0)))[1]
 
 
+def test_lowest_clock_that_the_hardware_holds_is_not_compared_with_its_stage() -> None:
+    held = {"clock_mhz": 990.0, "throttled": {"power_brake_share": 1.0}}
+    free = {rank: replace(one, stage=1, throttled={"power_brake_share": 0.0}) for rank, one in gpus().items()}
+    sensed = free | {rank: replace(one, stage=0, **held) for rank, one in free.items() if rank < 4}
+    assert list(describe_gpus(sensed))[1] == (
+        "lowest clock: gpu0 of a (rank 0): power brake for 100% of the time, 990 MHz against 1900 MHz of GPUs "
+        "without it"
+    )
+
+
 def test_alike_gpus_are_said_to_be_alike() -> None:
     assert all(line.endswith("as GPUs of one type differ") for line in describe_gpus(gpus()))
 

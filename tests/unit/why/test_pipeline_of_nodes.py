@@ -2,7 +2,7 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import yaml
@@ -26,26 +26,27 @@ def why_with(folder: Path, **changed: Any) -> Answer:
     config = shutil.copytree(CONFIG, folder / "config")
     path = config / "clusters" / "h200x32.yaml"
     cluster = yaml.safe_load(path.read_text())
+    traced = changed.pop("traced", "all")
     conditions = cluster["conditions"] | changed.pop("conditions", {})
     size = {"num_nodes": PP, "gpus_per_node": TP, "conditions": conditions}
     path.write_text(yaml.safe_dump(cluster | size | changed))
     run = folder / "results" / "runs" / "run"
     run.mkdir(parents=True)
-    manifest = simulate_run(planned(config), run / "raw", config)
+    manifest = simulate_run(planned(config, traced), run / "raw", config)
     assert manifest.status == "ok", manifest.evidence
-    (run / "point.json").write_text(planned(config).model_dump_json())
+    (run / "point.json").write_text(planned(config, traced).model_dump_json())
     align_run(run / "raw", run / "telemetry.parquet")
     trace_run(run, load_scheme(), lambda line: None, 1)
     return why_run(run)
 
 
-def planned(config: Path) -> PlannedRun:
+def planned(config: Path, traced: Literal["all"] | tuple[int, ...]) -> PlannedRun:
     plan = select(CONFIG, None, ["cpu-local"], ["h200x32"])
     run = next(entry.planned for entry in plan.valid if "llama3-30b_h200x32_tp4-pp4-dp2" in entry.run)
     point = run.point.model_copy(update={
         "model": Catalogue(config).model("llama2-7b").model_copy(update={"num_layers": 33}),
         "layout": Layout(pp=PP, tp=TP, schedule="1f1b"), "num_gpus": PP * TP, "global_batch_size": 24,
-        "sequence_length": 4096, "recompute": "none", "trace_ranks": "all",
+        "sequence_length": 4096, "recompute": "none", "trace_ranks": traced,
         "cluster": run.point.cluster.model_copy(update={"gpus_per_node": TP}),
         "steps": run.point.steps.model_copy(update={"warmup": 2, "measured": 6, "profiled": 1}),
     })  # fmt: skip
@@ -69,6 +70,13 @@ def test_a_slow_gpu_of_a_tensor_parallel_group_is_named(tmp_path: Path) -> None:
     assert (found.rank, found.cause) == (11, "computation")
     assert found.excess == pytest.approx(1 / 0.9 - 1, rel=0.02)
     assert "longer than workers of its stage" in found.evidence
+
+
+def test_a_hot_gpu_whose_rank_has_no_trace_is_named(tmp_path: Path) -> None:
+    answer = why_with(tmp_path, traced=(0, 4, 8), conditions={"bad_contact": {"node1.gpu2": 5}})
+    (found,) = answer.findings
+    assert (found.rank, found.cause, found.is_bound) == (6, "contact", True)
+    assert "heat held the clock 100% of the time against 0%" in found.evidence
 
 
 def test_a_sound_pipeline_has_no_cause(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from triplepoint.aggregate.steps import step_times_s
 from triplepoint.compare.sides import Context
 from triplepoint.config.base import parse
 from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.cluster import place_of
 from triplepoint.config.plan import read_planned_run
 from triplepoint.config.study import Settings
 from triplepoint.errors import PointError, UserError
@@ -42,6 +43,7 @@ from triplepoint.simulate.power.gpu import Float
 from triplepoint.simulate.predict.point import job_on_cluster
 from triplepoint.text import percent
 from triplepoint.trace.taxonomy import load_scheme
+from triplepoint.units import show_seconds
 from triplepoint.why.answer import Answer
 from triplepoint.why.sources import why
 
@@ -242,7 +244,7 @@ def _advice(
         raise UserError(f"{name}: inference; placement is recommended for training runs")
     if not site.is_heat_known:
         raise UserError(f"{name}: power and heat of its GPUs are not described; triplepoint doctor --files says what")
-    degraded = Degraded.of(explained)
+    degraded = Degraded.of(explained, [place_of(slot) for slot in site.cluster.conditions.bad_contact])
     site = degraded.on(with_slow_findings(site, explained, degraded))
     is_degraded = bool(degraded.held or site.cluster.conditions.braked_nodes)
     try:
@@ -278,13 +280,18 @@ def _withheld(outliers: Sequence[Outlier], unexplained: str) -> str:
     """Return that placement and power limits are not judged, and why; empty if they are."""
     degraded = [outlier.name for outlier in outliers if outlier.kind == "degraded" and not outlier.is_minor]
     if degraded:
-        return f"not judged to fit degraded hardware. Repair {' and '.join(degraded)} first, then ask again."
+        return f"not judged while hardware is degraded. Repair {' and '.join(degraded)} first, then ask again."
     return "not judged from a prediction that does not hold." if unexplained else ""
 
 
 def median_step_s(measured_s: Float) -> float | None:
     """Return the median measured step; None without a run. Unit: s."""
     return float(np.median(measured_s)) if measured_s.size else None
+
+
+def shown(time_s: float) -> str:
+    """Return a step, or a part of one, in words: to 0.01 s from a second on, else in a unit that suits it."""
+    return f"{time_s:.2f} s" if time_s >= 1.0 else show_seconds(time_s)
 
 
 def unexplained_step(
@@ -310,7 +317,7 @@ def unexplained_step(
         low_s, high_s = min(low_s, model_low_s), max(high_s, model_high_s)
     if low_s <= step_s <= high_s:
         return ""
-    steps = f"Predicted step {predicted_s:.2f} s, {'simulated' if is_simulated else 'measured'} {step_s:.2f} s"
+    steps = f"Predicted step {shown(predicted_s)}, {'simulated' if is_simulated else 'measured'} {shown(step_s)}"
     if step_s < predicted_s:
         return f"{steps}: the prediction does not hold for this run."
     unknown = [
@@ -424,6 +431,6 @@ def _limit(site: Site, placement: Placement, outcome: Outcome, hosts: Mapping[in
     node, device = max(seats, key=outcome.factor.__getitem__)
     factor = outcome.factor[node, device]
     layers = f" with {placement.layers[stage]} layers" if placement.layers else ""
-    text = f"{stage}{layers} is busy longest: {outcome.busy_s.max():.2f} s of {outcome.step_time_s:.2f} s"
+    text = f"{stage}{layers} is busy longest: {shown(float(outcome.busy_s.max()))} of {shown(outcome.step_time_s)}"
     slower = f"gpu{device} of {hosts[node]} takes {factor:.2f} times as long as a sound GPU"
     return text if factor <= 1.01 else f"{text}; {slower}"

@@ -24,7 +24,9 @@ _LABEL = 24
 _SPREAD = 0.36
 """Distance of the outermost GPUs of a node from its middle, in distances between nodes."""
 _MOST_NAMED = 6
-"""Outliers that are named beside their mark."""
+"""Single GPUs that stand out and are named above their mark."""
+_HEADROOM = 1.25
+"""Upper end of the axis over the highest interval: a name fits between."""
 _MOST_NODES = 16
 """Nodes whose names fit below the panel."""
 
@@ -93,7 +95,8 @@ def _draw_slots(axes: Axes, advice: Advice, passport: Passport) -> list[Artist]:
         "costs time": {"color": marks.VERMILION, "marker": "D"},
     }
     names, drawn = list(looks), set[str]()
-    outliers = list[tuple[float, float, str]]()
+    single = {outlier.seats for outlier in advice.outliers if len(outlier.seats) == 1}
+    named = list[tuple[float, float, str]]()
     for slot in passport.slots:
         seat = slot.node, slot.device
         name = names[2] if seat in costly else names[1] if seat in minor else names[0]
@@ -102,16 +105,16 @@ def _draw_slots(axes: Axes, advice: Advice, passport: Passport) -> list[Artist]:
         axes.plot([x, x], ends, "-", color=looks[name]["color"], linewidth=width)
         axes.plot([x], [slot.resistance.value], linestyle="", markersize=size, **looks[name])
         drawn.add(name)
-        if name != names[0]:
-            outliers.append((x, slot.resistance.value, f"gpu{slot.device}"))
-    if len(outliers) <= _MOST_NAMED:
-        for x, value, name in outliers:
-            axes.annotate(name, (x, value), (5, 0), textcoords="offset points", va="center", annotation_clip=False)
+        if frozenset([seat]) in single:
+            named.append((x, slot.resistance.hi, f"gpu{slot.device}"))
+    for x, value, name in named if len(named) <= _MOST_NAMED else ():
+        # Upright and above its interval, a name does not reach the marks beside it.
+        axes.annotate(name, (x, value), (0, 3), textcoords="offset points", ha="center", va="bottom", rotation=90)
     labels = [f"node{node}" for node in nodes]
     step = -(-len(nodes) // _MOST_NODES)
     axes.set_xticks(range(0, len(nodes), step), labels[::step])
     axes.set_xlim(-0.6, len(nodes) - 0.4)
-    axes.set_ylim(0.0)
+    axes.set_ylim(0.0, _HEADROOM * max(slot.resistance.hi for slot in passport.slots))
     axes.set(xlabel=f"node, gpu0 to gpu{num_devices - 1} from left to right", ylabel="resistance, die to air (K/W)")
     return [
         Line2D([], [], linestyle="", markersize=3.5, label=name, **look)

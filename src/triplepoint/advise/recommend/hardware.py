@@ -67,30 +67,44 @@ class Degraded:
     Attributes:
         held: What holds down the clock of each GPU.
         nodes: Nodes all of whose GPUs are held.
+        braked: Those of them that are not held by heat.
         is_measured: Whether sensors show it, so that the cluster file need not.
     """
 
     held: Mapping[Seat, Hold] = field(default_factory=dict)
     nodes: frozenset[int] = frozenset()
+    braked: frozenset[int] = frozenset()
     is_measured: bool = False
 
     @classmethod
-    def of(cls, explained: Answer | None) -> "Degraded":
-        """Return what the sensors of a run show; nothing without a run."""
+    def of(cls, explained: Answer | None, badly_cooled: Collection[Seat] = ()) -> "Degraded":
+        """Return what the sensors of a run show; nothing without a run.
+
+        Args:
+            explained: Why the run is slow.
+            badly_cooled: GPUs whose passport shows bad contact: it is why the hardware slows them when they are hot.
+        """
         sensed = {gpu.rank: gpu for gpu in explained.sensed} if explained else {}
-        held = find_held(sensed)
-        seats = {(sensed[rank].node, _device(sensed[rank].device)): hold for rank, hold in held.items()}
+        seats = {rank: (gpu.node, _device(gpu.device)) for rank, gpu in sensed.items()}
+        held = {
+            rank: hold
+            for rank, hold in find_held(sensed).items()
+            if hold.reason != THERMAL or seats[rank] not in badly_cooled
+        }
+        nodes = whole_nodes(held, sensed)
+        braked = [node for node, ranks in nodes.items() if all(held[rank].reason != THERMAL for rank in ranks)]
         is_measured = any("power_brake_share" in gpu.throttled for gpu in sensed.values())
-        return cls(seats, frozenset(whole_nodes(held, sensed)), is_measured)
+        by_seat = {seats[rank]: hold for rank, hold in held.items()}
+        return cls(by_seat, frozenset(nodes), frozenset(braked), is_measured)
 
     def on(self, site: Site) -> Site:
-        """Return the site with these faults: whole nodes braked, single GPUs as slow as their clocks."""
+        """Return the site with these faults: nodes braked, other GPUs as slow as their clocks."""
         cluster, conditions = site.cluster, site.cluster.conditions
-        braked = sorted({*self.nodes, *(() if self.is_measured else conditions.braked_nodes)})
+        braked = sorted({*self.braked, *(() if self.is_measured else conditions.braked_nodes)})
         slow = {
             f"node{node}.gpu{gpu}": 1.0 / (1.0 + hold.slower)
             for (node, gpu), hold in self.held.items()
-            if node not in self.nodes and hold.slower > MIN_EXCESS
+            if node not in self.braked and hold.slower > MIN_EXCESS
         }
         conditions = conditions.model_copy(update={"braked_nodes": braked})
         return replace(
@@ -128,7 +142,11 @@ def _device(name: str) -> int:
 
 
 class Costs:
-    """Time that parts cost a step, by simulation."""
+    """Time that parts cost a step, by simulation.
+
+    A slow GPU hides what another one costs that waits for it. The cost of a part is therefore the mean of what its
+    repair saves before that of all other faults and after it, as in `why`: parts that hide each other share their cost.
+    """
 
     def __init__(self, site: Site, learned: Learned | None, before: Outcome) -> None:
         """Prepare.
@@ -139,31 +157,55 @@ class Costs:
             before: Step under the present placement.
         """
         self._site, self._learned, self._before = site, learned, before
+        conditions = site.cluster.conditions
+        faults = (*conditions.bad_contact, *conditions.blocked_airflow, *site.cluster.slow_gpus)
+        self._faulty, self._braked = frozenset(map(place_of, faults)), frozenset(conditions.braked_nodes)
 
-    def of(self, seats: Collection[Seat]) -> float:
-        """Return the time that a step would be shorter if GPUs were sound. Unit: s."""
-        return self._of(seats, self._before)
+    def of(self, seats: Collection[Seat], braked: Collection[int] = ()) -> float:
+        """Return the time that GPUs cost a step. Unit: s.
+
+        Args:
+            seats: The GPUs.
+            braked: Nodes whose power brake is part of the fault.
+        """
+        return self._of(self._site.cluster, self._before.step_time_s, frozenset(seats), frozenset(braked))
 
     def interval_of(self, seats: Collection[Seat]) -> tuple[float, float] | tuple[None, None]:
         """Return the 90 % interval of that time due to the contacts; None where contacts are not measured. Unit: s."""
-        ends = [self._of(seats, outcome) for outcome in self._at_ends]
+        ends = [self._of(cluster, step_s, frozenset(seats), frozenset()) for cluster, step_s in self._at_ends]
         if not ends:
             return None, None
         return min(*ends, self.of(seats)), max(*ends, self.of(seats))
 
-    def _of(self, seats: Collection[Seat], outcome: Outcome) -> float:
-        site = self._site
-        repaired = {seat: factor for seat, factor in outcome.factor.items() if seat not in seats}
-        present_s = site.quick_step(site.present, outcome.factor).time_s
-        return (present_s - site.quick_step(site.present, repaired).time_s) * outcome.step_time_s / present_s
+    def _of(self, cluster: ClusterConfig, step_s: float, seats: frozenset[Seat], braked: frozenset[int]) -> float:
+        first_s = step_s - self._repaired_s(cluster, seats, braked)
+        others, other_braked = self._faulty - seats, self._braked - braked
+        if not others and not other_braked:
+            return first_s
+        rest_s = self._repaired_s(cluster, others, other_braked)
+        return (first_s + rest_s - self._repaired_s(cluster, others | seats, other_braked | braked)) / 2.0
+
+    def _repaired_s(self, cluster: ClusterConfig, seats: Collection[Seat], braked: Collection[int]) -> float:
+        """Return the step on a cluster if GPUs were sound. Unit: s."""
+        names, conditions = {f"node{node}.gpu{gpu}" for node, gpu in seats}, cluster.conditions
+        usual = {} if self._learned is None else dict.fromkeys(names, 1.0)
+        repaired = conditions.model_copy(update={
+            "contact": conditions.contact | usual,
+            "bad_contact": _without(conditions.bad_contact, names),
+            "blocked_airflow": _without(conditions.blocked_airflow, names),
+            "braked_nodes": [node for node in conditions.braked_nodes if node not in braked],
+        })  # fmt: skip
+        changed = {"conditions": repaired, "slow_gpus": _without(cluster.slow_gpus, names)}
+        return self._site.step(self._site.present, cluster.model_copy(update=changed)).step_time_s
 
     @cached_property
-    def _at_ends(self) -> list[Outcome]:
-        """Step with the contacts of faulty slots at both ends of their intervals; empty if GPUs would shut down."""
+    def _at_ends(self) -> list[tuple[ClusterConfig, float]]:
+        """The cluster, and its step in s, at both ends of the contacts' intervals; empty if GPUs would shut down."""
         if self._learned is None or not self._site.cluster.conditions.bad_contact:
             return []
+        clusters = [self._with_contacts(shift) for shift in (-Z90, Z90)]
         try:
-            return [self._site.step(self._site.present, self._with_contacts(shift)) for shift in (-Z90, Z90)]
+            return [(cluster, self._site.step(self._site.present, cluster).step_time_s) for cluster in clusters]
         except PointError:
             return []
 
@@ -172,6 +214,10 @@ class Costs:
         contacts = learned_cluster(self._learned, shift).conditions.bad_contact
         conditions = self._site.cluster.conditions.model_copy(update={"bad_contact": contacts})
         return self._site.cluster.model_copy(update={"conditions": conditions})
+
+
+def _without(values: Mapping[str, float], names: Collection[str]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if name not in names}
 
 
 def find_outliers(
@@ -224,7 +270,7 @@ def _degraded(degraded: Degraded, hosts: Mapping[int, str], costs: Costs) -> Ite
         )
         yield Outlier(
             f"node{node}", hosts[node], "degraded", f"all {len(seats)} GPUs: {hold.evidence}", _action_of(hold),
-            costs.of(seats), seats=seats,
+            costs.of(seats, [node]), seats=seats,
         )  # fmt: skip
     for (node, gpu), hold in sorted(degraded.held.items()):
         if node not in degraded.nodes and node in hosts:
@@ -253,7 +299,9 @@ def _hot(site: Site, learned: Learned, hosts: Mapping[int, str], costs: Costs) -
         usual = _usual_of_rows(learned, node)
         bad = [seat for seat in bad if seat[0] != node or slots[seat].contact.value >= BAD_CONTACT * usual[seat[1]]]
         seats = frozenset(seat for seat in of_node if seat not in bad)
-        evidence = f"the median GPU has {median:.2f} times the usual thermal resistance, one {contacts.max():.2f} times"
+        evidence = (
+            f"the median GPU has {median:.2f} times the usual thermal resistance, the worst {contacts.max():.2f} times"
+        )
         cost_lo_s, cost_hi_s = costs.interval_of(seats)
         yield Outlier(
             f"node{node}", host, "airflow", evidence, _CHECK_AIR, costs.of(seats), cost_lo_s, cost_hi_s, seats=seats
@@ -282,7 +330,7 @@ def _declared_brakes(site: Site, hosts: Mapping[int, str], costs: Costs) -> Iter
             seats = frozenset((node, gpu) for gpu in range(site.cluster.gpus_per_node))
             yield Outlier(
                 f"node{node}", hosts[node], "degraded", "its cluster file says that its power brake is on",
-                CAUSES["degraded"], costs.of(seats), seats=seats,
+                CAUSES["degraded"], costs.of(seats, [node]), seats=seats,
             )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ class Slot(Strict):
     """A position in a node and the GPU in it."""
 
     host: str
-    """Host; node0, node1, ... if hosts share a name."""
+    """Host; node0, node1, ... if hosts share a name or the run is simulated."""
     node: int
     """Index of the node within the run."""
     device: int
@@ -340,9 +340,10 @@ def _known(value: float, sigma: float, unit: str) -> Known:
 
 
 def hosts_of(manifest: Manifest) -> dict[int, str]:
-    """Return the hosts of a run by node; node0, node1, ... if two nodes share a name, as in simulated runs."""
+    """Return the hosts of a run by node; node0, node1, ... if two nodes share a name, or if the run is simulated."""
     hosts = {node.node: node.host for node in manifest.nodes}
-    return hosts if len(set(hosts.values())) == len(hosts) else {node: f"node{node}" for node in hosts}
+    has_names = manifest.origin != "simulated" and len(set(hosts.values())) == len(hosts)
+    return hosts if has_names else {node: f"node{node}" for node in hosts}
 
 
 def _clocks(folder: Path) -> dict[tuple[int, int], float]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from triplepoint.advise.recommend.advice import Advice, Limits, median_step_s
+from triplepoint.advise.recommend.advice import Advice, Limits, median_step_s, shown
 from triplepoint.advise.recommend.hardware import LEAST_COST, Outlier
 from triplepoint.advise.recommend.hot_spots import Outlook, payback_h
 from triplepoint.advise.recommend.kept_passports import Drift
@@ -175,8 +175,9 @@ def headline(advice: Advice) -> str:
     elif advice.is_split_asked and advice.gain is not None and advice.proposed is not None:
         said.append(f"Leave the placement as it is: {_judged(advice, advice.proposed, advice.gain)}.")
     for one in advice.accepted_limits:
-        lower = f"Set power limits of {counted(len(one.caps.limits_w), 'GPU')}"
-        said.append(f"{lower}: a step takes {_gained(one.gain)} less {_SAVED[one.caps.goal]}.")
+        lower = f"power limits of {counted(len(one.caps.limits_w), 'GPU')}"
+        either = "Or set other" if one is not advice.accepted_limits[0] else "Set"
+        said.append(f"{either} {lower}: a step takes {_gained(one.gain)} less {_SAVED[one.caps.goal]}.")
     if not said or (len(said) == 1 and advice.costly):
         said.append("Leave the placement and the power limits as they are.")
     return " ".join(said)
@@ -192,8 +193,8 @@ def figure_title(advice: Advice) -> str:
         cost = "" if first.cost_s is None else f", it costs {_cost_share(first, advice)} of a step"
         said.append(f"{_named(first, advice)}: {_KINDS[first.kind]}{cost}")
     if advice.is_accepted and advice.gain is not None:
-        until = "until it is repaired, another" if advice.costly else "Another"
-        said.append(f"{until} placement makes a step {_gained(advice.gain)} shorter")
+        until = "until it is repaired, changing" if advice.costly else "Changing"
+        said.append(f"{until} {_changed(advice)} makes a step {_gained(advice.gain)} shorter")
     elif not advice.withheld:
         said += [
             f"Power limits of {counted(len(one.caps.limits_w), 'GPU')} save {_gained(one.gain)} of a step's "
@@ -205,11 +206,11 @@ def figure_title(advice: Advice) -> str:
 
 def goal_of(caps: Caps) -> str:
     """Return the goal of power limits of single GPUs in words."""
-    return f"limits of {counted(len(caps.limits_w), 'GPU')}, {_SAVED[caps.goal]}"
+    return f"power limits of {counted(len(caps.limits_w), 'GPU')}: {_SAVED[caps.goal]}"
 
 
 _KINDS = {
-    "contact": "its heat sink has bad contact",
+    "contact": "its heat sink has bad contact or too little air",
     "airflow": "it gets too little air",
     "slow": "it computes slowly",
     "degraded": "its hardware holds down its clocks",
@@ -246,10 +247,10 @@ def _gained(gain: Gain) -> str:
 
 def _job(advice: Advice) -> str:
     """Return the run or cluster, and its step as it was and as it is predicted."""
-    predicted = f"predicted step {advice.before.step_time_s:.2f} s"
+    predicted = f"predicted step {shown(advice.before.step_time_s)}"
     if (measured := median_step_s(advice.measured_s)) is not None:
         taken = "simulated" if advice.passport and advice.passport.is_simulated else "measured"
-        return f"Job: run {advice.name}, {taken} step {measured:.2f} s, {predicted}"
+        return f"Job: run {advice.name}, {taken} step {shown(measured)}, {predicted}"
     if advice.passport is not None:
         return f"Job: on {advice.name}, {predicted} with the cooling of run {advice.passport.run}"
     alike = "with all GPUs alike; 'triplepoint predict' lets them differ, which makes a step some percent longer"
@@ -279,11 +280,18 @@ def _shared(passport: Passport) -> list[str]:
         for name, one in passport.shared.items()
     ]
     own = [slot.resistance.value for slot in passport.slots]
-    rows.append(("resistance of GPUs, die to air", f"{np.median(own):.3f}", f"{min(own):.3f} to {max(own):.3f}", "K/W"))
+    rows.append(
+        (
+            "resistance of GPUs, die to air (median, range)",
+            f"{np.median(own):.3f}",
+            f"{min(own):.3f} to {max(own):.3f}",
+            "K/W",
+        )
+    )
     leakage = [slot.leakage for slot in passport.slots if slot.leakage is not None]
     if leakage:
         ends = f"{min(leakage):.2f} to {max(leakage):.2f}"
-        rows.append(("leakage of GPUs over the usual", f"{np.median(leakage):.2f}", ends, ""))
+        rows.append(("leakage of GPUs over the usual (median, range)", f"{np.median(leakage):.2f}", ends, ""))
     return [*paragraph(head), *table(rows, words={0, 3}, indent=2)]
 
 
@@ -294,12 +302,12 @@ def _hardware(advice: Advice) -> list[str]:
     for one in advice.costly[:_LISTED]:
         cost = ""
         if one.cost_s is not None:
-            cost = f" It costs {'up to ' * one.is_bound}{one.cost_s:.2f} s of a step ({_cost_share(one, advice)})."
+            cost = f" It costs {'up to ' * one.is_bound}{shown(one.cost_s)} of a step ({_cost_share(one, advice)})."
         lines += paragraph(f"{_named(one, advice)}, {one.kind}: {one.evidence}.{cost} To do: {one.action}.", indent=2)
     for one in advice.minor[: _LISTED - len(advice.costly[:_LISTED])]:
         lines += paragraph(
             f"Note: {_named(one, advice)}, {one.kind}: {one.evidence}. It costs less than {percent(LEAST_COST)} of a "
-            f"step. When it is out of work anyway: {one.action}.",
+            f"step. When it is out of service anyway: {one.action}.",
             indent=2,
         )
     if len(advice.outliers) > _LISTED:
@@ -345,6 +353,8 @@ def _placement(advice: Advice, restart_minutes: float) -> list[str]:
 
 def _judged(advice: Advice, placement: Placement, gain: Gain) -> str:
     """Return by how much a placement would make a step shorter or longer, with the interval."""
+    if placement == advice.present:
+        return "these are the present layers"
     if abs(gain.share) < LEAST_GAIN:
         return f"{words(advice, placement)} would change a step by less than {percent(LEAST_GAIN)}"
     change = f"{_gained(gain)} shorter"
@@ -387,18 +397,19 @@ def _limits(advice: Advice) -> list[str]:
         return [f"Power limits: leave them as they are. {why}"]
     lines = []
     for one in advice.limits:
-        caps, verdict = one.caps, "set these" if one.gain.is_accepted else "leave them as they are"
-        before, after = caps.before, caps.after
-        now, then = f"{before.step_time_s:.2f} s", f"{after.step_time_s:.2f} s"
-        step = f"{then} as before" if then == now else f"{then} in place of {now}"
+        caps, (before, after) = one.caps, (one.caps.before, one.caps.after)
+        verdict, takes = ("set these", "takes") if one.gain.is_accepted else ("leave them as they are", "would take")
+        head = "With the new placement, a step" if advice.is_accepted else "A step"
         lines += paragraph(
-            f"Power limits for {_DONE[caps.goal]}: {verdict}. A step takes {_gained(one.gain)} less "
-            f"{_SAVED[caps.goal]}: all GPUs draw {after.power_w / KILO:.2f} kW in place of "
-            f"{before.power_w / KILO:.2f} kW, the step takes {step}."
+            f"Power limits for {_DONE[caps.goal]}: {verdict}. {head} {takes} "
+            f"{_gained(one.gain)} less {_SAVED[caps.goal]}: power of all GPUs "
+            f"{_from_to(before.power_w / KILO, after.power_w / KILO, 'kW')}, step "
+            f"{_from_to(before.step_time_s, after.step_time_s, 's')}."
         )
         lines += paragraph(
-            "Why: GPUs of a stage wait for the slowest. Their clocks are now "
-            f"{percent(before.clock_spread - 1)} apart, then {percent(after.clock_spread - 1)}.",
+            "Why: GPUs of a stage wait for the slowest. Their clocks differ by "
+            f"{percent(before.clock_spread - 1)} without these limits, and by {percent(after.clock_spread - 1)} with "
+            "them.",
             indent=2,
         )
         if one.gain.is_accepted:
@@ -406,10 +417,16 @@ def _limits(advice: Advice) -> list[str]:
     return lines
 
 
+def _from_to(before: float, after: float, unit: str) -> str:
+    """Return a value before and after a change, once if both look the same."""
+    now, then = f"{before:.2f}", f"{after:.2f}"
+    return f"{then} {unit} as before" if now == then else f"{then} {unit} instead of {now} {unit}"
+
+
 def _listed(advice: Advice, caps: Caps) -> list[str]:
     """Return the limits by host and GPU, those that change."""
     devices = sorted({device for _, device in caps.limits_w})
-    rows = [("limits in W", *(f"gpu{device}" for device in devices))]
+    rows = [(f"limits in W (-: {caps.present_w:.0f})", *(f"gpu{device}" for device in devices))]
     for node in sorted({node for node, _ in caps.limits_w}):
         rows.append((advice.hosts[node], *(str(caps.limits_w.get((node, device), "-")) for device in devices)))
     return table(rows, indent=2)

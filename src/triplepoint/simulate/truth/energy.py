@@ -10,7 +10,7 @@ import numpy as np
 
 from triplepoint.simulate.artefacts.groups import split_sync
 from triplepoint.simulate.artefacts.simulated import Heated, Simulated, ns
-from triplepoint.simulate.power.gpu import Float, data_share, leakage_w
+from triplepoint.simulate.power.gpu import Float, Int64, data_share, leakage_w
 from triplepoint.simulate.power.parameters import PowerConfig
 from triplepoint.simulate.power.work import UNITS, Workload
 from triplepoint.simulate.timeline.schedule import operations_by_task
@@ -164,8 +164,8 @@ def energy_j(heated: Heated, node: int, device: int, usage: Usage) -> Float:
     rest_w = power.base.value + power.memory_idle.value + leakage
     total_j = (watts * trace.period_s)[:, None]
     num_steps = max(1, round(len(watts) / len(usage.time_s)))
-    usage_by_period = [np.tile(column, (num_steps, 1))[: len(watts)] for column in usage]
-    time_s, switched, moved, clocked = usage_by_period
+    period = periods_of_step(len(watts), num_steps, len(usage.time_s))
+    time_s, switched, moved, clocked = (column[period] for column in usage)
     fixed_j = time_s * rest_w[:, None] + clocked * voltage * share
     work_j = switched * voltage + moved
     # The rate of work differs between periods with the speed of the job: work gets the remaining energy of the period.
@@ -174,6 +174,15 @@ def energy_j(heated: Heated, node: int, device: int, usage: Usage) -> Float:
     energy = fixed_j + work_j * np.divide(left_j, done_j, out=np.zeros_like(left_j), where=done_j > 0.0)
     energy *= total_j / np.maximum(energy.sum(axis=1, keepdims=True), 1e-12)
     return np.asarray(energy.sum(axis=0) / num_steps)
+
+
+def periods_of_step(num_periods: int, num_steps: int, per_step: int) -> Int64:
+    """Return the period of a step that each period of a trace over several steps is; shape (num_periods,).
+
+    The periods of the trace need not be a multiple of its steps.
+    """
+    share = (np.arange(num_periods) + 0.5) * num_steps / num_periods % 1.0
+    return (share * per_step).astype(np.int64)
 
 
 def _leakage_factor(heated: Heated, node: int, device: int) -> float:

@@ -58,7 +58,7 @@ def test_bad_contact_is_named_first_and_its_stage_gets_fewer_layers(
     assert (outlier["name"], outlier["kind"]) == ("node0.gpu6", "contact") and outlier["cost_s"] > 0
     sound_s = true_step_s(truth_with({}), run, Placement((0, 1), (40, 40)))
     assert outlier["cost_lo_s"] < answer["step_time_s"] - sound_s < outlier["cost_hi_s"]
-    assert outlier["cost_s"] == pytest.approx(answer["step_time_s"] - sound_s, rel=0.03)
+    assert outlier["cost_s"] == pytest.approx(answer["step_time_s"] - sound_s, rel=0.01)
     assert answer["is_accepted"] and answer["unexplained"] is None
     assert answer["predicted_step_time_s"] == pytest.approx(answer["step_time_s"], rel=0.005)
     layers, order = answer["pipeline_layers"], tuple(int(host.removeprefix("node")) for host in answer["hosts"])
