@@ -48,11 +48,13 @@ $(READY): pyproject.toml envs/constraints.txt $(NATIVE)
 # Five lanes side by side. Gangs have time limits and wait for most of their time, so they go first.
 GANGS := $(addprefix tests/unit/,doctor launch recorded)
 MODELS := $(addprefix tests/unit/,advise aggregate calibrate published simulate)
-# Tests marked `long` repeat for more layouts, models and rows what others show for one; `test-all` runs them too.
+# Tests marked `long` repeat for more layouts, models and rows what others show for one; `test-all` runs them too, and
+# tries properties on all of their examples.
 SHORT := -m "not long"
 test: env
 	$(MAKE) --jobs=5 --keep-going --output-sync=target test-slurm test-gangs test-workflow test-models test-rest
 
+test-all: export TRIPLEPOINT_ALL_EXAMPLES := 1
 test-all:
 	$(MAKE) test SHORT=
 

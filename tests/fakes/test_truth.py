@@ -5,13 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.fakes.nvml import field, handle, nvml_node, virtual
 from tests.fakes.presets import hgx_h200
 from tests.fakes.test_wave import waves
 from tests.fakes.wave import constant
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(waves(), st.lists(st.floats(0.0, 30.0), min_size=1, max_size=4))
 def test_energy_and_temperature_of_any_load(load, pauses_s):
     scenario = hgx_h200(1).set_all(load=load, energy_period_s=1e-6, idle_w=60.0)

@@ -162,15 +162,16 @@ def test_command_in_the_text_is_one(span: str) -> None:
     assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known
 
 
-RUNNABLE = [
-    pytest.param(command, id=f"{block}: {command}")
+RUNNABLE = {
+    command: pytest.param(command, id=f"{block}: {command}")
     for block in BLOCKS
     for command in block.commands
     if not _NEEDS_A_MACHINE.search(command) and (block.page, block.language) != _TESTED_ELSEWHERE
-]
+}
+"""Each once: several pages have the same commands."""
 
 
-@pytest.mark.parametrize("command", RUNNABLE)
+@pytest.mark.parametrize("command", RUNNABLE.values())
 def test_command_of_a_block_runs(command: str, folder: Path) -> None:
     _, *words = shlex.split(command.replace(" FILE", " point.yaml"))
     files = [str(path) for word in words for path in sorted(folder.glob(word)) if "*" in word]

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,15 +42,21 @@ def layer_of(part: str) -> int:
     raise AssertionError(f"triplepoint.{part} is in no layer; add it to LAYERS where it belongs")
 
 
-def parts_imported(path: Path) -> set[str]:
-    parts = set()
+@cache
+def imported(path: Path) -> list[tuple[str, tuple[str, ...]]]:
+    """Return each import of a file: the module and the names from it, none where the module itself is imported."""
+    found = list[tuple[str, tuple[str, ...]]]()
     for node in ast.walk(ast.parse(path.read_text())):
-        names = []
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found.append((node.module, tuple(alias.name for alias in node.names)))
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        parts |= {name.split(".")[1] for name in names if name.startswith("triplepoint.")}
+            found += [(alias.name, ()) for alias in node.names]
+    return found
+
+
+def parts_imported(path: Path) -> set[str]:
+    dotted = {f"{module}.{name}" if name else module for module, names in imported(path) for name in names or ("",)}
+    parts = {name.split(".")[1] for name in dotted if name.startswith("triplepoint.")}
     return {part for part in parts if (PACKAGE / f"{part}.py").exists() or (PACKAGE / part).is_dir()}
 
 
@@ -74,14 +81,11 @@ def test_only_predict_and_fitting_know_published_tables() -> None:
 
 def modules_imported(path: Path, known: set[str]) -> set[str]:
     """Modules of the package a file imports: anywhere in it, for types only as well."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            deeper = {f"{node.module}.{alias.name}" for alias in node.names}
-            names |= (deeper & known) | ({node.module} if deeper - known else set())
-        elif isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-    return names & known
+    found = set()
+    for module, names in imported(path):
+        deeper = {f"{module}.{name}" for name in names}
+        found |= (deeper & known) | ({module} if deeper - known or not names else set())
+    return found & known
 
 
 def circles(graph: dict[str, set[str]]) -> list[set[str]]:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from triplepoint.node_clock import answer_clock, measure_offset
 
 
@@ -27,7 +28,7 @@ def offset_of(ahead_ns: int, delays_s: tuple[float, float] = (0.0, 0.0)) -> tupl
     return found.offset_s, found.uncertainty_s, found.round_trip_s
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(ahead_ms=st.integers(-10_000, 10_000))
 def test_measure_offset_is_right_within_its_uncertainty(ahead_ms: int) -> None:
     offset_s, uncertainty_s, _ = offset_of(ahead_ms * 1_000_000)

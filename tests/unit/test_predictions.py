@@ -12,6 +12,7 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from triplepoint.cli import main
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import run_id
@@ -84,7 +85,7 @@ def test_prediction_of_a_study_is_that_of_each_point(tmp_path: Path) -> None:
 DEGREE = st.sampled_from([1, 1, 2, 4, 8, 3])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     required=st.fixed_dictionaries(
         {
@@ -208,7 +209,7 @@ VALUES = (
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     content=st.binary(max_size=60)
     | st.text(max_size=60).map(str.encode)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.points import planned
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Point
@@ -57,7 +58,7 @@ def planned_because(point: Point) -> str | None:
 DEGREE = st.sampled_from([1, 1, 1, 2, 2, 4, 8, 16, 3])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     common=st.fixed_dictionaries(
         {

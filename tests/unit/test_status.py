@@ -37,7 +37,10 @@ def test_no_module_lists_statuses_in_text(path: Path) -> None:
     """Two texts of statuses in one set, tuple or key list are a second list of them; doctor's verdicts are others."""
     if path.name == "status.py" or "doctor" in path.parts:
         return
-    for node in ast.walk(ast.parse(path.read_text())):
+    text = path.read_text()
+    if sum(f'"{status}"' in text for status in Status) < 2:
+        return
+    for node in ast.walk(ast.parse(text)):
         items = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", [])
         texts = {item.value for item in items if isinstance(item, ast.Constant)} & set(Status)
         assert len(texts) < 2, f"{path.name}:{getattr(node, 'lineno', 0)} lists {sorted(texts)}"

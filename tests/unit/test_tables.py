@@ -61,7 +61,9 @@ def test_kind_of_counters_is_what_their_description_says() -> None:
 
 def test_descriptions_are_shown_and_never_looked_into() -> None:
     for path in PACKAGE.rglob("*.py"):
-        tree = ast.parse(path.read_text())
+        if ".about" not in (text := path.read_text()):
+            continue
+        tree = ast.parse(text)
         found = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "about"]
         tests = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
         compared = {id(each) for node in tests for each in ast.walk(node)}

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.fakes.presets import hgx_h200
 from tests.fakes.scenario import Rule, Scenario
 from tests.fakes.wave import Wave, square
@@ -106,7 +107,7 @@ def test_phase_energy_says_how_little_steps_of_a_counters_period_tell(tmp_path: 
     assert min(forward.error_w, backward.error_w) > 100
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     lengths=st.lists(st.floats(0.01, 2.0), min_size=1, max_size=20),
     cells=st.lists(st.integers(0, len(CELLS) - 1), min_size=20, max_size=20),

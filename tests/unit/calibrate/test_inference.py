@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.published_serving import CONFIG, TABLE, is_shared, read_cases
 from triplepoint.calibrate.inference import InferenceIntervals, ServingCase, fit
 from triplepoint.config.yaml_file import read
@@ -78,7 +79,7 @@ def test_score_by_hand() -> None:
     assert replace(made, job=other).score(known) == pytest.approx(0.54 / (0.27 + 0.5))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(prompt=st.integers(1, 4096), output=st.integers(1, 512), batch=st.integers(1, 128))
 def test_intervals_hold_what_they_are_around(prompt: int, output: int, batch: int) -> None:
     job, serving = read_cases()[0].job, Serving(prompt, output, batch)

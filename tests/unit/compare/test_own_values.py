@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.synthetic import CONFIG, H200, Spec, build
 from triplepoint.aggregate import aggregate
 from triplepoint.cli import main
@@ -177,7 +178,7 @@ def test_compare_refuses_damaged_results(tmp_path: Path, capsys: pytest.CaptureF
     assert "points.parquet: not a whole Parquet file" in capsys.readouterr().err
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     header=st.lists(st.sampled_from([*HEAD.split(","), "step_time_s", "step_time_s_sd", "overlap", "x"]), max_size=9),
     cells=st.lists(st.text(max_size=8) | st.sampled_from(["gpt3-175b", "h200x32", "128", "8", "[tp]"]), max_size=9),

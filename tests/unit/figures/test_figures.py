@@ -59,7 +59,7 @@ def test_to_csv_keeps_formulas_text() -> None:
     )
 
 
-@pytest.mark.parametrize("study", ["smoke", "paper", "one"])
+@pytest.mark.parametrize("study", ["paper", "one", pytest.param("smoke", marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", OF_RUNS)
 def test_draw_plots_golden_numbers(drawn: dict, name: str, study: str) -> None:
     numbers = drawn[name, study][1]

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.unit.telemetry.test_align import node, run_folder
 from triplepoint import node_clock
 from triplepoint.files import write_json
@@ -75,7 +76,7 @@ def test_fit_clock_within_a_millisecond_under_50_ms_and_50_ppm() -> None:
     assert clock.offset_ns == pytest.approx(50 * MS + 50 * US, abs=clock.uncertainty_ns)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     offset_ns=st.integers(-(10**15), 10**15),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.unit.published.cells import NEMOTRON
 from triplepoint.errors import UserError
 from triplepoint.published.rows import COLUMNS
@@ -70,7 +71,7 @@ def check(found: dict[str, str]) -> None:
     assert len(watts) in (0, len(POWER)) and all(0 <= value < math.inf for value in watts)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(rows, min_size=1, max_size=4))
 @example([{"layers": "100000000000"}])
 @example([{"id": "0\r0"}])
@@ -95,7 +96,7 @@ def test_every_row_has_one_status(tmp_path: Path, content: list[dict[str, str]])
         check(row)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 @example(b"")
 @example(b"\n\n")

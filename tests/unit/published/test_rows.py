@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.unit.published.cells import NEMOTRON
 from triplepoint.published.rows import COLUMNS, Row, read_row
 from triplepoint.simulate.work.blocks import split_layers
@@ -144,7 +145,7 @@ def test_read_row_without_id_is_known_by_its_number() -> None:
     assert read_row({}, 7, CONFIG).id == "7"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.dictionaries(st.sampled_from(COLUMNS), st.text(max_size=30) | st.integers().map(str), max_size=6))
 def test_read_row_never_fails(changes: dict[str, str]) -> None:
     row = read_row(NEMOTRON | changes, 1, CONFIG)

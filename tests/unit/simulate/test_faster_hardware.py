@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.unit.simulate.jobs import gpt, job, llama, mixtral
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.gpu import GpuConfig
@@ -103,7 +104,7 @@ def usual(gpu: GpuConfig, one: Job, stated: StatedNetwork) -> Fabric:
 
 
 @given(jobs(), st.sampled_from(FASTER))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_faster_gpu_takes_no_longer(one: Job, pair: tuple[str, str]) -> None:
     slow, fast = (GPUS[name] for name in pair)
     fabric, usual_constants = usual(GPUS["h100"], one, StatedNetwork()), Constants()
@@ -123,7 +124,7 @@ def better_networks(draw: st.DrawFn) -> tuple[StatedNetwork, StatedNetwork]:
 
 
 @given(jobs(), st.sampled_from(sorted(GPUS)), better_networks())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_more_and_faster_adapters_take_no_longer(
     one: Job, name: str, networks: tuple[StatedNetwork, StatedNetwork]
 ) -> None:
@@ -152,7 +153,7 @@ def test_more_adapters_take_from_links_inside_the_node_less_than_is_allowed() ->
     st.sampled_from([1, 2, 4, 8, 16]),
     st.floats(1.0, 1e10),
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_collectives_of_more_and_faster_adapters_take_no_longer(
     name: str,
     networks: tuple[StatedNetwork, StatedNetwork],
@@ -196,7 +197,7 @@ def test_twice_as_fast_adapters_are_faster_for_large_all_reduces(kind: str, stri
     st.sampled_from([1, 2, 4, 6, 8, 16]),
     st.sampled_from([50, 100, 200, 400, 800]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_ethernet_is_no_faster_than_infiniband_of_its_rate(
     name: str, kind: CommKind, sizes: tuple[int, int], num_bytes: float, num_nics: int, rate: int
 ) -> None:
@@ -214,7 +215,7 @@ def test_ethernet_is_no_faster_than_infiniband_of_its_rate(
 
 
 @given(jobs(), st.sampled_from(sorted(GPUS)), st.integers(20, 3200), st.integers(20, 3200))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_more_bandwidth_of_adapters_not_counted_takes_no_longer(one: Job, name: str, less: int, more: int) -> None:
     less, more = sorted((less, more))
     fabrics = [usual(GPUS[name], one, StatedNetwork(bandwidth=rate * 1e9 / 8)) for rate in (less, more)]
@@ -227,7 +228,7 @@ def test_more_bandwidth_of_adapters_not_counted_takes_no_longer(one: Job, name: 
     [("a100", "pcie4", 32e9, "nvlink3"), ("h100", "pcie5", 64e9, "nvlink4"), ("b200", "pcie5", 64e9, "nvlink5")],
 )
 @given(one=jobs())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_nvlink_takes_no_longer_than_pcie(name: str, pcie: str, bytes_per_s: float, nvlink: str, one: Job) -> None:
     network = network_levels(Network(400e9, 8), load_link("infiniband", CONFIG), 8, 1 << 20)
     bandwidth = GPUS[name].scale_up_bandwidth.value

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.published_serving import is_shared, read_cases
 from tests.unit.simulate.jobs import communication_bytes, flops, gpu, job, llama, mixtral
 from triplepoint.config.catalogue import Catalogue
@@ -138,7 +139,7 @@ def test_what_does_not_fit_says_why() -> None:
     assert memory_of(real("llama3-70b", tp=4), Serving(128, 128, 8)).fits
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     batch=st.integers(1, 300),
     prompt=st.integers(1, 5000),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from triplepoint.calibrate.kernels import Measurement, fit_kernels, read_measurements
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import UserError
@@ -191,7 +192,7 @@ def test_time_gigabyte_is_1e9() -> None:
 
 
 @given(st.floats(0.5, 1.0))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_time_clock_slows_computation_alone(ratio: float) -> None:
     model, large, streaming = MODELS["h100"], product(8192, 8192, 8192), Kernel("norm", "forward", 0, 1e9)
     assert model.time_s(large, ratio) == pytest.approx(model.time_s(large) / ratio, rel=0.02)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.unit.simulate.jobs import gpt, job, llama, mixtral
 from tests.unit.simulate.test_run import planned
 from triplepoint.config.catalogue import Catalogue
@@ -62,7 +63,7 @@ def test_all_layers_of_each_chunk_are_all_layers() -> None:
     assert memory_by_stage(said) == memory_by_stage(every)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     vp=st.sampled_from([1, 2]),
     microbatches=st.sampled_from([4, 8, 16]),
@@ -151,7 +152,7 @@ def test_stages_without_layers_do_only_what_is_at_the_ends(place: dict[str, Any]
     assert all(use.total > 0 for use in uses)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(layers=st.integers(1, 40), stages=st.integers(1, 16))
 def test_lighter_ends_hold_all_layers(layers: int, stages: int) -> None:
     found = lighter_ends(layers, stages)

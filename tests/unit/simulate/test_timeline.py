@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.unit.simulate.pipelines import durations
 from triplepoint.simulate.timeline.durations import Durations
 from triplepoint.simulate.timeline.schedule import BACKWARD, FORWARD, Order, make_order
@@ -224,7 +225,7 @@ def by_definition(times: Durations, order: Order, which: int) -> np.ndarray:
 
 
 @given(pipelines())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_run_is_as_defined(pipeline: tuple[Durations, Order]) -> None:
     found = run(*pipeline)
     for which in range(found.end.shape[2]):
@@ -232,7 +233,7 @@ def test_run_is_as_defined(pipeline: tuple[Durations, Order]) -> None:
 
 
 @given(pipelines(), st.lists(st.floats(0.5, 2.0), min_size=1, max_size=3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_run_together_is_each_by_itself(pipeline: tuple[Durations, Order], factors: list[float]) -> None:
     first, order = pipeline
     steps = [first, *(replace(first, send=first.send * factor, forward=first.backward_input) for factor in factors)]
@@ -242,7 +243,7 @@ def test_run_together_is_each_by_itself(pipeline: tuple[Durations, Order], facto
 
 
 @given(pipelines())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_accounts_are_the_step(pipeline: tuple[Durations, Order]) -> None:
     found = run(*pipeline)
     accounts = found.accounts
@@ -257,7 +258,7 @@ def test_accounts_are_the_step(pipeline: tuple[Durations, Order]) -> None:
 
 
 @given(pipelines())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_run_keeps_order_and_links(pipeline: tuple[Durations, Order]) -> None:
     found, order = run(*pipeline), pipeline[1]
     room = 1e-9
@@ -269,7 +270,7 @@ def test_run_keeps_order_and_links(pipeline: tuple[Durations, Order]) -> None:
 
 
 @given(pipelines(), st.integers(0, 3), st.floats(1.0, 2.0))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_run_is_no_faster_for_slower_stages(pipeline: tuple[Durations, Order], stage: int, factor: float) -> None:
     times, order = pipeline
     slower = times.forward.compute.copy()

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.unit.simulate.jobs import communication_bytes, communications, flops, job, llama, mixtral, operations
 from triplepoint.config.model import LatentAttention, LayerKind, MixtureOfExperts, ModelConfig, SlidingWindow
 from triplepoint.metrics import flops_per_token
@@ -53,7 +54,7 @@ _CHANGES: dict[str, list[object]] = {
 
 @pytest.mark.parametrize("model", [llama(), mixtral(), deep(num_mtp_layers=1), windowed()], ids=lambda one: one.name)
 @given(st.fixed_dictionaries({name: st.sampled_from(values) for name, values in _CHANGES.items()}))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_layers_are_the_same_without_what_they_do_not_depend_on(model: ModelConfig, changes: dict[str, object]) -> None:
     one = job(model, stack="Megatron-Core v0.13", **changes)
     own, shared = (LayerParts(Share(each)) for each in (one, one.of_layers))

@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.points import tiny_point
 from tests.unit.launch.engines.native_points import LLAMA, make_point
 from triplepoint.config.rules import check_corpus, fold
@@ -78,7 +79,7 @@ def test_the_manifest_says_which_tokenizer(made: tuple[Path, Path]) -> None:
     assert facts["samples"] == "packed"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(st.sampled_from("the cat\n\u00e4\u4e16"), max_size=60))
 def test_encode_loses_nothing_and_lines_are_documents(text: str, made: tuple[Path, Path]) -> None:
     tokenizer, library = open_tokenizer(str(made[1]), SIZE), words_of(made[1])

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from tests.examples import examples
 from tests.unit.simulate.heat.machines import CONFIG, airflow, cooling
 from triplepoint.simulate.heat.devices import BadContact, BlockedAirflow, draw_devices, equal_devices, with_faults
 from triplepoint.simulate.heat.network import build_network, propagator
@@ -30,7 +31,7 @@ def test_propagator_lone_die_follows_its_exponential() -> None:
     assert state[0, 0] == pytest.approx(4 * (1 - np.exp(-1)), rel=0.01)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(arrays(float, (2, 4), elements=st.floats(0, 700)), st.floats(0.01, 30))
 def test_propagator_agrees_with_small_explicit_steps(power: np.ndarray, step_s: float) -> None:
     devices = with_faults(equal_devices(2, 4), [BadContact(0, 1, 3.0), BlockedAirflow(1, (2, 3), 0.5)])
@@ -46,7 +47,7 @@ def _rate(network, state, power):  # type: ignore[no-untyped-def]
     return np.einsum("bij,bj->bi", network.change, state) + np.einsum("bij,bj->bi", network.drive, power)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(arrays(float, (6, 1, 4), elements=st.floats(0, 700)))
 def test_heat_put_in_is_stored_or_in_the_air(power: np.ndarray) -> None:
     known = cooling(twin=0.03)

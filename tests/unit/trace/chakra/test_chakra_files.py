@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from triplepoint.errors import UserError
 from triplepoint.trace.chakra.files import messages, open_trace, write_trace
 from triplepoint.trace.chakra.nodes import ChakraNode, read_node
@@ -90,7 +91,7 @@ VALUES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(nodes=st.lists(st.tuples(VALUES, UNKNOWN), min_size=1, max_size=4))
 def test_fields_that_no_schema_knows_are_kept(tmp_path_factory: pytest.TempPathFactory, nodes: list[Any]) -> None:
     folder = tmp_path_factory.mktemp("chakra", numbered=True)

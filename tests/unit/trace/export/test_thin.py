@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from triplepoint.trace.thin import LatestWins, Spans, Thinner
 
 ORIGIN = 1_790_857_026_000_000_000
@@ -68,7 +69,7 @@ def grains(draw: st.DrawFn) -> tuple[list[Row], int, int]:
     return [(at, at + 1, label) for at, label in enumerate(labels) if label != EMPTY], len(labels), len(cells)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.one_of(lanes(), grains()))
 def test_thin_majority_of_any_whole_cells_stays_the_dominant_label(lane: tuple[list[Row], int, int]) -> None:
     rows, duration, num_cells = lane
@@ -83,7 +84,7 @@ def test_thin_majority_of_any_whole_cells_stays_the_dominant_label(lane: tuple[l
                 assert now[was.argmax()] > others.max(), (first, last)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(lanes())
 def test_thin_covers_no_more_than_before_nor_where_nothing_was(lane: tuple[list[Row], int, int]) -> None:
     rows, duration, num_cells = lane
@@ -96,7 +97,7 @@ def test_thin_covers_no_more_than_before_nor_where_nothing_was(lane: tuple[list[
     assert (after[plain] == before[plain]).all()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(lanes())
 def test_thin_is_bounded_ordered_disjoint_and_keeps_wide_spans(lane: tuple[list[Row], int, int]) -> None:
     rows, duration, num_cells = lane
@@ -115,13 +116,13 @@ def test_thin_is_bounded_ordered_disjoint_and_keeps_wide_spans(lane: tuple[list[
             assert (start, end, label) in thinned
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(lanes(), st.integers(1, 7))
 def test_thin_in_many_calls_is_the_same_as_in_one(lane: tuple[list[Row], int, int], num_calls: int) -> None:
     assert thin(*lane, num_calls) == thin(*lane)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(lanes(), st.integers(1, 7))
 def test_latest_wins_is_what_a_painter_leaves(lane: tuple[list[Row], int, int], num_calls: int) -> None:
     rows, duration, _ = lane

@@ -1,7 +1,6 @@
 """Whatever is cut off or overwritten: no traceback, no endless loop, and no undamaged event lost without a word."""
 
 import gzip
-import os
 import tempfile
 import zlib
 from collections.abc import Iterable
@@ -11,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.unit.trace.judge.command import Outcome, nanoseconds, run_trace, status_of
 from tests.unit.trace.judge.layouts import LAYOUTS, Event, Text
 from tests.unit.trace.judge.random_traces import write
 from tests.unit.trace.judge.reference import to_ns
 from tests.unit.trace.judge.small import EVENTS, GEMM, TOP, is_gpu
 
-_SETTINGS = settings(max_examples=int(os.environ.get("TRIPLEPOINT_FUZZ_EXAMPLES", "40")), deadline=10_000)
+_SETTINGS = settings(max_examples=examples(40), deadline=10_000)
 """Far above what a file of 20 KB takes, so that only an endless loop misses it."""
 
 

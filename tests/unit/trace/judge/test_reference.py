@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import assume, given, settings
 
+from tests.examples import examples
 from tests.unit.trace.judge.command import assert_survived, nanoseconds, run_trace
 from tests.unit.trace.judge.layouts import LAYOUTS, Event
 from tests.unit.trace.judge.parity import hta_rows
@@ -59,7 +60,7 @@ def test_recorded_trace_equals_hta(name, tmp_path):
     assert row["comm_overlap_fraction"] == overlap or abs(float(row["comm_overlap_fraction"]) - float(overlap)) < 5e-5
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(texts(traces()))
 def test_any_trace_equals_recomputation(trace):
     data, events = trace
@@ -75,7 +76,7 @@ def test_any_trace_equals_recomputation(trace):
     assert lengths == _step_lengths(events)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(texts(traces()))
 def test_any_trace_in_parity_equals_hta_rules(trace):
     data, events = trace

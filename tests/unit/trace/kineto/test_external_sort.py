@@ -7,6 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from triplepoint.trace.kineto import Rows
 from triplepoint.trace.kineto.external_sort import Sorter
 
@@ -37,14 +38,14 @@ def assert_sorts(chunks: list[Rows], sorter: Sorter) -> None:
         assert all(one["key"][-1] < other["key"][0] for one, other in zip(blocks, blocks[1:], strict=False))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.lists(st.integers(-3, 12), max_size=12), max_size=12), st.integers(1, 30))
 def test_blocks_equal_a_stable_sort(chunks: list[list[int]], capacity: int) -> None:
     with TemporaryDirectory() as folder:
         assert_sorts(numbered(chunks), Sorter("key", Path(folder), capacity))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=8), max_size=12), st.integers(1, 9))
 def test_blocks_of_any_keys_equal_a_stable_sort(chunks: list[list[int]], capacity: int) -> None:
     with TemporaryDirectory() as folder:

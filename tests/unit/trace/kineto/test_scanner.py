@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.unit.trace.judge.layouts import LAYOUTS
 from tests.unit.trace.kineto.scanned import Row, scan
 from tests.unit.trace.traces import document, event, kernel, launch, note
@@ -62,7 +63,7 @@ edits = st.tuples(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.sampled_from(sorted(LAYOUTS)), st.lists(edits, max_size=3), st.integers(1, 40))
 def test_scan_damaged_text_in_pieces_equals_in_one(
     layout: str, changes: list[tuple[float, int, bytes]], piece: int

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from triplepoint.errors import UserError
 from triplepoint.trace.kineto.source import Source
 
@@ -71,7 +72,7 @@ def test_pieces_of_a_small_file_that_unpacks_to_much_are_small() -> None:
     assert read_bytes(gzip.compress(text, 9)) == (text, False)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(1, 20_000), st.sampled_from([3, 100_000]))
 def test_pieces_of_a_cut_gzip_are_what_can_be_unpacked(length: int, size: int) -> None:
     packed = gzip.compress(TEXT[:size])

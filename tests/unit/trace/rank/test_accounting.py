@@ -4,6 +4,7 @@ from collections import defaultdict
 
 from hypothesis import given, settings
 
+from tests.examples import examples
 from tests.unit.trace.rank.parsed import Parsed, parse
 from tests.unit.trace.rank.random_work import NORM, Case, Times, cases, count
 from tests.unit.trace.traces import ALL_REDUCE, BASE_NS, COPY, GEMM, event, kernel, note
@@ -15,7 +16,7 @@ def labels_of(parsed: Parsed) -> list[Label]:
     return [account.label for account in parsed.summary.accounts]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(cases)
 def test_parse_any_device_trace_equals_counting(case: Case) -> None:
     expected = count(case)
@@ -40,7 +41,7 @@ def test_parse_any_device_trace_equals_counting(case: Case) -> None:
     assert len(segments) == sum(row["duration_ns"] for row in parsed.segments)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(cases)
 def test_parse_any_device_trace_adds_up(case: Case) -> None:
     parsed = parse(case.events())

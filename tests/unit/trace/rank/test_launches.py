@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.unit.trace.rank.parsed import parse, work_of
 from tests.unit.trace.traces import GEMM, kernel, launch
 from triplepoint.trace.kineto import LAUNCH, ROW
@@ -29,7 +30,7 @@ def joined(folder: Path, device: list[int], calls: list[int], capacity: int) -> 
 correlations = st.lists(st.integers(-1, 12), max_size=20)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(correlations, st.lists(st.integers(1, 12), max_size=20), st.integers(1, 8))
 def test_join_launches_any_rows_find_the_first_call_of_their_number(
     tmp_path_factory: pytest.TempPathFactory, device: list[int], calls: list[int], capacity: int

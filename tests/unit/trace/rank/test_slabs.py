@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.unit.trace.rank.parsed import Parsed, parse
 from tests.unit.trace.rank.random_work import Case, cases
 from tests.unit.trace.traces import GEMM, event, kernel, launch, note
@@ -36,7 +37,7 @@ def drawn(parsed: Parsed) -> list[tuple[Any, ...]]:
 messages = st.fixed_dictionaries({"Group size": st.integers(1, 2), "Process Group Name": st.sampled_from(["1", "2"])})
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(cases, st.integers(1, 6), st.data())
 def test_parse_any_capacity_gives_the_same_tables(case: Case, capacity: int, data: st.DataObject) -> None:
     events = case.events()
@@ -69,7 +70,7 @@ def called(call: tuple[str, int, list], start: int, thread: int) -> list[dict]:
     return [event(name, start, now - start, tid=thread), *within]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.lists(st.tuples(calls, st.integers(0, 40)), max_size=3),
     st.lists(st.tuples(st.integers(0, 60), st.integers(1, 25)), max_size=4),
