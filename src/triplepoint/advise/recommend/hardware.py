@@ -6,13 +6,12 @@ What `triplepoint why` finds in the run is in the list too, so both commands nam
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 
 from triplepoint.advise.recommend.passport import BAD_CONTACT, Learned
 from triplepoint.advise.recommend.placement import MIN_EXCESS, Outcome, Seat, Site, learned_cluster
-from triplepoint.config.cluster import ClusterConfig, place_of
+from triplepoint.config.cluster import place_of
 from triplepoint.errors import PointError
 from triplepoint.metrics import Z90
 from triplepoint.why.answer import Answer
@@ -156,8 +155,8 @@ class Costs:
             learned: Passport of its slots. None: the cluster is as its file declares.
             before: Step under the present placement.
         """
-        self._site, self._learned, self._before = site, learned, before
-        conditions = site.cluster.conditions
+        self._site, self._learned, conditions = site, learned, site.cluster.conditions
+        self._known_s = {(0.0, frozenset[Seat](), frozenset[int]()): before.step_time_s}
         faults = (*conditions.bad_contact, *conditions.blocked_airflow, *site.cluster.slow_gpus)
         self._faulty, self._braked = frozenset(map(place_of, faults)), frozenset(conditions.braked_nodes)
 
@@ -168,52 +167,51 @@ class Costs:
             seats: The GPUs.
             braked: Nodes whose power brake is part of the fault.
         """
-        return self._of(self._site.cluster, self._before.step_time_s, frozenset(seats), frozenset(braked))
+        return self._of(0.0, frozenset(seats), frozenset(braked))
 
     def interval_of(self, seats: Collection[Seat]) -> tuple[float, float] | tuple[None, None]:
         """Return the 90 % interval of that time due to the contacts; None where contacts are not measured. Unit: s."""
-        ends = [self._of(cluster, step_s, frozenset(seats), frozenset()) for cluster, step_s in self._at_ends]
-        if not ends:
+        if self._learned is None or not self._site.cluster.conditions.bad_contact:
             return None, None
-        return min(*ends, self.of(seats)), max(*ends, self.of(seats))
+        try:
+            ends = [self._of(shift, frozenset(seats), frozenset()) for shift in (-Z90, 0.0, Z90)]
+        except PointError:  # GPUs would shut down
+            return None, None
+        return min(ends), max(ends)
 
-    def _of(self, cluster: ClusterConfig, step_s: float, seats: frozenset[Seat], braked: frozenset[int]) -> float:
-        first_s = step_s - self._repaired_s(cluster, seats, braked)
+    def _of(self, shift: float, seats: frozenset[Seat], braked: frozenset[int]) -> float:
+        first_s = self._step_s(shift, frozenset(), frozenset()) - self._step_s(shift, seats, braked)
         others, other_braked = self._faulty - seats, self._braked - braked
         if not others and not other_braked:
             return first_s
-        rest_s = self._repaired_s(cluster, others, other_braked)
-        return (first_s + rest_s - self._repaired_s(cluster, others | seats, other_braked | braked)) / 2.0
+        rest_s = self._step_s(shift, others, other_braked)
+        return (first_s + rest_s - self._step_s(shift, others | seats, other_braked | braked)) / 2.0
 
-    def _repaired_s(self, cluster: ClusterConfig, seats: Collection[Seat], braked: Collection[int]) -> float:
-        """Return the step on a cluster if GPUs were sound. Unit: s."""
-        names, conditions = {f"node{node}.gpu{gpu}" for node, gpu in seats}, cluster.conditions
-        usual = {} if self._learned is None else dict.fromkeys(names, 1.0)
+    def _step_s(self, shift: float, seats: frozenset[Seat], braked: frozenset[int]) -> float:
+        """Return the step if GPUs were sound. Unit: s.
+
+        Args:
+            shift: Standard deviations by which contacts of faulty slots are worse than estimated.
+            seats: The GPUs.
+            braked: Nodes whose power brake would be off.
+        """
+        names, cluster = {f"node{node}.gpu{gpu}" for node, gpu in seats}, self._site.cluster
+        conditions, left = cluster.conditions, _without(cluster.conditions.bad_contact, names)
+        key = shift if left else 0.0, seats, braked
+        if key in self._known_s:
+            return self._known_s[key]
+        if shift and left:
+            assert self._learned is not None
+            left = _without(learned_cluster(self._learned, shift).conditions.bad_contact, names)
         repaired = conditions.model_copy(update={
-            "contact": conditions.contact | usual,
-            "bad_contact": _without(conditions.bad_contact, names),
+            "contact": conditions.contact | ({} if self._learned is None else dict.fromkeys(names, 1.0)),
+            "bad_contact": left,
             "blocked_airflow": _without(conditions.blocked_airflow, names),
             "braked_nodes": [node for node in conditions.braked_nodes if node not in braked],
         })  # fmt: skip
         changed = {"conditions": repaired, "slow_gpus": _without(cluster.slow_gpus, names)}
-        return self._site.step(self._site.present, cluster.model_copy(update=changed)).step_time_s
-
-    @cached_property
-    def _at_ends(self) -> list[tuple[ClusterConfig, float]]:
-        """The cluster, and its step in s, at both ends of the contacts' intervals; empty if GPUs would shut down."""
-        if self._learned is None or not self._site.cluster.conditions.bad_contact:
-            return []
-        clusters = [self._with_contacts(shift) for shift in (-Z90, Z90)]
-        try:
-            return [(cluster, self._site.step(self._site.present, cluster).step_time_s) for cluster in clusters]
-        except PointError:
-            return []
-
-    def _with_contacts(self, shift: float) -> ClusterConfig:
-        assert self._learned is not None
-        contacts = learned_cluster(self._learned, shift).conditions.bad_contact
-        conditions = self._site.cluster.conditions.model_copy(update={"bad_contact": contacts})
-        return self._site.cluster.model_copy(update={"conditions": conditions})
+        outcome = self._site.step(self._site.present, cluster.model_copy(update=changed))
+        return self._known_s.setdefault(key, outcome.step_time_s)
 
 
 def _without(values: Mapping[str, float], names: Collection[str]) -> dict[str, float]:
