@@ -157,8 +157,8 @@ def iterate_common_pace(
     """
     last, last_pace = first, first_pace
     for iteration in range(1, _MAX_ITERATIONS + 1):
-        pace = float(last.compute_factor.max())
-        factor = dict.fromkeys(range(first.load.job.num_gpus), pace)
+        factor = common_factor(last)
+        pace = factor[0]
         if iteration == _MAX_ITERATIONS or abs(pace / last_pace - 1.0) < _EQUAL_PACE:
             break
         last, last_pace = last.again(reload, factor), pace
@@ -217,6 +217,11 @@ def solve_factors(
         new = np.exp(at + (wanted - at) / (1.0 - slope))
         last = last.again(reload, dict(zip(ranks, new.tolist(), strict=True)))
     return last
+
+
+def common_factor(last: Estimate[AnyLoad]) -> dict[int, float]:
+    """Return the factor of every rank if all compute at the pace of the slowest clock."""
+    return dict.fromkeys(range(last.load.job.num_gpus), float(last.compute_factor.max()))
 
 
 def fault_factors(last: Estimate[AnyLoad], pace: float) -> dict[int, float]:

@@ -28,6 +28,7 @@ from triplepoint.simulate.heat.pace import (
     Estimate,
     Reload,
     Start,
+    common_factor,
     estimate,
     fault_factors,
     iterate_common_pace,
@@ -282,6 +283,9 @@ def _continue_from(start: Start, reload: Reload[AnyLoad], site: _Site) -> Estima
     pace = min(factor.values())
     if site.has_faults:
         return iterate_factors(first, reload, lambda last: fault_factors(last, pace))
+    if site.power_deviates:
+        # Further from the similar job than the plain iteration gets.
+        return solve_factors(first, reload, common_factor)
     return iterate_common_pace(first, reload, pace)
 
 
