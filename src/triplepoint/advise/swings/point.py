@@ -262,6 +262,6 @@ def drawn_over_steps(
         number += evaluations.every if evaluations else 1
         power = over_steps(one, number, evaluations, meter, seed)
         # Without meters, samples are as far apart as those of the drawn step: others would blur it.
-        times = {"period_s": like.period_s, "window_s": like.window_s} if meter else {}
-        drawn.append(replace(power, nodes_per_rack=like.nodes_per_rack, **times))
+        times = like if meter else power
+        drawn.append(replace(like, nodes_w=power.nodes_w, period_s=times.period_s, window_s=times.window_s))
     return drawn
