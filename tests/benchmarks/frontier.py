@@ -1,6 +1,6 @@
 """`triplepoint frontier`: savings on six trainings, time of the linear program, and a comparison with lowtime.
 
-Run from the repository: python -m tests.benchmarks.frontier [--lowtime]
+Run from the repository: python -m tests.benchmarks.frontier [--lowtime | --coverage]
 Nothing is fitted here. Energy is that of all GPUs in a step that is 1 % longer, over that of the present step.
 """
 
@@ -14,6 +14,9 @@ from tests.lowtime_solver import least_energy_j
 from tests.unit.advise.frontier.test_frontier import job_of
 from tests.unit.advise.frontier.test_solve import UNIT_S, choices_of, of_tasks, solved
 from triplepoint.advise.frontier.frontier import FrontierAnswer, advise
+from triplepoint.advise.frontier.interval import Interval, drawn_changes, simulate_locked
+from triplepoint.simulate.predict.draws import draw_unknowns, time_sigma_of
+from triplepoint.simulate.predict.prediction import read_calibrations
 from triplepoint.simulate.timeline.schedule import make_order
 
 CONFIG = Path("config")
@@ -37,6 +40,9 @@ def main() -> None:
     if "--lowtime" in sys.argv:
         compare()
         return
+    if "--coverage" in sys.argv:
+        cover()
+        return
     print("| training, batch | bubble | limit costs | step | plan saves | all one clock | direction | pass |")
     print("|---|---|---|---|---|---|---|---|")
     for name, settings in TRAININGS.items():
@@ -48,16 +54,39 @@ def main() -> None:
 
 
 def _row(name: str, found: FrontierAnswer) -> str:
-    present, then = found.present, found.verified
+    present = found.present
     finer = [
         f"{1.0 - found.energy_j(plan) / present.gpu_energy_j:.1%}" if plan else "-"
         for plan in (found.chosen.get(sharing) for sharing in ("job", "direction", "pass"))
     ]
     cells = [
         name, f"{found.bubble_fraction:.1%}", f"{present.lost_to_power_limit_fraction:.1%}",
-        f"{then.step_s / present.step_s - 1.0:+.1%}", f"{1.0 - then.gpu_energy_j / present.gpu_energy_j:.1%}", *finer,
+        _within(found.change.longer, found.intervals["plan"].longer),
+        _within(found.change.saved, found.intervals["plan"].saved), *finer,
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
+
+
+def _within(value: float, interval: Interval) -> str:
+    return f"{value:.1%} [{100 * interval.lo:.1f}, {100 * interval.hi:.1f}]"
+
+
+def cover() -> None:
+    """Print how many of 100 draws of what is unknown the 90 % intervals hold."""
+    for name, settings in TRAININGS.items():
+        found = advise(name, *job_of(settings), CONFIG)
+        site, within, like = found.site, found.intervals["plan"], simulate_locked(found.site, found.plan)
+        sigma = time_sigma_of(site.job, site.warm.load.ran.uncertainty, read_calibrations(CONFIG)[0])
+        draws = draw_unknowns(site.job, site.cluster, CONFIG, sigma, number=100, seed=77)
+        truths = [drawn_changes(site, draw, found.plan, like, {})["plan"] for draw in draws]
+        held = [
+            sum(interval.lo <= value <= interval.hi for value in values)
+            for interval, values in (
+                (within.saved, [truth.saved for truth in truths]), (within.longer, [truth.longer for truth in truths]),
+            )
+        ]  # fmt: skip
+        losses = sum(truth.saved <= 0.0 for truth in truths)
+        print(f"{name}: holds {held[0]} savings, {held[1]} steps of 100; advised: {found.is_useful}, losses: {losses}")
 
 
 def compare() -> None:

@@ -30,11 +30,14 @@ _ANSWER = {
     "present": "the step as it is: time, energy of GPUs, power at the plug, hottest die, throttling",
     "slowdown": "by which share a step may take longer",
     "verified": "the same with the plan",
+    "change": "energy of GPUs saved by the plan and longer step, as shares, each with its 90 % interval (lo, hi)",
+    "is_advised": "whether the plan is needed for a budget, or the whole interval of its saving is positive",
     "steady": "the same at the highest steady clocks under the power limit; null where it does not lower clocks",
+    "steady_change": "as change, of the highest steady clocks; null where the limit does not lower clocks",
     "stages": "clock of each stage, power of a GPU in its heaviest pass, clocks by direction",
-    "plans": "the plan, and those with clocks for each direction and pass: time, energy, power, clocks",
-    "frontier": "such plans for other lengths of a step",
-    "script": "shell script that locks clocks; null where they save nothing",
+    "plans": "the plan, and those with clocks for each direction and pass: time, energy, power, clocks, intervals",
+    "frontier": "such plans for other lengths of a step, without intervals",
+    "script": "shell script that locks clocks; null where they save nothing with certainty",
 }
 
 
@@ -106,7 +109,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     except PointError as error:
         raise PointError(f"{arguments.source}: {error}") from None
     if arguments.script is not None and not answer.is_useful:
-        say("frontier: no script is written, since no clocks are worth setting")
+        say("frontier: no script is written, since no clocks are worth setting with certainty")
     elif arguments.script is not None:
         write_text(arguments.script, script(answer))
         say(f"frontier: script in {arguments.script}")

@@ -24,10 +24,11 @@ from triplepoint.errors import UserError
 
 if TYPE_CHECKING:
     from triplepoint.advise.swings.answer import Capped, SwingAnswer
-    from triplepoint.advise.swings.point import SimulatedPower
+    from triplepoint.advise.swings.point import Evaluations, SimulatedPower
     from triplepoint.advise.swings.source import NodePower
     from triplepoint.advise.swings.spec import SwingSpec
     from triplepoint.predictions import Request
+    from triplepoint.simulate.power.over_time import Meter
 
     Question = tuple[SwingSpec | None, tuple[float, float] | None, int]
     """Specification, band and number of jobs."""
@@ -57,10 +58,11 @@ _ANSWER = {
     "window_s": "what a sample is the mean of, 0 where not known",
     "seen_hz": "highest frequency that samples show",
     "band_hz": "the band looked at, or the part of it that is seen",
-    "levels": "node and rack that swing most, and the job: range, ramps, strongest line, band",
+    "levels": "node and rack that swing most, and the job: range, ramps, strongest line, band; intervals: 90 % of each",
     "together": "coherence and correlation of nodes, and the line they make of the job",
     "spectrum": "of the job: frequencies_hz and amplitudes_w, at most 500 (docs/swings.md)",
-    "verdicts": "each line of the specification: found, limit, margin, passes",
+    "verdicts": "each line of the specification: found with its 90 % interval (lo, hi), limit, margin, verdict in "
+    "words, and passes, null where the interval holds the limit",
     "remedies": "stagger, floor, storage, cap: whether it is enough, what it takes and costs",
     "notes": "what could not be told, and why",
 }
@@ -166,24 +168,36 @@ def _is_point(source: str) -> bool:
 
 def _answer_of_point(arguments: argparse.Namespace, question: "Question") -> "SwingAnswer":
     """Return the swings of a simulated point, also under power caps if they are given or a limit is exceeded."""
-    from triplepoint.advise.swings.answer import answer_of
-    from triplepoint.advise.swings.point import simulate_power
+    from triplepoint.advise.swings.answer import BAND_HZ, answer_of, with_capped
+    from triplepoint.advise.swings.point import drawn_over_steps, simulate_power
     from triplepoint.cli.named_points import named_points
 
     (request,) = named_points(arguments.source, arguments, 1)
     simulated = simulate_power(request, arguments.config)
-    power = _over_steps(simulated, arguments)
-    answer = answer_of(power, *question)
+    power, (meter, evaluations) = _over_steps(simulated, arguments), _readings(arguments)
+    spec, band_hz, _ = question
+    lowest_hz = min([(band_hz or BAND_HZ)[0], *(band.low_hz for band in (spec.bands if spec else ()))])
+    drawn = drawn_over_steps(simulated, lowest_hz, evaluations, meter, power)
+    answer = answer_of(power, *question, drawn)
     caps = list(arguments.cap)
-    if not caps and any(not verdict.passes for verdict in answer.verdicts):
+    if not caps and any(verdict.passes is not True for verdict in answer.verdicts):
         caps = [share * simulated.power_limit_w for share in _CAPS]
     capped = [_simulate_cap(request, arguments, cap_w, simulated.step.length_s) for cap_w in caps]
-    return answer_of(power, *question, capped) if capped else answer
+    return with_capped(answer, question[2], capped) if capped else answer
 
 
 def _over_steps(simulated: "SimulatedPower", arguments: argparse.Namespace) -> "NodePower":
     """Return the power of nodes over many steps, as meters show it if their period is given."""
-    from triplepoint.advise.swings.point import Evaluations, over_steps
+    from triplepoint.advise.swings.point import over_steps
+
+    meter, evaluations = _readings(arguments)
+    power = over_steps(simulated, arguments.steps, evaluations, meter)
+    return replace(power, nodes_per_rack=arguments.nodes_per_rack or power.nodes_per_rack)
+
+
+def _readings(arguments: argparse.Namespace) -> "tuple[Meter | None, Evaluations | None]":
+    """Return the meters of a point and its evaluations, None where there are none."""
+    from triplepoint.advise.swings.point import Evaluations
     from triplepoint.simulate.power.over_time import Meter
 
     meter = None
@@ -191,9 +205,7 @@ def _over_steps(simulated: "SimulatedPower", arguments: argparse.Namespace) -> "
         meter = Meter(arguments.period, arguments.period if arguments.window is None else arguments.window)
     elif arguments.window is not None:
         raise UserError("--window of a point needs --period: without it there are no meters, whose readings are means")
-    evaluations = Evaluations(*arguments.evaluate) if arguments.evaluate else None
-    power = over_steps(simulated, arguments.steps, evaluations, meter)
-    return replace(power, nodes_per_rack=arguments.nodes_per_rack or power.nodes_per_rack)
+    return meter, Evaluations(*arguments.evaluate) if arguments.evaluate else None
 
 
 def _simulate_cap(request: "Request", arguments: argparse.Namespace, cap_w: float, step_s: float) -> "Capped":

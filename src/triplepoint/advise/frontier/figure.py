@@ -15,7 +15,7 @@ from triplepoint.figures import marks, style
 
 _LINES = {"stage": (marks.BLUE, "-"), "direction": (marks.ORANGE, "--"), "pass": (marks.GREEN, ":")}
 """Colour and dashes of the frontier by sharing of clocks."""
-_NOTE = "{stages} stages, {number} micro-batches. Lines: sum over passes. Marks: whole steps, simulated."
+_NOTE = "{stages} stages, {number} micro-batches. Lines: sum over passes. Marks: whole steps, simulated; bars: 90 %."
 
 
 @style.styled
@@ -44,6 +44,16 @@ def _draw_lines(axes: Axes, answer: FrontierAnswer) -> list[Line2D]:
         plans = [plan for plan in answer.points if plan.sharing == sharing]
         add(plans, NAMES[sharing], color, linestyle=dashes, linewidth=1.0)
     add([present], "as it is", marks.BLACK, marker="s", linestyle="", markersize=4)
+    within, plan = answer.intervals["plan"], answer.change
+    bars = [
+        [[100.0 * (value - ends.lo)], [100.0 * (ends.hi - value)]]
+        for value, ends in ((plan.longer, within.longer), (plan.saved, within.saved))
+    ]
+    # More saved is less energy, so the ends change places.
+    axes.errorbar(
+        100.0 * plan.longer, 100.0 * (1.0 - plan.saved), xerr=bars[0], yerr=bars[1][::-1], color=marks.VERMILION,
+        linewidth=0.8, capsize=2.0,
+    )  # fmt: skip
     add([answer.verified], "the plan", marks.VERMILION, marker="o", linestyle="", markersize=5)
     axes.set(xlabel="step longer than now by (%)", ylabel="energy of GPUs (% of now)")
     return lines

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
+from triplepoint.advise.frontier.interval import Change, ChangeInterval, intervals_of, simulate_locked
 from triplepoint.advise.frontier.passes import Site
 from triplepoint.advise.frontier.plan import SHARINGS, Frontier, Plan
 from triplepoint.advise.frontier.solve import Float, Sharing
@@ -103,6 +104,8 @@ class FrontierAnswer:
             has no effect at present.
         frontier: Plans for other step times.
         cap_w: Power of a GPU in the heaviest pass of each stage at its clock. Unit: W.
+        intervals: 90 % intervals of changes against the present step: of the simulated step of the plan as `plan`, of
+            the highest steady clocks as `steady` where the limit has an effect, and of plans by sharing of clocks.
         budget: Limits of the plan.
     """
 
@@ -117,6 +120,7 @@ class FrontierAnswer:
     steady: Outcome | None
     frontier: Frontier
     cap_w: Float
+    intervals: Mapping[str, ChangeInterval]
     budget: Budget = Budget()
 
     @property
@@ -125,10 +129,24 @@ class FrontierAnswer:
         return self.budget.is_given and not _broken(self.present, self.budget)
 
     @property
+    def is_needed(self) -> bool:
+        """Whether there is a budget that the present step does not keep."""
+        return self.budget.is_given and not self.keeps_budget_now
+
+    @property
+    def saves(self) -> bool:
+        """Whether the plan saves energy worth setting clocks for, by the simulated step."""
+        return self.change.saved > LEAST_SAVED
+
+    @property
     def is_useful(self) -> bool:
-        """Whether the plan saves energy, or is needed for a budget."""
-        is_needed = self.budget.is_given and not self.keeps_budget_now
-        return is_needed or self.verified.gpu_energy_j < (1.0 - LEAST_SAVED) * self.present.gpu_energy_j
+        """Whether the plan is needed for a budget, or saves energy and the whole 90 % interval of that is positive."""
+        return self.is_needed or (self.saves and self.intervals["plan"].saved.lo > 0.0)
+
+    @property
+    def change(self) -> Change:
+        """Change by the plan, by the simulated step."""
+        return change_between(self.present, self.verified)
 
     def energy_j(self, plan: Plan) -> float:
         """Return the energy of all GPUs in a step of a plan, as a simulation would have it. Unit: J.
@@ -136,6 +154,10 @@ class FrontierAnswer:
         The sum over passes is corrected by the ratio of simulated to summed energy of the plan that was simulated.
         """
         return plan.gpu_energy_j * self.verified.gpu_energy_j / self.plan.gpu_energy_j
+
+    def saved(self, plan: Plan) -> float:
+        """Return the share of the energy of the present step that a plan saves, see `energy_j`. Unit: 1."""
+        return 1.0 - self.energy_j(plan) / self.present.gpu_energy_j
 
     @cached_property
     def points(self) -> list[Plan]:
@@ -168,7 +190,7 @@ def advise(
         budget: Limits of power and temperature.
 
     Raises:
-        PointError: If it has no pipeline, or the clocks of its GPUs are unknown.
+        PointError: If it has no pipeline, the clocks of its GPUs are unknown, or they would shut down.
         UserError: If no clocks keep the budget, or none within the slowdown.
     """
     if budget.rack_w is not None and cluster.nodes_per_rack is None:
@@ -190,10 +212,23 @@ def advise(
     # As long as the simulated plan by the sum over passes, so that all are of one step time by one account.
     chosen = _with_plan(_chosen(frontier, stage_plan.step_s), stage_plan)
     bubble = site.warm.load.ran.timeline.bubble_fraction
-    return FrontierAnswer(
+    answer = FrontierAnswer(
         name, site, bubble, present, slowdown, MappingProxyType(chosen), stage_plan, verified, steady, frontier,
-        frontier.heaviest_w(stage_plan), budget,
+        frontier.heaviest_w(stage_plan), {}, budget,
     )  # fmt: skip
+    return replace(answer, intervals=_intervals(answer))
+
+
+def _intervals(answer: FrontierAnswer) -> dict[str, ChangeInterval]:
+    """Return the 90 % intervals of an answer without them."""
+    present = answer.present
+    others: dict[str, Plan] = {str(sharing): plan for sharing, plan in answer.chosen.items()}
+    nominal = {name: Change(answer.saved(plan), plan.step_s / present.step_s - 1.0) for name, plan in others.items()}
+    nominal["plan"] = answer.change
+    if answer.steady is not None:
+        others["steady"] = answer.frontier.steady
+        nominal["steady"] = change_between(present, answer.steady)
+    return intervals_of(answer.site, answer.plan, nominal, others)
 
 
 def _chosen(frontier: Frontier, step_s: float) -> dict[Sharing, Plan]:
@@ -220,9 +255,14 @@ def _with_plan(chosen: Mapping[Sharing, Plan], plan: Plan) -> dict[Sharing, Plan
     return found
 
 
+def change_between(present: Outcome, other: Outcome) -> Change:
+    """Return the change from the present step to another one."""
+    return Change(1.0 - other.gpu_energy_j / present.gpu_energy_j, other.step_s / present.step_s - 1.0)
+
+
 def simulate_plan(site: Site, plan: Plan) -> Outcome:
     """Simulate a step with the lowest clock of each stage in a plan."""
-    return outcome_of(replace(site, warm=site.simulate(dict(enumerate(plan.clock_mhz.min(axis=1).tolist())))))
+    return outcome_of(replace(site, warm=simulate_locked(site, plan)))
 
 
 def outcome_of(site: Site) -> Outcome:

@@ -1,7 +1,6 @@
 """Time and energy of the passes of a pipeline at each clock, from the models of kernels and power."""
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,12 +11,14 @@ from triplepoint.advise.frontier.solve import Choices, Float
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.errors import PointError
 from triplepoint.simulate.heat.nodes import is_known
-from triplepoint.simulate.heat.warm import Warm, slow_ranks, warm_up, with_factors
+from triplepoint.simulate.heat.pace import Start
+from triplepoint.simulate.heat.warm import Lockable, Warm, slow_ranks, with_factors
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.power.gpu import Clocks, clock_table, leakage_w
 from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.power.work import UNITS
+from triplepoint.simulate.predict.draws import Draw
 from triplepoint.simulate.predict.prediction import read_calibrations
 from triplepoint.simulate.step import Prepared, Step, prepare_step
 from triplepoint.simulate.timeline.durations import Pass
@@ -36,6 +37,7 @@ class Site:
         cluster: The cluster.
         config: Folder of the configuration.
         prepared: Step at the clocks of the calibration.
+        lockable: The job, to simulate steps with locked clocks.
         warm: Step with power, heat and clocks, at present under the governor.
     """
 
@@ -43,6 +45,7 @@ class Site:
     cluster: ClusterConfig
     config: Path
     prepared: Prepared
+    lockable: Lockable[Training[Step]]
     warm: Warm[Training[Step]]
 
     @classmethod
@@ -66,18 +69,27 @@ class Site:
         memory = peak_memory(job)
         if memory.is_out_of_memory:
             raise PointError(f"does not fit on a rank of stage {memory.stage}: {memory.explain()}")
+        prepared, once_more = _prepared(job, cluster, config)
+        lockable = Lockable.of(once_more({}), once_more, cluster, config)
         # Stages run at their own clocks, as in the plans, not at that of the slowest GPU.
-        free = dict.fromkeys(range(job.layout.pp), math.inf)
-        prepared = prepare_step(job, read_calibrations(config)[0].constants(job), config)
-        return cls(job, cluster, config, prepared, _warmed(job, cluster, config, prepared, free))
+        return cls(job, cluster, config, prepared, lockable, lockable.locked({}))
 
-    def simulate(self, clock_limit_mhz: Mapping[int, float]) -> Warm[Training[Step]]:
+    def drawn(self, draw: Draw) -> "Site":
+        """Simulate the present step with what is unknown of the job drawn; starts from this one's steady state."""
+        start, (prepared, once_more) = _started(self.warm), _prepared(draw.job, draw.cluster, self.config)
+        lockable = Lockable.like(start, once_more, draw.cluster, self.config, draw.power_deviates)
+        return Site(draw.job, draw.cluster, self.config, prepared, lockable, lockable.locked({}, start))
+
+    def simulate(
+        self, clock_limit_mhz: Mapping[int, float], like: Warm[Training[Step]] | None = None
+    ) -> Warm[Training[Step]]:
         """Simulate the step with locked clocks.
 
         Args:
             clock_limit_mhz: Clock by stage. Unit: MHz.
+            like: A similar job with these clocks, from whose steady state to start. None: start without one.
         """
-        return _warmed(self.job, self.cluster, self.config, self.prepared, clock_limit_mhz)
+        return self.lockable.locked(clock_limit_mhz, _started(like) if like else None)
 
     @cached_property
     def slower(self) -> Float:
@@ -94,15 +106,18 @@ class Site:
         return clock_table(self.warm.machine.power.clocks)
 
 
-def _warmed(
-    job: Job, cluster: ClusterConfig, config: Path, prepared: Prepared, clock_limit_mhz: Mapping[int, float]
-) -> Warm[Training[Step]]:
+def _prepared(
+    job: Job, cluster: ClusterConfig, config: Path
+) -> tuple[Prepared, Callable[[Mapping[int, float]], Training[Step]]]:
+    """Return the data that all steps of a job share, and the function that simulates one with factors by rank."""
+    prepared = prepare_step(job, read_calibrations(config)[0].constants(job), config)
     slow = slow_ranks(cluster, job)
+    return prepared, lambda factor: Training(prepared.run(with_factors(slow, factor)))
 
-    def once_more(factor: Mapping[int, float]) -> Training[Step]:
-        return Training(prepared.run(with_factors(slow, factor)))
 
-    return warm_up(once_more({}), once_more, cluster, config, clock_limit_mhz=clock_limit_mhz)
+def _started(warm: Warm[Training[Step]]) -> Start:
+    assert warm.start is not None, "a job with a frontier has no power brake"
+    return warm.start
 
 
 @dataclass(frozen=True, eq=False)

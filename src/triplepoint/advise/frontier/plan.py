@@ -173,10 +173,14 @@ class Frontier:
             step_s - passes_s,
         )  # fmt: skip
 
+    def reevaluate(self, plan: Plan) -> Plan:
+        """Return a plan of a similar job, whose GPUs have the same clocks, evaluated for this one."""
+        return self.evaluate(np.searchsorted(-self.priced.clocks_mhz, -plan.clock_mhz), plan.sharing)
+
     def heaviest_w(self, plan: Plan) -> Float:
         """Return the power of a GPU in the heaviest pass of each stage at its clock; shape (num_stages,). Unit: W."""
-        choices, falling = self.priced.choices, -self.priced.clocks_mhz
-        at = *self._where, np.searchsorted(falling, -plan.clock_mhz)
+        choices = self.priced.choices
+        at = *self._where, np.searchsorted(-self.priced.clocks_mhz, -plan.clock_mhz)
         watts = choices.active_j[at] / np.maximum(choices.seconds[at], 1e-12)
         return np.asarray((watts + choices.standing_w[self._where[0], at[-1]]).max(axis=1))
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from triplepoint.advise.frontier.frontier import LEAST_SAVED, FrontierAnswer, Outcome
+from triplepoint.advise.frontier.frontier import LEAST_SAVED, FrontierAnswer, Outcome, change_between
+from triplepoint.advise.frontier.interval import Change, ChangeInterval, Interval
 from triplepoint.advise.frontier.plan import Plan
 from triplepoint.advise.frontier.solve import Sharing
 from triplepoint.simulate.timeline.schedule import BACKWARD, FORWARD
@@ -28,18 +29,28 @@ _LOCK = {
 
 
 def headline(answer: FrontierAnswer) -> str:
-    """Return what the plan saves, in one sentence."""
-    now, then = answer.present, answer.verified
-    saved, longer = 1.0 - then.gpu_energy_j / now.gpu_energy_j, then.step_s / now.step_s - 1.0
+    """Return what the plan saves with its 90 % interval, or that no saving is certain, in a sentence or two."""
+    within, change = answer.intervals["plan"], answer.change
     name = NAMES[answer.plan.sharing]
     kept = "The budget is kept already. " if answer.keeps_budget_now else ""
-    if not answer.is_useful:
+    if not answer.saves and not answer.is_needed:
         return (
             f"{kept}Nothing to save: no clocks save more than {percent(LEAST_SAVED)} of the GPUs' energy in a step "
             f"{_allowed(answer)}."
         )
-    lead = f"{kept}{name[0].upper()}{name[1:]}"
-    return f"{lead} saves {percent(saved)} of the GPUs' energy; a step is {_longer(longer)}."
+    saved = f"{_in_brackets(change.saved, within.saved)} of the GPUs' energy"
+    if not answer.is_useful:
+        return (
+            f"{kept}Nothing to save with certainty: {name} would save {saved}, and the lower end of this 90 % interval "
+            "is not positive."
+        )
+    longer = f"a step is {_in_brackets(change.longer, within.longer)} longer"
+    return f"{kept}{name[0].upper()}{name[1:]} saves {saved}; {longer}."
+
+
+def _in_brackets(value: float, within: Interval) -> str:
+    """Return a share as percent with its interval, such as `8.6 % [0.3, 14.2]`."""
+    return f"{percent(value)} [{100.0 * within.lo:.1f}, {100.0 * within.hi:.1f}]"
 
 
 def render(answer: FrontierAnswer) -> str:
@@ -52,9 +63,8 @@ def render(answer: FrontierAnswer) -> str:
 
 def _next(answer: FrontierAnswer) -> list[str]:
     if not answer.is_useful:
-        return paragraph(
-            "Next: allow longer steps with --slowdown. There is no script, since no clocks are worth setting."
-        )
+        why = "no saving is certain" if answer.saves else "no clocks are worth setting"
+        return paragraph(f"Next: allow longer steps with --slowdown. There is no script, since {why}.")
     return ["Next: run this script on every node as root; it was not run.", *script(answer).splitlines()]
 
 
@@ -75,14 +85,35 @@ def content(answer: FrontierAnswer) -> dict[str, Any]:
         "present": present,
         "slowdown": answer.slowdown,
         "verified": answer.verified,
+        "change": _change(answer.change, answer.intervals["plan"]),
+        "is_advised": answer.is_useful,
         "steady": answer.steady,
+        "steady_change": _steady_change(answer),
         "stages": [
             {"stage": stage, "clock_mhz": mhz, "cap_w": float(answer.cap_w[stage])} | _directions(answer, stage)
             for stage, mhz in enumerate(answer.stage_clocks_mhz)
         ],
-        "plans": [_of_plan(plan, answer) for plan in answer.chosen.values()],
+        "plans": [_of_plan(plan, answer) | _ends(answer.intervals[sharing]) for sharing, plan in answer.chosen.items()],
         "frontier": [_of_plan(plan, answer) for plan in answer.points],
         "script": script(answer) if answer.is_useful else None,
+    }
+
+
+def _steady_change(answer: FrontierAnswer) -> dict[str, float] | None:
+    if answer.steady is None:
+        return None
+    return _change(change_between(answer.present, answer.steady), answer.intervals["steady"])
+
+
+def _change(change: Change, within: ChangeInterval) -> dict[str, float]:
+    """Return a change with its 90 % interval as keys of a JSON object."""
+    return {
+        "saved_fraction": change.saved,
+        "saved_lo_fraction": within.saved.lo,
+        "saved_hi_fraction": within.saved.hi,
+        "longer_fraction": change.longer,
+        "longer_lo_fraction": within.longer.lo,
+        "longer_hi_fraction": within.longer.hi,
     }
 
 
@@ -100,6 +131,7 @@ def script(answer: FrontierAnswer) -> str:
     lines = [
         "#!/bin/sh",
         f"# Clocks of {answer.name}, nodes in rank order. As root: srun --ntasks-per-node=1 sh clocks.sh",
+        f"# Simulated, brackets hold 90 %: {headline(answer)}",
         f"# Undo: {undo}",
         'case "${SLURM_NODEID:?}" in',
     ]
@@ -153,13 +185,11 @@ def _finer(answer: FrontierAnswer) -> list[str]:
     )
     if not answer.chosen:
         return paragraph(f"{head} nothing: no clocks are as fast.")
-    rows = [(f"{percent(_saved(answer, plan))} with", NAMES[plan.sharing]) for plan in answer.chosen.values()]
+    rows = [
+        (f"{_in_brackets(answer.saved(plan), answer.intervals[sharing].saved)} with", NAMES[plan.sharing])
+        for sharing, plan in answer.chosen.items()
+    ]
     return [f"{head}:", *table(rows, words={1}, indent=2)]
-
-
-def _saved(answer: FrontierAnswer, plan: Plan) -> float:
-    """Return the share of the energy of the present step that a plan saves."""
-    return 1.0 - answer.energy_j(plan) / answer.present.gpu_energy_j
 
 
 def _parts(answer: FrontierAnswer) -> str:
@@ -167,7 +197,7 @@ def _parts(answer: FrontierAnswer) -> str:
     one, each, finest = (answer.chosen.get(sharing) for sharing in _BY_SHARING)
     if one is None or each is None or finest is None:
         return ""
-    saved, of_stages, of_all = (_saved(answer, plan) for plan in (one, each, finest))
+    saved, of_stages, of_all = (answer.saved(plan) for plan in (one, each, finest))
     return (
         f"One lower clock for all stages saves {percent(saved)}: passes wait for communication and the host, which do "
         f"not slow down. Clocks that differ between stages add {percent(max(of_stages - saved, 0.0))}, and clocks that "
@@ -184,15 +214,17 @@ def _why(answer: FrontierAnswer) -> list[str]:
     if steady is None:
         lines.append("The power limit does not lower clocks.")
     else:
-        saved, longer = 1.0 - steady.gpu_energy_j / present.gpu_energy_j, steady.step_s / present.step_s - 1.0
+        change, within = change_between(present, steady), answer.intervals["steady"]
         lines.append(
             f"The power limit lowers clocks {percent(present.throttle_fraction, 0)} of the time and costs "
             f"{percent(present.lost_to_power_limit_fraction)} of a step. At the highest steady clocks under it GPUs "
-            f"save {percent(saved)} of the energy, and a step is {_longer(longer)}."
+            f"save {_in_brackets(change.saved, within.saved)} of the energy, and a step is {_longer(change.longer)}."
         )
     known = (
-        "Not known: how far real savings differ, since no step was measured at locked clocks. Here each stage runs at "
-        "its own pace. In 'triplepoint predict' all run at that of the slowest, so its steps differ by up to 2 %."
+        "Brackets hold 90 %, by errors of power parameters, speeds of computation and links, inlet and parts, which "
+        "both steps share. Not known: how far real savings differ beyond that, since no step was measured at locked "
+        "clocks. Here each stage runs at its own pace. In 'triplepoint predict' all run at that of the slowest, so its "
+        "steps differ by up to 2 %."
     )
     return [*paragraph(" ".join(lines)), *paragraph(known)]
 
@@ -214,13 +246,22 @@ def _directions(answer: FrontierAnswer, stage: int) -> dict[str, int]:
     }
 
 
+def _ends(within: ChangeInterval) -> dict[str, float]:
+    return {
+        "saved_lo_fraction": within.saved.lo,
+        "saved_hi_fraction": within.saved.hi,
+        "slowdown_lo": within.longer.lo,
+        "slowdown_hi": within.longer.hi,
+    }
+
+
 def _of_plan(plan: Plan, answer: FrontierAnswer) -> dict[str, Any]:
     return {
         "sharing": plan.sharing,
         "step_s": plan.step_s,
         "slowdown": plan.step_s / answer.present.step_s - 1.0,
         "gpu_energy_j": answer.energy_j(plan),
-        "saved_fraction": _saved(answer, plan),
+        "saved_fraction": answer.saved(plan),
         "node_w": float(np.max(plan.node_w)),
         "hall_w": float(np.sum(plan.node_w)),
         "lowest_clock_mhz": float(plan.clock_mhz.min()),

@@ -1,16 +1,27 @@
 """Power swings of nodes, racks and the job, verdicts on a specification, and remedies."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from triplepoint import swings
+from triplepoint.advise.swings.interval import (
+    LEAST_BLOCKS,
+    Interval,
+    Intervals,
+    Numbers,
+    line_of,
+    numbers_of,
+    of_draws,
+    of_recording,
+)
 from triplepoint.advise.swings.remedies import Course, Remedy, cap, floor, stagger, storage
 from triplepoint.advise.swings.source import NodePower
-from triplepoint.advise.swings.spec import Level, SwingSpec, Verdict, check_band, seen_part, verdicts
+from triplepoint.advise.swings.spec import Band, Level, SwingSpec, Verdict, check_band, seen_part, tightened, verdicts
 from triplepoint.errors import UserError
+from triplepoint.units import KILO
 
 BAND_HZ = (0.1, 20.0)
 """Frequencies to which turbines and other parts of a grid respond.
@@ -37,6 +48,7 @@ class LevelSwing:
         line_w: Amplitude of the line, half its range. Unit: W.
         band_rms_w: Root mean square of swings in the band; None if samples resolve no part of it. Unit: W.
         band_share: Energy of swings in the band over that of all frequencies. Unit: 1.
+        intervals: 90 % intervals of the numbers, by attribute; empty without any.
     """
 
     level: Level
@@ -52,6 +64,7 @@ class LevelSwing:
     line_w: float | None = None
     band_rms_w: float | None = None
     band_share: float | None = None
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -110,7 +123,8 @@ class SwingAnswer:
         power = self.power
         lines = [
             {"line": verdict.line, "unit": verdict.unit, "found": verdict.found, "limit": verdict.limit}
-            | {"margin": verdict.margin, "passes": verdict.passes}
+            | {"margin": verdict.margin, "passes": verdict.passes, "verdict": verdict.words}
+            | {"found_lo": verdict.within and verdict.within[0], "found_hi": verdict.within and verdict.within[1]}
             for verdict in self.verdicts
         ]
         return {
@@ -151,7 +165,7 @@ def answer_of(
     spec: SwingSpec | None = None,
     band_hz: tuple[float, float] | None = None,
     num_jobs: int = 1,
-    capped: Sequence[Capped] = (),
+    drawn: Sequence[NodePower] = (),
 ) -> SwingAnswer:
     """Return the power swings, the verdicts on a specification, and remedies.
 
@@ -161,7 +175,8 @@ def answer_of(
         band_hz: Band to examine, all of which readings must resolve. None: the part of `BAND_HZ` that they resolve.
             Unit: Hz.
         num_jobs: Number of independent jobs of this kind in one hall.
-        capped: Power of the same point under power limits.
+        drawn: Power of the same point with what is unknown of it drawn, over the same time and as often, for intervals.
+            Empty: intervals come from how parts of the recording differ.
 
     Raises:
         UserError: If readings do not resolve a band, or the specification is for racks and these are unknown.
@@ -174,17 +189,69 @@ def answer_of(
         notes.append(_refusal(wanted, seen))
     band = part if part[0] < part[1] else None
     levels = tuple(_swing_of(power, level, band) for level in _levels(power))
+    line_hz = levels[-1].line_hz
+    num_repeats = int(power.lasts_s * line_hz) if line_hz else 0
+    if power.num_steps is not None:
+        num_repeats = min(num_repeats, power.num_steps)
     if spec and spec.level not in _levels(power):
         raise UserError(
             f"{power.name}: limits are for a rack, and how many nodes share one is not known; give --nodes-per-rack"
         )
     lines = verdicts(spec, _course(power, spec.level).power_w, power.period_s, power.window_s) if spec else []
+    bands = [(limit.low_hz, limit.high_hz) for limit in spec.bands] if spec else []
+    within = {level.level: _intervals(power, level.level, band, bands, drawn, num_repeats) for level in levels}
+    if not within["job"]:
+        what = f"{num_repeats} steps or periods" if num_repeats else "no period that readings resolve"
+        notes.append(f"no number has an interval: the recording holds {what}, and it takes {LEAST_BLOCKS}")
+    levels = tuple(replace(level, intervals=_of_attributes(within[level.level], band)) for level in levels)
+    if spec:
+        lines = [replace(verdict, within=within[spec.level].get(verdict.line)) for verdict in lines]
     answer = SwingAnswer(
-        power, swings.highest_hz(power.period_s, power.window_s), band, levels,
-        _together(power, levels[-1].line_hz), spec, tuple(lines), (), (),
+        power, swings.highest_hz(power.period_s, power.window_s), band, levels, _together(power, line_hz), spec,
+        tuple(lines), (), (),
     )  # fmt: skip
-    remedies, more = _remedies(answer, num_jobs, capped)
+    remedies, more = _remedies(answer, num_jobs, ())
     return replace(answer, remedies=remedies, notes=(*notes, *more))
+
+
+def with_capped(answer: SwingAnswer, num_jobs: int, capped: Sequence[Capped]) -> SwingAnswer:
+    """Return the answer on a point with the power of the same point under power limits among its remedies."""
+    return replace(answer, remedies=_remedies(answer, num_jobs, capped)[0])
+
+
+def _intervals(
+    power: NodePower,
+    level: Level,
+    band: Band | None,
+    more: Sequence[Band],
+    drawn: Sequence[NodePower],
+    num_repeats: int,
+) -> Intervals:
+    """Return the 90 % intervals of the numbers of a level, see `numbers_of`; empty if there are none."""
+    bands = [*([band] if band else []), *more]
+
+    def numbers(one: NodePower) -> Numbers:
+        return numbers_of(_worst(one, level)[1], one.period_s, bands, one.window_s)
+
+    if drawn:
+        return of_draws(numbers(power), [numbers(one) for one in drawn])
+    return of_recording(_worst(power, level)[1], power.period_s, bands, numbers(power), num_repeats)
+
+
+def _of_attributes(within: Intervals, band: Band | None) -> dict[str, Interval]:
+    """Return intervals by attribute of `LevelSwing`, in W and W/s."""
+    if not within:
+        return {}
+
+    def in_watts(name: str) -> Interval:
+        low, high = within[name]
+        return low * KILO, high * KILO
+
+    found = {name: within[name] for name in ("mean_w", "low_w", "high_w", "range_fraction")}
+    found |= {f"{name}_w_per_s": in_watts(f"{name}_kw_per_s") for name in ("ramp_up", "ramp_down")}
+    if band is not None:
+        found |= {"band_rms_w": in_watts(line_of("rms_kw", band)), "band_share": within[line_of("share", band)]}
+    return found
 
 
 def _refusal(band_hz: tuple[float, float], seen: tuple[float, float, float]) -> str:
@@ -216,7 +283,12 @@ def _parts(power: NodePower, level: Level) -> list[tuple[str, np.ndarray]]:
 
 def _worst(power: NodePower, level: Level) -> tuple[str, np.ndarray]:
     """Return name and power of the part of a level that swings most."""
-    return max(_parts(power, level), key=lambda part: swings.swing(part[1], power.period_s).fraction)
+    parts = _parts(power, level)
+    if len(parts) == 1:
+        return parts[0]
+    parts_w = np.stack([part_w for _, part_w in parts], axis=1)
+    low_w, high_w = np.percentile(parts_w, [1.0, 99.0], axis=0)
+    return parts[int(((high_w - low_w) / parts_w.mean(axis=0)).argmax())]
 
 
 def _course(power: NodePower, level: Level) -> Course:
@@ -258,7 +330,9 @@ def _remedies(
     answer: SwingAnswer, num_jobs: int, capped: Sequence[Capped]
 ) -> tuple[tuple[Remedy, ...], tuple[str, ...]]:
     """Return remedies that are requested or needed to keep the specification, and notes."""
-    power, spec, notes = answer.power, answer.spec, list[str]()
+    power, notes = answer.power, list[str]()
+    # Remedies are sized for the upper ends of intervals.
+    spec = tightened(answer.spec, answer.verdicts) if answer.spec else None
     course = _course(power, spec.level if spec else "job")
     is_needed = any(not verdict.passes for verdict in answer.verdicts)
     remedies = list[Remedy]()

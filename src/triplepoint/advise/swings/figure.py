@@ -18,7 +18,7 @@ _NAME = 40
 """Characters of the name of a job that a line of the page holds."""
 _NOTE = (
     "{name}: power of all nodes every {period:.3g} s{part}; dashed: 1st and 99th percentile of all {lasts:,.0f} s; "
-    "shaded: the band asked about."
+    "shaded: {shaded}the band asked about."
 )
 
 
@@ -30,7 +30,8 @@ def draw(answer: SwingAnswer) -> Figure:
     power, drawn_s = answer.power, _drawn_s(answer)
     part = "" if drawn_s >= power.lasts_s else f", the first {drawn_s:.3g} s"
     name = power.name if len(power.name) <= _NAME else f"{power.name[:_NAME]}..."
-    note = _NOTE.format(name=name, period=power.period_s, part=part, lasts=power.lasts_s)
+    shaded = "their 90 % intervals, and " if answer.levels[-1].intervals else ""
+    note = _NOTE.format(name=name, period=power.period_s, part=part, lasts=power.lasts_s, shaded=shaded)
     page = style.new_page(headline(answer).removesuffix("."), points, 2, 1, style.COLUMN, 4.6, note)
     _draw_course(page.axes[0][0], answer)
     _draw_spectrum(page.axes[1][0], answer)
@@ -52,8 +53,11 @@ def _draw_course(axes: Axes, answer: SwingAnswer) -> None:
     t_s = np.arange(len(power.nodes_w)) * power.period_s
     drawn = t_s <= _drawn_s(answer)
     axes.plot(t_s[drawn], power.job_w[drawn] / KILO, color=marks.QUANTITIES["power"], linewidth=0.9)
-    for end_w in (job.low_w, job.high_w):
+    for name, end_w in (("low_w", job.low_w), ("high_w", job.high_w)):
         axes.axhline(end_w / KILO, color=marks.GREY, linewidth=0.7, linestyle=(0, (4, 2)))
+        if name in job.intervals:
+            low_w, high_w = job.intervals[name]
+            axes.axhspan(low_w / KILO, high_w / KILO, color=marks.GREY, alpha=0.15, linewidth=0)
     axes.set_xlabel("time (s)")
     axes.set_ylabel("power of the job (kW)")
 

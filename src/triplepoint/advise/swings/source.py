@@ -62,6 +62,7 @@ class NodePower:
         nodes_per_rack: Number of consecutive nodes in a rack; None if unknown.
         notes: Sentences on missing data and assumptions.
         names: Names of the nodes, in order; empty if they have only numbers.
+        num_steps: Steps that it covers; None if unknown.
     """
 
     name: str
@@ -72,6 +73,7 @@ class NodePower:
     nodes_per_rack: int | None = None
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    num_steps: int | None = None
 
     @property
     def job_w(self) -> np.ndarray:
@@ -117,7 +119,11 @@ def read_run(folder: Path, config: Path) -> NodePower:
     power_w, period_s = swings.at_even_times([(each - start_ns) / NS_PER_S for each in times_ns], powers_w)
     nodes_w = np.stack([power_w[:, np.array(nodes) == node].sum(axis=1) for node in dict.fromkeys(nodes)], axis=1)
     per_rack = _nodes_per_rack(planned.point.cluster.name, config)
-    return _long_enough(NodePower(folder.name, manifest.origin, nodes_w, period_s, window_s, per_rack, tuple(notes)))
+    num_steps = len(samples.windows_ns(manifest.nodes[0]))
+    power = NodePower(
+        folder.name, manifest.origin, nodes_w, period_s, window_s, per_rack, tuple(notes), num_steps=num_steps
+    )
+    return _long_enough(power)
 
 
 def _nodes_per_rack(cluster: str, config: Path) -> int | None:

@@ -1,6 +1,6 @@
 """Specification of power by a utility or a data centre, and verdicts on it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -14,6 +14,8 @@ from triplepoint.config.yaml_file import read_yaml
 from triplepoint.errors import UserError
 from triplepoint.units import KILO
 
+Band = tuple[float, float]
+"""Lower and upper end of a frequency band. Unit: Hz."""
 Level = Literal["node", "rack", "job"]
 _Positive = Annotated[float, Field(gt=0)]
 
@@ -76,17 +78,32 @@ class Verdict:
         unit: Unit of `found` and `limit`.
         found: Value of the recording.
         limit: Largest allowed value.
+        within: 90 % interval of `found`; None without one.
     """
 
     line: str
     unit: str
     found: float
     limit: float
+    within: tuple[float, float] | None = None
 
     @property
-    def passes(self) -> bool:
-        """Whether power keeps to the limit."""
-        return self.found <= self.limit
+    def highest(self) -> float:
+        """Upper end of the interval, or the value without one."""
+        return self.within[1] if self.within else self.found
+
+    @property
+    def passes(self) -> bool | None:
+        """Whether power keeps to the limit; None if the interval holds the limit, so that it cannot be told."""
+        low, high = self.within or (self.found, self.found)
+        if high <= self.limit:
+            return True
+        return False if low > self.limit else None
+
+    @property
+    def words(self) -> str:
+        """The verdict in words."""
+        return {True: "passes", False: "fails", None: "cannot be told: the interval holds the limit"}[self.passes]
 
     @property
     def margin(self) -> float:
@@ -121,7 +138,7 @@ def verdicts(spec: SwingSpec, power_w: np.ndarray, period_s: float, window_s: fl
     for limit in spec.bands:
         check_band((limit.low_hz, limit.high_hz), len(power_w) * period_s, period_s, window_s)
         band = swings.in_band(power_w, period_s, limit.low_hz, limit.high_hz, window_s)
-        where = f"{limit.low_hz:g}-{limit.high_hz:g} Hz"
+        where = _where(limit)
         lines += [
             (f"rms_fraction {where}", "1", band.rms_w / found.mean_w, limit.rms_fraction),
             (f"rms_kw {where}", "kW", band.rms_w / KILO, limit.rms_kw),
@@ -133,6 +150,31 @@ def verdicts(spec: SwingSpec, power_w: np.ndarray, period_s: float, window_s: fl
 def is_met(spec: SwingSpec, power_w: np.ndarray, period_s: float, window_s: float = 0.0) -> bool:
     """Return whether power keeps to all limits; arguments as `verdicts`."""
     return all(verdict.passes for verdict in verdicts(spec, power_w, period_s, window_s))
+
+
+def tightened(spec: SwingSpec, judged: Iterable[Verdict]) -> SwingSpec:
+    """Return a specification whose limits leave room for the upper ends of intervals of values.
+
+    Args:
+        spec: The specification.
+        judged: Its verdicts; each limit is lowered by the value over the upper end of its interval.
+    """
+    share = {verdict.line: verdict.found / verdict.highest for verdict in judged if verdict.highest > 0.0}
+
+    def lowered(limits: SwingSpec | BandLimit, names: Iterable[str], where: str = "") -> dict[str, float]:
+        given = {name: getattr(limits, name) for name in names}
+        return {name: limit * share.get(f"{name}{where}", 1.0) for name, limit in given.items() if limit is not None}
+
+    bands = tuple(
+        band.model_copy(update=lowered(band, ("rms_fraction", "rms_kw", "share"), f" {_where(band)}"))
+        for band in spec.bands
+    )
+    names = ("range_fraction", "range_kw", "ramp_up_kw_per_s", "ramp_down_kw_per_s")
+    return spec.model_copy(update={**lowered(spec, names), "bands": bands})
+
+
+def _where(band: BandLimit) -> str:
+    return f"{band.low_hz:g}-{band.high_hz:g} Hz"
 
 
 def seen_part(band_hz: tuple[float, float], lasts_s: float, period_s: float, window_s: float) -> tuple[float, float]:

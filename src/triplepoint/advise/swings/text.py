@@ -19,6 +19,13 @@ _LINES = {
     "share": "share of all swings",
 }
 """Keys of a specification, in words."""
+_WITHIN = (
+    ("range_fraction", 100.0), ("ramp_up_w_per_s", 1.0 / KILO), ("ramp_down_w_per_s", 1.0 / KILO),
+    ("band_rms_w", 1.0 / KILO), ("band_share", 100.0),
+)  # fmt: skip
+"""Attributes of levels whose intervals are printed, and their scale there."""
+_MARKS = {True: "pass", False: "FAIL", None: "open"}
+"""Marks of verdicts."""
 _ENOUGH = {True: "enough", False: "not enough", None: ""}
 
 
@@ -26,22 +33,34 @@ def render(answer: SwingAnswer) -> str:
     """Return the answer as text: the sentences, each level, limits, and what would smooth power."""
     return page([
         [*paragraph(headline(answer)), *paragraph(_source(answer))],
-        _levels(answer), _limits(answer), _remedies(answer),
+        _levels(answer), _intervals(answer), _limits(answer), _remedies(answer),
         [line for note in answer.notes for line in paragraph(f"Note: {note}.")],
     ])  # fmt: skip
 
 
 def headline(answer: SwingAnswer) -> str:
     """Return the swing of the job, its strongest line and the verdict, a sentence each."""
-    job, failed = answer.levels[-1], [verdict for verdict in answer.verdicts if not verdict.passes]
+    job, failed = answer.levels[-1], [verdict for verdict in answer.verdicts if verdict.passes is False]
+    num_open = sum(verdict.passes is None for verdict in answer.verdicts)
     line = ""
     if job.line_hz:
         line = f", mostly once in {1.0 / job.line_hz:.3g} s ({job.line_hz:.4f} Hz, amplitude {_kw(job.line_w)} kW)"
-    said = [f"Power of the job swings by {percent(job.range_fraction)} of its mean{line}."]
+    said = [f"Power of the job swings by {_range(job)} of its mean{line}."]
     if answer.verdicts:
         num = len(answer.verdicts)
-        said.append(f"It exceeds {len(failed)} of {num} limits." if failed else f"It keeps to {_all(num)}.")
+        if failed:
+            said.append(f"It exceeds {len(failed)} of {num} limits.")
+        if num_open:
+            said.append(f"Of {num_open} of {num} it cannot be told: the 90 % interval holds the limit.")
+        elif not failed:
+            said.append(f"It keeps to {_all(num)}.")
     return " ".join(said)
+
+
+def _range(level: LevelSwing) -> str:
+    """Return the range over the mean with its 90 % interval, such as `15.9 % [14.2, 17.0]`."""
+    within = level.intervals.get("range_fraction")
+    return percent(level.range_fraction) + (f" [{100.0 * within[0]:.1f}, {100.0 * within[1]:.1f}]" if within else "")
 
 
 def _all(number: int) -> str:
@@ -76,10 +95,32 @@ def _levels(answer: SwingAnswer) -> list[str]:
     return lines
 
 
+def _intervals(answer: SwingAnswer) -> list[str]:
+    """Return the 90 % intervals of each level."""
+    rows = [
+        (
+            _name(level),
+            *(
+                " to ".join(f"{scale * end:.3g}" for end in level.intervals[name])
+                for name, scale in _WITHIN
+                if name in level.intervals
+            ),
+        )
+        for level in answer.levels
+        if level.intervals
+    ]
+    heading = ("90 %\ninterval", "range\n%", "fastest rise\nkW/s", "fall\nkW/s", "band rms\nkW", "share\n%")
+    return table([heading[: len(rows[0])], *rows]) if rows else []
+
+
+def _name(level: LevelSwing) -> str:
+    return level.level if level.level == level.which else f"{level.level} {level.which}"
+
+
 def _row(level: LevelSwing) -> tuple[str, ...]:
     is_seen = level.band_rms_w is not None
     return (
-        level.level if level.level == level.which else f"{level.level} {level.which}",
+        _name(level),
         f"{level.mean_w / KILO:.4g}", f"{level.low_w / KILO:.4g} to {level.high_w / KILO:.4g}",
         f"{100.0 * level.range_fraction:.1f}", _kw(level.ramp_up_w_per_s), _kw(level.ramp_down_w_per_s),
         f"{level.line_hz:.4f}" if level.line_hz else "-", _kw(level.line_w) if level.line_hz else "-",
@@ -95,8 +136,14 @@ def _limits(answer: SwingAnswer) -> list[str]:
     if not answer.spec:
         return []
     whose = f" ({answer.spec.description})" if answer.spec.description else ""
-    rows = [("", "", "found", "limit", "margin %"), *(_verdict(verdict) for verdict in answer.verdicts)]
-    return [f"Limits of the {answer.spec.level}{whose}", *table(rows, words={0, 1}, indent=2)]
+    rows = [
+        ("", "", "found", "90 % interval", "limit", "margin %"),
+        *(_verdict(verdict) for verdict in answer.verdicts),
+    ]
+    lines = [f"Limits of the {answer.spec.level}{whose}", *table(rows, words={0, 1}, indent=2)]
+    if any(verdict.passes is None for verdict in answer.verdicts):
+        lines += paragraph("open: cannot be told, the interval holds the limit", indent=2)
+    return lines
 
 
 def _verdict(verdict: Verdict) -> tuple[str, ...]:
@@ -105,8 +152,12 @@ def _verdict(verdict: Verdict) -> tuple[str, ...]:
     found, limit = (
         percent(value) if verdict.unit == "1" else f"{value:.4g}{unit}" for value in (verdict.found, verdict.limit)
     )
-    words = _LINES[key] + (f", {band.replace('-', ' to ')}" if band else "")
-    return "pass" if verdict.passes else "FAIL", words, found, limit, f"{100.0 * verdict.margin:+.0f}"
+    words, scale = (
+        _LINES[key] + (f", {band.replace('-', ' to ')}" if band else ""),
+        100.0 if verdict.unit == "1" else 1.0,
+    )
+    within = " to ".join(f"{scale * end:.3g}" for end in verdict.within) if verdict.within else "-"
+    return _MARKS[verdict.passes], words, found, within, limit, f"{100.0 * verdict.margin:+.0f}"
 
 
 def _remedies(answer: SwingAnswer) -> list[str]:

@@ -26,6 +26,12 @@ and heat of the estimate before, `iterate_factors` returns the last estimate.
 """
 _EQUAL_PACE = 0.02
 """Relative change of the pace below which power and heat are not simulated again."""
+_MAX_SECANTS, _SECANT_TOLERANCE, _COARSE_TOLERANCE = 6, 0.0015, 0.004
+"""Most iterations of the secant method, and difference of the logarithm of factors that is ignored; of a step that
+starts from a similar one, for draws of what is unknown. Energies of two steps then differ by 0.1 and 0.3 %."""
+_USUAL_SLOPE, _LEAST_SLOPE = -0.5, -4.0
+"""Change of the logarithm of a factor that clocks ask for, per change of that at which the step was simulated: between
+none, of a locked clock, and that of a clock which the power limit throttles. First guess, and least that is used."""
 _FACTOR_RESOLUTION = 0.005
 """Resolution of the factors of ranks: every distinct factor adds a replica to the simulation."""
 _EQUAL_LENGTH = 0.01
@@ -151,8 +157,8 @@ def iterate_common_pace(
     """
     last, last_pace = first, first_pace
     for iteration in range(1, _MAX_ITERATIONS + 1):
-        pace = float(last.compute_factor.max())
-        factor = dict.fromkeys(range(first.load.job.num_gpus), pace)
+        factor = common_factor(last)
+        pace = factor[0]
         if iteration == _MAX_ITERATIONS or abs(pace / last_pace - 1.0) < _EQUAL_PACE:
             break
         last, last_pace = last.again(reload, factor), pace
@@ -178,6 +184,44 @@ def iterate_factors(
             break
         last = last.again(reload, factor)
     return last
+
+
+def solve_factors(
+    first: Estimate[AnyLoad],
+    reload: Reload[AnyLoad],
+    factors_of: Callable[[Estimate[AnyLoad]], dict[int, float]],
+) -> Estimate[AnyLoad]:
+    """Find the step as `iterate_factors` does, by the secant method: for small differences between two steps.
+
+    A slower computation lowers power and so raises clocks, and the plain iteration swings about the result, or between
+    two wrong ones.
+
+    Args:
+        first: The first estimate, with a factor for every rank.
+        reload: Simulates the timeline again.
+        factors_of: Derives the factor of every rank from an estimate.
+    """
+    last, before = first, None
+    ranks, tolerance = list(first.factor), _COARSE_TOLERANCE if first.has_start else _SECANT_TOLERANCE
+    for _ in range(_MAX_SECANTS):
+        used, factor = last.factor, factors_of(last)
+        at, wanted = (np.log([each[rank] for rank in ranks]) for each in (used, factor))
+        if np.abs(wanted - at).max() < tolerance:
+            break
+        slope = np.full(len(ranks), _USUAL_SLOPE)
+        if before is not None:
+            moved = at - before[0]
+            is_known = np.abs(moved) > tolerance / 2
+            slope[is_known] = np.clip((wanted - before[1])[is_known] / moved[is_known], _LEAST_SLOPE, 0.0)
+        before = at, wanted
+        new = np.exp(at + (wanted - at) / (1.0 - slope))
+        last = last.again(reload, dict(zip(ranks, new.tolist(), strict=True)))
+    return last
+
+
+def common_factor(last: Estimate[AnyLoad]) -> dict[int, float]:
+    """Return the factor of every rank if all compute at the pace of the slowest clock."""
+    return dict.fromkeys(range(last.load.job.num_gpus), float(last.compute_factor.max()))
 
 
 def fault_factors(last: Estimate[AnyLoad], pace: float) -> dict[int, float]:

@@ -28,17 +28,20 @@ from triplepoint.simulate.heat.pace import (
     Estimate,
     Reload,
     Start,
+    common_factor,
     estimate,
     fault_factors,
     iterate_common_pace,
     iterate_factors,
     match_timeline_length,
+    solve_factors,
     stage_factors,
 )
 from triplepoint.simulate.heat.periodic import Periodic
 from triplepoint.simulate.heat.step_profile import Seats, prepare_step_activity, seats_of
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.power.gpu import Float
+from triplepoint.simulate.power.parameters import with_deviates
 
 _MAX_USUAL_STAGES = 4
 """Stages of a long pipeline that are simulated on usual nodes."""
@@ -103,8 +106,8 @@ def warm_up(
     cluster: ClusterConfig,
     config: Path,
     with_few_nodes: bool = False,
-    clock_limit_mhz: Mapping[int, float] = MappingProxyType({}),
     start: Start | None = None,
+    power_deviates: Mapping[str, float] = MappingProxyType({}),
 ) -> Warm[AnyLoad]:
     """Find the thermal steady state of a job under the conditions of its cluster, and its step time there.
 
@@ -115,14 +118,14 @@ def warm_up(
         config: Folder of the configuration.
         with_few_nodes: Whether nodes without faults may represent others, see `sample_nodes`: faster and slightly
             different.
-        clock_limit_mhz: Locked clock of pipeline stages, by stage; not under a power brake. Unit: MHz.
         start: Steady state of a similar job to start from, for all nodes: needs a fraction of the iterations, and ranks
             without faults keep its pace. None: start at the clocks of the calibration.
+        power_deviates: Deviation of power parameters from their values, see `with_deviates`.
 
     Raises:
         PointError: If GPUs would shut down under these conditions.
     """
-    site = _Site.of(load.job, cluster, config)
+    site = _Site.of(load.job, cluster, config, power_deviates)
     fastest_s = math.nan
     if start is not None:
         free = _continue_from(start, reload, site)
@@ -130,15 +133,85 @@ def warm_up(
         calibrated = _estimate_calibrated(load, site, with_few_nodes)
         free = _apply_faults(iterate_common_pace(calibrated, reload), reload, site)
         if not with_few_nodes:
-            fastest_s = _length_at_highest_clocks(calibrated, reload, is_by_stage=bool(clock_limit_mhz))
+            fastest_s = _length_at_highest_clocks(calibrated, reload, is_by_stage=False)
     machine = free.prepared.machine
-    if clock_limit_mhz:
-        # These nodes, and so their fan flow, stay as they are without locked clocks.
-        machine = _lock_clocks(machine, free.load, clock_limit_mhz)
-        last = _apply_locks(free, reload, machine)
-    else:
-        last = free if machine.braked.any() else match_timeline_length(free)
+    last = free if machine.braked.any() else match_timeline_length(free)
     return _warm_of(last, machine, cluster, fastest_s, free.start)
+
+
+@dataclass(frozen=True, eq=False)
+class Lockable(Generic[AnyLoad]):
+    """A job whose clocks can be locked; each pipeline stage has its own pace.
+
+    Attributes:
+        load: The load at `factor`.
+        reload: Simulates the timeline again.
+        cluster: The cluster.
+        machine: The nodes.
+        factor: Factor on the computation time of every rank, from which the iteration starts.
+        sample: Nodes that are simulated: all.
+        fastest_s: Length of the step if all clocks were at their highest; NaN where it was not simulated. Unit: s.
+    """
+
+    load: AnyLoad
+    reload: Reload[AnyLoad]
+    cluster: ClusterConfig
+    machine: Machine
+    factor: dict[int, float]
+    sample: NodeSample
+    fastest_s: float = math.nan
+
+    @classmethod
+    def of(cls, load: AnyLoad, reload: Reload[AnyLoad], cluster: ClusterConfig, config: Path) -> "Lockable[AnyLoad]":
+        """Simulate a job without a power brake under the governor; arguments and errors are those of `warm_up`."""
+        site = _Site.of(load.job, cluster, config)
+        calibrated = _estimate_calibrated(load, site, with_few_nodes=False)
+        free = _apply_faults(iterate_common_pace(calibrated, reload), reload, site)
+        fastest_s = _length_at_highest_clocks(calibrated, reload, is_by_stage=True)
+        # These nodes, and so their fan flow, stay as they are without locked clocks.
+        return cls(free.load, reload, cluster, free.prepared.machine, free.factor, free.sample, fastest_s)
+
+    @classmethod
+    def like(
+        cls,
+        similar: Start,
+        reload: Reload[AnyLoad],
+        cluster: ClusterConfig,
+        config: Path,
+        power_deviates: Mapping[str, float],
+    ) -> "Lockable[AnyLoad]":
+        """Return a job that is like another one, without a simulation; other arguments are those of `warm_up`.
+
+        Args:
+            similar: Steady state of the other job, from which every simulation should start.
+            reload: Simulates the timeline again.
+            cluster: The cluster.
+            config: Folder of the configuration.
+            power_deviates: Deviation of power parameters from their values, see `with_deviates`.
+        """
+        factor = dict(similar.factor)
+        load = reload(factor)
+        site = _Site.of(load.job, cluster, config, power_deviates)
+        return cls(load, reload, cluster, site.machine(site.conditions), factor, site.sample)
+
+    def locked(self, clock_limit_mhz: Mapping[int, float], start: Start | None = None) -> Warm[AnyLoad]:
+        """Return the thermal steady state with locked clocks.
+
+        Args:
+            clock_limit_mhz: Clock of pipeline stages, by stage; those of other stages are free. Unit: MHz.
+            start: Steady state of a similar job with the same locked clocks to start from. None: start at `factor`.
+
+        Raises:
+            PointError: If GPUs would shut down.
+        """
+        machine = _lock_clocks(self.machine, self.load, clock_limit_mhz)
+        if start is None:
+            first = estimate(self.load, machine, self.factor, self.sample)
+        else:
+            first = estimate(self.reload(dict(start.factor)), machine, dict(start.factor), self.sample, start)
+        # Each pipeline stage computes at the pace of its slowest device.
+        last = solve_factors(first, self.reload, lambda each: stage_factors(each.compute_factor, each.load))
+        return _warm_of(last, machine, self.cluster, self.fastest_s, last.start)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,17 +223,21 @@ class _Site:
         cluster: The cluster.
         conditions: Conditions of the cluster, with the power limits of the job.
         config: Folder of the configuration.
+        power_deviates: Deviation of power parameters from their values, by name. Unit: standard deviations.
     """
 
     job: Job
     cluster: ClusterConfig
     conditions: ConditionsConfig
     config: Path
+    power_deviates: Mapping[str, float]
 
     @classmethod
-    def of(cls, job: Job, cluster: ClusterConfig, config: Path) -> "_Site":
+    def of(
+        cls, job: Job, cluster: ClusterConfig, config: Path, power_deviates: Mapping[str, float] = MappingProxyType({})
+    ) -> "_Site":
         """Return the nodes of a job."""
-        return cls(job, cluster, cluster.conditions.with_limits(dict(job.power_limits_w)), config)
+        return cls(job, cluster, cluster.conditions.with_limits(dict(job.power_limits_w)), config, power_deviates)
 
     @property
     def has_faults(self) -> bool:
@@ -177,6 +254,7 @@ class _Site:
         """Return all nodes under some conditions, in the order of the job."""
         job, name = self.job, self.cluster.like or self.cluster.name
         machine = machine_of(conditions, job.gpu, self.sample.shape, name, self.config, job.draw)
+        machine = replace(machine, power=with_deviates(machine.power, self.power_deviates))
         return machine.of_nodes(np.array(job.nodes)) if job.nodes else machine
 
 
@@ -205,6 +283,9 @@ def _continue_from(start: Start, reload: Reload[AnyLoad], site: _Site) -> Estima
     pace = min(factor.values())
     if site.has_faults:
         return iterate_factors(first, reload, lambda last: fault_factors(last, pace))
+    if site.power_deviates:
+        # Further from the similar job than the plain iteration gets.
+        return solve_factors(first, reload, common_factor)
     return iterate_common_pace(first, reload, pace)
 
 
@@ -229,12 +310,6 @@ def _lock_clocks(machine: Machine, load: AnyLoad, clock_limit_mhz: Mapping[int, 
     for rank in range(load.job.num_gpus):
         limits_mhz[rank] = clock_limit_mhz.get(load.place(rank)[0], limits_mhz[rank])
     return replace(machine, clock_limit_mhz=limits_mhz.reshape(machine.shape))
-
-
-def _apply_locks(free: Estimate[AnyLoad], reload: Reload[AnyLoad], machine: Machine) -> Estimate[AnyLoad]:
-    """Lock the clocks of a job: each pipeline stage then computes at the pace of its slowest device."""
-    first = estimate(free.load, machine, free.factor, free.sample)
-    return iterate_factors(first, reload, lambda last: stage_factors(last.compute_factor, last.load))
 
 
 def _warm_of(

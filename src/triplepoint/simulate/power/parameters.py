@@ -1,5 +1,6 @@
 """Power parameters of a GPU type and of its node: `config/power/<gpu>.yaml`, `config/power/nodes/<chassis>.yaml`."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Self
@@ -102,6 +103,41 @@ class PowerConfig(Strict):
     """Clock of computation in the steps that calibration constants of stacks were fitted to."""
     leakage_spread: Ratio
     """Relative standard deviation of leakage between parts."""
+
+
+_LEAST_SHARE, _MOST_POLLING = 0.1, 0.9
+"""Smallest value of a deviating parameter over its value, since sigma of `base` is as large as its value; and largest
+`polling_share`. Our choice."""
+
+
+def with_deviates(power: PowerConfig, deviates: Mapping[str, float]) -> PowerConfig:
+    """Return power parameters that deviate from their values, within what they may be.
+
+    Args:
+        power: The parameters.
+        deviates: Deviation in standard deviations, by name of a parameter of `PowerConfig` or of its clocks.
+    """
+    if not deviates:
+        return power
+    clocks = power.clocks
+    low, high, step = clocks.min_clock.value, clocks.max_clock.value, clocks.clock_step.value
+    least = {"knee_clock": low, "max_voltage": clocks.min_voltage.value}
+    most = {
+        "knee_clock": high - step, "min_voltage": clocks.max_voltage.value, "calibrated_clock": high,
+        "polling_share": _MOST_POLLING,
+    }  # fmt: skip
+
+    def moved(parameters: Strict) -> dict[str, Estimate]:
+        changed = dict[str, Estimate]()
+        for name in sorted(deviates.keys() & type(parameters).model_fields.keys()):
+            estimate: Estimate = getattr(parameters, name)
+            value = max(estimate.value + deviates[name] * estimate.sigma, _LEAST_SHARE * estimate.value)
+            value = min(max(value, least.get(name, value)), most.get(name, value))
+            changed[name] = estimate.model_copy(update={"value": value})
+        return changed
+
+    changes: dict[str, object] = {**moved(power), "clocks": clocks.model_copy(update=moved(clocks))}
+    return power.model_copy(update=changes)
 
 
 class NodePowerConfig(Strict):

@@ -87,7 +87,7 @@ class PowerPrediction:
     gpu_energy_per_token_hi_j: float = math.nan
 
 
-_RATE_SHARE = 0.6
+RATE_SHARE = 0.6
 """Share of the standard deviation of a time that comes from the rates of work; the rest comes from wrongly counted
 work, which leaves power as it is.
 
@@ -110,7 +110,7 @@ def predict_power(warm: Warm[Any], interval_s: tuple[float, float], config: Path
     mean_w = _mean(warm, warm.trace.power_w)
     # The same work in another time draws another power. This matters for inference, whose times are less certain.
     is_time_certain = isinstance(load, Training) or not interval_s[0] < interval_s[1]
-    rate_sigma = 0.0 if is_time_certain else _RATE_SHARE * math.log(interval_s[1] / interval_s[0]) / (2.0 * Z90)
+    rate_sigma = 0.0 if is_time_certain else RATE_SHARE * math.log(interval_s[1] / interval_s[0]) / (2.0 * Z90)
     sigma_w, step_s = _sigma_w(warm, rate_sigma), load.length_s
     energy_j = mean_w * load.job.num_gpus * step_s / load.num_tokens
     # Mean power exceeds the power limit only if even the lowest clock draws more.

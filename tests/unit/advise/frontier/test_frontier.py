@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from triplepoint.advise.frontier.frontier import Budget, FrontierAnswer, advise, outcome_of
+from triplepoint.advise.frontier.interval import ChangeInterval, Interval, drawn_changes, simulate_locked
 from triplepoint.advise.frontier.passes import Site
 from triplepoint.advise.frontier.plan import Frontier
 from triplepoint.advise.frontier.text import content, headline, render, script
@@ -19,14 +20,18 @@ from triplepoint.config.cluster import ClusterConfig
 from triplepoint.errors import PointError, UserError
 from triplepoint.predictions import Configuration, request_of
 from triplepoint.simulate.job import Job
+from triplepoint.simulate.predict.draws import draw_unknowns, time_sigma_of
 from triplepoint.simulate.predict.point import job_on_cluster
-from triplepoint.simulate.predict.prediction import predict_job
+from triplepoint.simulate.predict.prediction import predict_job, read_calibrations
 
 CONFIG = Path("config")
 FREE = {"model": "mixtral-8x7b", "cluster": "h200x32", "num_gpus": 32, "tp": 4, "pp": 8, "global_batch_size": 32}
 """Power limits do not hold it, and ranks wait for other stages for 17 % of a step."""
 HELD = FREE | {"model": "llama3-70b"}
 """The power limit holds its clocks."""
+
+LONG = HELD | {"model": "gpt3-175b", "tp": 2, "pp": 16, "global_batch_size": 128}
+"""The same, and no steady clocks are as fast as those under the governor."""
 
 
 def job_of(settings: Mapping[str, object]) -> tuple[Job, ClusterConfig]:
@@ -89,7 +94,7 @@ def test_steps_are_never_longer_than_asked(free: FrontierAnswer, held: FrontierA
     as_long = advise("free", *job_of(FREE), CONFIG, slowdown=0.0)
     assert as_long.verified.step_s <= 1.0001 * free.present.step_s
     with pytest.raises(UserError, match="longer at the highest steady clocks under the power limit; use --slowdown"):
-        advise("held", *job_of(HELD), CONFIG, slowdown=0.0)
+        advise("long", *job_of(LONG), CONFIG, slowdown=0.0)
 
 
 def test_finer_clocks_never_save_less(free: FrontierAnswer, held: FrontierAnswer) -> None:
@@ -159,10 +164,48 @@ def test_budget_that_is_kept_already_leaves_the_usual_slowdown(free: FrontierAns
 
 
 def test_nothing_to_save_has_no_script(free: FrontierAnswer) -> None:
-    same = replace(free, verified=free.present, slowdown=0.0)
+    no_change = ChangeInterval(Interval(0.0, 0.0), Interval(0.0, 0.0))
+    same = replace(free, verified=free.present, slowdown=0.0, intervals=free.intervals | {"plan": no_change})
     assert headline(same).startswith("Nothing to save: ") and headline(same).endswith(" in a step as long as now.")
     assert "#!/bin/sh" not in render(same) and content(same)["script"] is None
     assert "#!/bin/sh" in render(replace(same, budget=Budget(node_w=1.0))), "a budget needs these clocks"
+
+
+@pytest.mark.parametrize("name", ["free", "held"])
+def test_interval_holds_drawn_truths(name: str, request: pytest.FixtureRequest) -> None:
+    answer: FrontierAnswer = request.getfixturevalue(name)
+    site, within = answer.site, answer.intervals["plan"]
+    like = simulate_locked(site, answer.plan)
+    sigma = time_sigma_of(site.job, site.warm.load.ran.uncertainty, read_calibrations(CONFIG)[0])
+    draws = draw_unknowns(site.job, site.cluster, CONFIG, sigma, number=20, seed=5)
+    truths = [drawn_changes(site, draw, answer.plan, like, {})["plan"] for draw in draws]
+    saved = [within.saved.lo <= truth.saved <= within.saved.hi for truth in truths]
+    longer = [within.longer.lo <= truth.longer <= within.longer.hi for truth in truths]
+    # At 90 %, fewer than 15 of 20 have a probability of 1 %.
+    assert sum(saved) >= 15 and sum(longer) >= 15
+    # An interval that holds everything says nothing: that of the middle half holds less.
+    middle = (within.saved.hi - within.saved.lo) / 4
+    assert sum(within.saved.lo + middle <= truth.saved <= within.saved.hi - middle for truth in truths) <= 17
+
+
+def test_errors_of_both_steps_cancel(free: FrontierAnswer) -> None:
+    within = free.intervals["plan"]
+    # The step time alone has an interval of more than 20 % to either side.
+    assert within.longer.lo < free.change.longer < within.longer.hi < 0.05
+    assert within.saved.lo < free.change.saved < within.saved.hi
+
+
+def test_saving_whose_interval_holds_zero_is_not_advised(free: FrontierAnswer) -> None:
+    doubtful = ChangeInterval(Interval(-0.01, 0.4), free.intervals["plan"].longer)
+    answer = replace(free, intervals=free.intervals | {"plan": doubtful})
+    assert free.is_useful and not answer.is_useful
+    assert headline(answer) == (
+        "Nothing to save with certainty: one clock for all stages would save 28.5 % [-1.0, 40.0] of the GPUs' energy, "
+        "and the lower end of this 90 % interval is not positive."
+    )
+    assert content(answer)["script"] is None and not content(answer)["is_advised"]
+    assert "since no saving is certain" in render(answer)
+    assert replace(answer, budget=Budget(node_w=1.0)).is_useful, "a budget needs these clocks"
 
 
 def test_finer_clocks_save_at_least_what_the_headline_says(free: FrontierAnswer) -> None:
@@ -182,7 +225,7 @@ def test_locked_clocks_are_kept_and_are_no_throttling(free: FrontierAnswer) -> N
     ranks_stage = [site.job.mesh.place(rank).pp for rank in range(32)]
     # Clocks are those the table has: the next below.
     assert (highest <= 1000.0 + 15.0 * np.array(ranks_stage)).all() and highest.min() > 980.0
-    found = outcome_of(Site(site.job, site.cluster, site.config, site.prepared, warm))
+    found = outcome_of(replace(site, warm=warm))
     assert found.throttle_fraction == 0.0
     assert found.step_s > free.present.step_s and found.gpu_energy_j < free.present.gpu_energy_j
 
@@ -207,6 +250,12 @@ def test_command_says_what_its_help_names(tmp_path: Path, capsys: pytest.Capture
     assert found["script"] == Path(out[1]).read_text()
     assert Path(out[0]).read_bytes().startswith(b"\x89PNG")
     assert {plan["sharing"] for plan in found["plans"]} == {"job", "stage", "direction", "pass"}
+    change = found["change"]
+    for value in ("saved", "longer"):
+        assert change[f"{value}_lo_fraction"] < change[f"{value}_fraction"] < change[f"{value}_hi_fraction"]
+    assert all(
+        plan["saved_lo_fraction"] < plan["saved_fraction"] < plan["saved_hi_fraction"] for plan in found["plans"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,23 @@ import pytest
 
 from triplepoint import swings
 from triplepoint.advise.recommend.passport import learn
-from triplepoint.advise.swings.point import Evaluations, SimulatedPower, over_steps, simulate_power
+from triplepoint.advise.swings.answer import answer_of
+from triplepoint.advise.swings.point import (
+    Evaluations,
+    SimulatedPower,
+    drawn_over_steps,
+    over_steps,
+    simulate_power,
+)
 from triplepoint.advise.swings.source import read_run
 from triplepoint.cli import main
 from triplepoint.errors import PointError, UserError
 from triplepoint.predictions import Request, read_points
+from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.power.over_time import Meter
+from triplepoint.simulate.predict.draws import Draw, draw_unknowns, time_sigma_of
+from triplepoint.simulate.predict.prediction import read_calibrations
+from triplepoint.simulate.step import uncertainty_of
 
 ROOT = Path(__file__).parents[4]
 STUDY = """\
@@ -154,3 +166,27 @@ def test_command_on_a_point_tries_caps(place: Path, tmp_path: Path, capsys: pyte
     answer = json.loads(capsys.readouterr().out)
     (cap,) = [one for one in answer["remedies"] if one["name"] == "cap"]
     assert cap["power_limit_w"] == 500.0 and cap["time_fraction"] > 0.0
+
+
+def test_intervals_of_a_point_hold_drawn_truths(power: SimulatedPower) -> None:
+    like = over_steps(power, 20, None, None)
+    found = answer_of(like, drawn=drawn_over_steps(power, 0.1, None, None, like)).levels[-1]
+    point = power.point
+    sigma = time_sigma_of(point.job, uncertainty_of_step(power), read_calibrations(point.config)[0])
+    draws = draw_unknowns(point.job, point.cluster, point.config, sigma, number=20, seed=9)
+    truths = [swing_of(power, draw) for draw in draws]
+    low, high = found.intervals["range_fraction"]
+    assert low < found.range_fraction < high < 2.0 * found.range_fraction
+    # At 90 %, fewer than 15 of 20 have a probability of 1 %.
+    assert sum(low <= truth <= high for truth in truths) >= 15
+
+
+def uncertainty_of_step(power: SimulatedPower) -> Uncertainty:
+    step = power.warm.load.ran
+    return uncertainty_of(step.timeline, power.point.costs(power.point.job), step.stages[step.timeline.critical_stage])
+
+
+def swing_of(power: SimulatedPower, draw: Draw) -> float:
+    """Return the range of the job over drawn steps."""
+    drawn = over_steps(replace(power, step=power.point.drawn_step(draw, power.warm.start)), 20, None, None)
+    return swings.swing(drawn.job_w, drawn.period_s).fraction

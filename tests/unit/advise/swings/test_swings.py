@@ -1,6 +1,7 @@
 """Swings of nodes, racks and jobs, specifications and remedies, against signals whose answers are known."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from triplepoint.advise.swings.answer import Capped, answer_of
+from triplepoint.advise.swings.answer import Capped, answer_of, with_capped
 from triplepoint.advise.swings.remedies import Course, floor, running_mean, stagger, storage
 from triplepoint.advise.swings.source import NodePower, read_file
 from triplepoint.advise.swings.spec import BandLimit, SwingSpec, check_band, read_spec, verdicts
@@ -62,7 +63,7 @@ def test_floor_is_of_the_level_that_limits_are_of() -> None:
 def test_caps_that_do_the_same_share_a_line() -> None:
     power = of_nodes(sine(0.0), sine(0.0))
     capped = [Capped(watts, 1.0, power) for watts in (630.0, 560.0)] + [Capped(490.0, 1.1, power)]
-    text = render(answer_of(power, SwingSpec(range_fraction=0.01), capped=capped))
+    text = render(with_capped(answer_of(power, SwingSpec(range_fraction=0.01)), 1, capped))
     lines = " ".join(text.split()).split("cap (not enough): ")
     assert len(lines) == 3
     assert lines[1].startswith("GPUs limited to 630 W: ") and "(the same at 560 W)" in lines[1]
@@ -266,9 +267,12 @@ def test_command_answers_as_json_and_draws(tmp_path: Path, capsys: pytest.Captur
     assert main([*words, "--json", "--figure", str(tmp_path / "swings.pdf")]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert [level["level"] for level in answer["levels"]] == ["node", "job"]
-    assert answer["verdicts"][0] == pytest.approx(
-        {"line": "range_fraction", "unit": "1", "found": 0.4, "limit": 0.2, "margin": -1.0, "passes": False}
-    )
+    (verdict,) = answer["verdicts"]
+    assert (verdict["line"], verdict["unit"], verdict["passes"]) == ("range_fraction", "1", False)
+    assert verdict["verdict"] == "fails"
+    assert [verdict[key] for key in ("found", "limit", "margin")] == pytest.approx([0.4, 0.2, -1.0])
+    assert 0.2 < verdict["found_lo"] <= verdict["found"] <= verdict["found_hi"]
+    assert answer["levels"][1]["intervals"]["range_fraction"] == [verdict["found_lo"], verdict["found_hi"]]
     assert [one["name"] for one in answer["remedies"]] == ["stagger", "floor", "storage"]
     assert (tmp_path / "swings.pdf").stat().st_size > 1000
     assert main(words) == 0
@@ -297,10 +301,55 @@ def test_command_refuses_in_a_line(
 def test_answer_says_range_line_and_verdict_each_in_a_sentence() -> None:
     power = of_nodes(sine(0.0), sine(0.0))
     # Two sines of 100 W in phase: 200 W, of which 1 to 99 % of the time are within 199.9.
-    said = "Power of the job swings by 20.0 % of its mean, mostly once in 4 s (0.2500 Hz, amplitude 0.2 kW)."
+    swing = "Power of the job swings by 20.0 % [20.0, 20.0] of its mean"
+    said = f"{swing}, mostly once in 4 s (0.2500 Hz, amplitude 0.2 kW)."
     assert headline(answer_of(power)) == said
     assert headline(answer_of(power, SwingSpec(ramp_up_kw_per_s=0.1))) == f"{said} It exceeds 1 of 1 limits."
     assert headline(answer_of(power, SwingSpec(ramp_up_kw_per_s=1.0))) == f"{said} It keeps to the limit."
+
+
+def noisy(seed: int, num: int = 1000) -> NodePower:
+    """Return steps of 10 s with dips of varying depth, read every 0.5 s."""
+    random, t_s = np.random.default_rng(seed), 0.5 * np.arange(num)
+    depth_w = 300.0 * (1.0 + 0.15 * random.standard_normal(num // 20 + 1))[(t_s // 10).astype(int)]
+    power_w = 1500.0 - depth_w * (t_s % 10 >= 7) + 10.0 * random.standard_normal(num)
+    return NodePower("noisy", "file", power_w[:, None], 0.5, 0.0)
+
+
+def test_intervals_of_a_recording_hold_those_of_another_one() -> None:
+    names = ("range_fraction", "ramp_up_w_per_s", "ramp_down_w_per_s", "band_rms_w")
+    answers = [answer_of(noisy(seed), band_hz=(0.1, 1.0)).levels[-1] for seed in range(40)]
+    pairs = list(zip(answers[:20], answers[20:], strict=True))
+    for name in names:
+        held = [one.intervals[name][0] <= getattr(other, name) <= one.intervals[name][1] for one, other in pairs]
+        # At 90 %, fewer than 15 of 20 have a probability of 1 %.
+        assert sum(held) >= 15, name
+        # None is so wide that it says nothing.
+        assert all(high - low < 0.8 * getattr(one, name) for one, _ in pairs for low, high in [one.intervals[name]])
+
+
+def test_verdict_cannot_be_told_where_the_interval_holds_the_limit() -> None:
+    found = answer_of(noisy(0)).levels[-1]
+    low, high = found.intervals["range_fraction"]
+    told = {
+        limit: answer_of(noisy(0), SwingSpec(range_fraction=limit))
+        for limit in (0.9 * low, found.range_fraction, 1.1 * high)
+    }
+    assert [answer.verdicts[0].passes for answer in told.values()] == [False, None, True]
+    doubtful = told[found.range_fraction]
+    assert doubtful.verdicts[0].words == "cannot be told: the interval holds the limit"
+    assert headline(doubtful).endswith("Of 1 of 1 it cannot be told: the 90 % interval holds the limit.")
+    assert "open  range over mean power" in render(doubtful)
+    # Remedies leave room for the upper end.
+    (smooth,) = [remedy for remedy in doubtful.remedies if remedy.name == "floor"]
+    assert smooth.passes and smooth.numbers["extra_kw"] > 0.0
+    assert not told[1.1 * high].remedies
+
+
+def test_recording_of_a_single_step_has_no_interval() -> None:
+    answer = answer_of(replace(noisy(0), num_steps=1), SwingSpec(range_fraction=0.5))
+    assert not answer.levels[-1].intervals and answer.verdicts[0].within is None and answer.verdicts[0].passes
+    assert [note for note in answer.notes if note.startswith("no number has an interval: the recording holds 1 step")]
 
 
 def test_note_says_that_a_cap_is_not_told_from_readings() -> None:
