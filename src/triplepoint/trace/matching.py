@@ -3,7 +3,8 @@
 A rank counts the collectives of each kind in each process group from the start of its own trace, so the numbers of two
 ranks agree only if their traces begin at the same collective. Otherwise one rank's sequence of collectives is shifted
 along the other's until the kinds agree and the times between ends fit. If no shift is clearly the best, the rank is
-left out of that group, with a note.
+left out of that group, with a note. Sequences with the same numbers of each kind stay as they are unless a shift fits
+better and agrees with the recorded clocks.
 
 A send belongs to a receive of another rank, which is known if the trace names the peer, or if the group has two ranks.
 """
@@ -23,7 +24,8 @@ ENDS_TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to
 """Kinds that no rank leaves before every rank has arrived: each rank needs data from all others."""
 
 _CLEARLY = 3.0
-"""A shift is accepted if ends deviate this many times less than with any other shift."""
+"""A shift is accepted if ends deviate this many times less than with any other shift. It is refused if as many
+collectives fit without it and it sets the clocks apart by this many times what was recorded."""
 
 _MIN_OVERLAP = 5
 """Collectives that two sequences must have in common: with fewer, the deviation is too often small by chance."""
@@ -34,6 +36,8 @@ _MIN_SAME_KIND = 0.9
 _MAX_SHIFT = 8192
 _NUM_SAMPLED = 128
 """Shifts that are tried, and collectives that each is tried on: long traces cost megabytes and milliseconds a pair."""
+_SEED = 1
+"""Seed of the sampled positions, so that a trace gives the same answer every time."""
 
 
 @dataclass(frozen=True)
@@ -223,8 +227,10 @@ def _shift(reference: _Sequence, other: _Sequence) -> int | None:
     shifts = np.arange(max(overlap - num_other, -_MAX_SHIFT), min(num_reference - overlap, _MAX_SHIFT) + 1)
     deviation = _deviations(reference, other, shifts)
     best = int(np.argmin(deviation))
-    if has_same_kinds and deviation[shifts == 0][0] <= _CLEARLY * deviation[best]:
-        return 0
+    if has_same_kinds:
+        is_in_place_as_good = deviation[shifts == 0][0] <= _CLEARLY * deviation[best]
+        if is_in_place_as_good or _parts_clocks(reference, other, int(shifts[best])):
+            return 0
     others = np.delete(deviation, best)
     is_clear = np.isfinite(deviation[best]) and (_CLEARLY * deviation[best] < others).all()
     return int(shifts[best]) if is_clear else None
@@ -239,12 +245,22 @@ def _is_in_time(reference: _Sequence, other: _Sequence) -> bool:
     return bool(apart_ns < np.median(np.diff(np.sort(reference.end))) / 2)
 
 
+def _parts_clocks(reference: _Sequence, other: _Sequence, shift: int) -> bool:
+    """Return whether a shift of a sequence of equal length sets its clock clearly further off than no shift does.
+
+    Steps repeat, so another step may fit better than the right one. But clocks of nodes differ less than steps last.
+    """
+    of_reference, of_other = (reference.end, other.end) if shift >= 0 else (other.end, reference.end)
+    shifted_ns = np.median(np.abs(of_other[: len(of_other) - abs(shift)] - of_reference[abs(shift) :]))
+    return bool(shifted_ns > _CLEARLY * np.median(np.abs(other.end - reference.end)))
+
+
 def _deviations(reference: _Sequence, other: _Sequence, shifts: Int64) -> npt.NDArray[np.float64]:
     """Return the mean deviation of the differences between ends, for every shift; inf if kinds differ. Unit: ns.
 
     The mean, and not the median: in an evenly spaced sequence only its few gaps distinguish one shift from another.
     """
-    sampled = np.unique(np.linspace(0, len(other.index) - 1, _NUM_SAMPLED).astype(np.int64))
+    sampled = _sampled(len(other.index))
     partner = sampled + shifts[:, None]
     has_partner = (partner >= 0) & (partner < len(reference.index))
     partner = np.clip(partner, 0, len(reference.index) - 1)
@@ -256,6 +272,17 @@ def _deviations(reference: _Sequence, other: _Sequence, shifts: Int64) -> npt.ND
     deviation = np.sum(np.abs(difference - mean[:, None]) * is_same, axis=1) / num_same
     fits = is_same.sum(axis=1) >= np.maximum(_MIN_SAME_KIND * has_partner.sum(axis=1), 1)
     return np.where(fits, deviation, np.inf)
+
+
+def _sampled(num: int) -> Int64:
+    """Return positions to try shifts on: all of few, else one at random in each of equal parts of the sequence.
+
+    At equal distances they could meet the same part of every pass, since passes repeat, and miss where ranks differ.
+    """
+    if num <= _NUM_SAMPLED:
+        return np.arange(num)
+    within = np.random.default_rng(_SEED).random(_NUM_SAMPLED)
+    return ((np.arange(_NUM_SAMPLED) + within) * num / _NUM_SAMPLED).astype(np.int64)
 
 
 def _lead_of_kinds(reference: _Sequence, other: _Sequence, shift: int, num_kinds: int) -> Int64:

@@ -19,6 +19,8 @@ _LEAST_DRIFT_STEPS = 12
 """Number of steps from which their first and last third are compared: four steps each. Our choice."""
 _LEAST_CHANGE = 0.01
 """Smallest difference of ranks, or drift, that is reported as clear, as a share of the step. Our choice."""
+_LEAST_SHOWN = 0.0005
+"""Smallest drift that is not 0.0 % when rounded, as a share of the step."""
 _LONG, _LONG_SIGMA = 1.25, 5.0
 """A step is long if it takes this many medians and is this many robust standard deviations above the median: one in 3.5
 million normal times is. A step of more than `SLOW` medians is always long, as in the evidence of launches. Our
@@ -86,9 +88,7 @@ class StepTimes:
             return
         yield self._about_ranks()
         if self.drift is not None:
-            within = "" if self.drift.is_clear else ", within its spread"
-            word = "longer" if self.drift.value_s > 0 else "shorter"
-            yield f"drift: steps of the last third are {word} than those of the first, {self._size(self.drift)}{within}"
+            yield self._about_drift(self.drift)
         if not self.long_steps:
             yield f"no step stands out: none takes {_LONG:g} times the median beyond the usual spread"
             return
@@ -115,6 +115,13 @@ class StepTimes:
         return (
             f"ranks: steps of rank {self.slowest_rank} take {self._size(self.ranks)} against rank {self.fastest_rank}"
         )
+
+    def _about_drift(self, drift: Difference) -> str:
+        """Return a sentence on the difference between the first and the last third of the steps."""
+        if abs(drift.value_s) < _LEAST_SHOWN * self.median_s:
+            return "drift: none, steps of the last third take as long as those of the first"
+        word, within = "longer" if drift.value_s > 0 else "shorter", "" if drift.is_clear else ", within its spread"
+        return f"drift: steps of the last third are {word} than those of the first, {self._size(drift)}{within}"
 
     def _size(self, difference: Difference) -> str:
         """Return a difference and its interval as percentages of the median step."""

@@ -24,7 +24,7 @@ from triplepoint.simulate.artefacts.rank_trace import communication_names, kerne
 from triplepoint.simulate.artefacts.simulated import Simulated
 from triplepoint.simulate.artefacts.write import write_failure, write_run, write_traces
 from triplepoint.simulate.operations import Communication, Kernel, Operation
-from triplepoint.simulate.timeline.expand import lay_out
+from triplepoint.simulate.timeline.expand import lay_out, wait_for_slowest
 from triplepoint.tables import STEPS, TELEMETRY
 from triplepoint.telemetry.align import align_run
 from triplepoint.trace.loose_traces import trace_files
@@ -238,6 +238,32 @@ def test_lay_out_messages_beside_cover_the_rest() -> None:
     assert (laid.start.tolist(), laid.duration.tolist()) == ([0, 0], [11000, 4000])
 
 
+def test_lay_out_ends_with_pass() -> None:
+    beside = Communication("all_gather", "dp", 2e5, is_overlapped=True)
+    laid = lay_out((beside, gemm()), lambda operation: 1e-6, 4000, 0, ends_with_pass=True)
+    assert (laid.start.tolist(), laid.end.tolist()) == ([3000, 0], [4000, 4000])
+
+
+def test_wait_for_slowest_arrives_early_and_leaves_together() -> None:
+    all_reduce = Communication("all_reduce", "tp", 2e4)
+    slowest = lay_out((gemm(), all_reduce, gemm(), all_reduce, gemm()), time_of, 3000, 600, 300)
+    assert slowest.start.tolist() == [60, 1020, 1380, 2340, 2700]
+    assert slowest.end.tolist() == [960, 1320, 2280, 2640, 3600]
+    laid = wait_for_slowest(slowest, 0.5)
+    assert laid.start.tolist() == [30, 510, 1350, 1830, 2670]
+    assert laid.end.tolist() == [480, 1320, 1800, 2640, 3120]
+
+
+@pytest.mark.parametrize(("pace", "joined_ns"), [(0.9, 3000), (0.5, 2000)])
+def test_wait_for_slowest_joins_overlapped_communication_when_its_kernels_are_done(pace: float, joined_ns: int) -> None:
+    beside = Communication("all_gather", "dp", 2e5, is_overlapped=True, count=2)
+    slowest = lay_out((beside, gemm()), lambda operation: 5e-7, 4000, 0, ends_with_pass=True)
+    laid = wait_for_slowest(slowest, pace)
+    of_stream = [index for index, stream in enumerate(laid.stream) if stream == "dp"]
+    assert laid.start[of_stream].tolist() == [joined_ns, 3500]
+    assert laid.end[of_stream].tolist() == [3500, 4000]
+
+
 operations = st.lists(
     st.one_of(
         st.builds(gemm, st.integers(1, 4)),
@@ -264,3 +290,22 @@ def test_lay_out_kernels_have_all_the_computation(ops: list[Operation], compute_
         middle = (borders[1:] + borders[:-1]) / 2
         assert all(((laid.start < at) & (at < laid.end)).any() for at in middle)
         assert laid.end.max(initial=0) == compute_ns + comm_ns
+
+
+@given(operations, st.integers(0, 10**6), st.integers(0, 10**6), st.floats(0.1, 1))
+def test_wait_for_slowest_scales_computation_alone(
+    ops: list[Operation], compute_ns: int, comm_ns: int, pace: float
+) -> None:
+    slowest = lay_out([*ops, gemm()], time_of, compute_ns, comm_ns, ends_with_pass=True)
+    laid = wait_for_slowest(slowest, pace)
+    of_kernels, of_slowest = (
+        sum(run.duration[index] for index, which in enumerate(run.which) if isinstance(run.operations[which], Kernel))
+        for run in (laid, slowest)
+    )
+    assert abs(of_kernels - pace * of_slowest) <= len(slowest.which)
+    ends, of_slowest_ends = (
+        sorted(run.end[[isinstance(run.operations[which], Communication) for which in run.which]].tolist())
+        for run in (laid, slowest)
+    )
+    assert ends == of_slowest_ends
+    assert (laid.start >= 0).all()

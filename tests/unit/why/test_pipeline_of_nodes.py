@@ -1,6 +1,7 @@
-"""Faults of a pipeline whose stages are nodes: no replica does the same work, so no other stage is a peer."""
+"""Faults of a pipeline without replicas: no other stage does the same work."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,8 +12,10 @@ from tests.made_up_clusters import CONFIG
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Layout
+from triplepoint.manifest import read_manifest
 from triplepoint.plan import select
 from triplepoint.simulate.artefacts.simulate_run import simulate_run
+from triplepoint.tables import RANKS
 from triplepoint.telemetry.align import align_run
 from triplepoint.trace.join import trace_run
 from triplepoint.trace.taxonomy import load_scheme
@@ -23,21 +26,27 @@ PP, TP = 3, 4
 
 def why_with(folder: Path, **changed: Any) -> Answer:
     """Return why a run of three stages, each a tensor parallel group on a node of four GPUs, is slow."""
+    traced = changed.pop("traced", "all")
+    return why_run(run_with(folder, lambda config: planned(config, traced), **changed))
+
+
+def run_with(folder: Path, plan_in: Callable[[Path], PlannedRun], **changed: Any) -> Path:
+    """Return a simulated run, with its tables, on nodes of four GPUs with changed settings of the cluster."""
     config = shutil.copytree(CONFIG, folder / "config")
     path = config / "clusters" / "h200x32.yaml"
     cluster = yaml.safe_load(path.read_text())
-    traced = changed.pop("traced", "all")
     conditions = cluster["conditions"] | changed.pop("conditions", {})
     size = {"num_nodes": PP, "gpus_per_node": TP, "conditions": conditions}
     path.write_text(yaml.safe_dump(cluster | size | changed))
     run = folder / "results" / "runs" / "run"
     run.mkdir(parents=True)
-    manifest = simulate_run(planned(config, traced), run / "raw", config)
+    run_planned = plan_in(config)
+    manifest = simulate_run(run_planned, run / "raw", config)
     assert manifest.status == "ok", manifest.evidence
-    (run / "point.json").write_text(planned(config, traced).model_dump_json())
+    (run / "point.json").write_text(run_planned.model_dump_json())
     align_run(run / "raw", run / "telemetry.parquet")
     trace_run(run, load_scheme(), lambda line: None, 1)
-    return why_run(run)
+    return run
 
 
 def planned(config: Path, traced: Literal["all"] | tuple[int, ...]) -> PlannedRun:
@@ -70,6 +79,31 @@ def test_a_slow_gpu_of_a_tensor_parallel_group_is_named(tmp_path: Path) -> None:
     assert (found.rank, found.cause) == (11, "computation")
     assert found.excess == pytest.approx(1 / 0.9 - 1, rel=0.02)
     assert "longer than workers of its stage" in found.evidence
+
+
+def long_run(config: Path, profiled: int = 2) -> PlannedRun:
+    """Return a run of two stages with many micro-batches and some ranks traced, as a study has."""
+    run = planned(config, (0, 4, 6, 7))
+    point = run.point.model_copy(update={
+        "model": Catalogue(config).model("llama3-8b"), "layout": Layout(pp=2, tp=TP, schedule="1f1b"),
+        "num_gpus": 2 * TP, "global_batch_size": 128, "micro_batch_size": 2, "sequence_length": 8192,
+        "steps": run.point.steps.model_copy(update={"profiled": profiled}),
+    })  # fmt: skip
+    return run.model_copy(update={"point": point, "digest": point.digest()})
+
+
+def test_a_slow_gpu_of_a_long_pipeline_costs_what_its_repair_saves(tmp_path: Path) -> None:
+    run = run_with(tmp_path / "slow", long_run, slow_gpus={"node1.gpu2": 0.9})
+    ranks = RANKS.read(run / "ranks.parquet")
+    assert ranks["clock_measured_ns"].to_pylist() == ranks["clock_spread_ns"].to_pylist() == [0, 0, 0, 0]
+    sound = run_with(tmp_path / "sound", lambda config: long_run(config, profiled=1))
+    slow_s, sound_s = (read_manifest(one / "raw" / "manifest.json").facts["step_time_s"] for one in (run, sound))
+    assert isinstance(slow_s, float) and isinstance(sound_s, float)
+    answer = why_run(run)
+    (found,) = answer.findings
+    assert (found.rank, found.cause) == (6, "computation")
+    assert answer.step_s == pytest.approx(slow_s, rel=1e-6)
+    assert found.lost_s == pytest.approx(slow_s - sound_s, rel=0.2)
 
 
 def test_a_hot_gpu_whose_rank_has_no_trace_is_named(tmp_path: Path) -> None:

@@ -59,6 +59,17 @@ def test_drift_is_the_last_third_less_the_first() -> None:
     assert any(line.startswith("drift: steps of the last third are longer than") for line in found.sentences())
 
 
+@pytest.mark.parametrize(("late_s", "line"), [
+    (-0.0004, "drift: none, steps of the last third take as long as those of the first"),
+    (0.0, "drift: none, steps of the last third take as long as those of the first"),
+    (-0.0006, "drift: steps of the last third are shorter than those of the first, -0.1% [-0.1%, -0.1%]"),
+])  # fmt: skip
+def test_drift_that_rounds_to_zero_is_none(late_s: float, line: str) -> None:
+    times_s = np.ones((2, 12))
+    times_s[:, 8:] += late_s
+    assert any(sentence.startswith(line) for sentence in analyse_step_times(whole_steps(times_s)).sentences())
+
+
 def test_rare_slow_steps_are_named_with_rank_and_cost_and_are_no_drift() -> None:
     times_s = noise()
     times_s[1, [50, 55]] += [2.0, 1.0]

@@ -16,7 +16,7 @@ from triplepoint.simulate.artefacts.groups import ProcessGroup, split_sync
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS, FIRST_NUMBER, KernelText, Template, annotation
 from triplepoint.simulate.artefacts.simulated import Simulated, ns, one_ns
 from triplepoint.simulate.operations import CommKind, Communication, Kernel, Operation
-from triplepoint.simulate.timeline.expand import MAIN, Runs, lay_out, spread
+from triplepoint.simulate.timeline.expand import MAIN, Runs, lay_out, spread, wait_for_slowest
 from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD, TASK_NAMES, Int64
 
 _MAIN_STREAM = 7
@@ -42,7 +42,7 @@ class RankTrace:
         self._simulated = simulated
         self._groups = groups
         self._stage, self._which = stage, which = simulated.place(rank)
-        self._pace = simulated.pace(rank)
+        self._pace, self._is_uneven = simulated.pace(rank), simulated.waits_in_passes(rank)
         timeline = simulated.timeline
         self._start = ns(timeline.start[stage, :, which])
         self._end = ns(timeline.end[stage, :, which])
@@ -103,9 +103,8 @@ class RankTrace:
 
     def _lay_out(self, operations: Sequence[Operation], compute: int, comm: int, host: int = 0) -> Template:
         """Return a pass of this rank, which waits in collectives for the slowest rank of its groups."""
-        own_compute = round(compute * self._pace)
-        own_comm = comm + compute - own_compute
-        laid = lay_out(operations, self._simulated.time_of, own_compute, own_comm, round(host * self._pace))
+        laid = lay_out(operations, self._simulated.time_of, compute, comm, host, ends_with_pass=self._is_uneven)
+        laid = wait_for_slowest(laid, self._pace) if self._pace < 1 else laid
         return self._template(laid, laid.start // 2)
 
     def _template(self, laid: Runs, launch_ns: Int64) -> Template:

@@ -90,11 +90,22 @@ class Simulated:
 
     def pace(self, rank: int) -> float:
         """Return the compute time of a rank over that of the slowest rank it works with; 1 for the slowest."""
+        return self._factor(rank) / max(self._factors(rank))
+
+    def waits_in_passes(self, rank: int) -> bool:
+        """Return whether a rank, or one it works with, waits for a slower one in collectives inside of passes."""
+        factors = self._factors(rank)
+        return min(factors) < max(factors)
+
+    def _factor(self, rank: int) -> float:
+        return self.slow.get(rank, 1.0)
+
+    def _factors(self, rank: int) -> list[float]:
+        """Return the factors on the compute time of the ranks that a rank works with inside of passes."""
         if not self.slow:
-            return 1.0
+            return [1.0]
         first = rank // self._lockstep * self._lockstep
-        slowest = max(self.slow.get(other, 1.0) for other in range(first, first + self._lockstep))
-        return self.slow.get(rank, 1.0) / slowest
+        return [self._factor(other) for other in range(first, first + self._lockstep)]
 
 
 class Recorded(Protocol):

@@ -40,7 +40,10 @@ class Runs:
         return np.asarray(self.start + self.duration)
 
 
-def lay_out(operations: Sequence[Operation], time_of: TimeOf, compute_ns: int, comm_ns: int, host_ns: int = 0) -> Runs:
+def lay_out(
+    operations: Sequence[Operation], time_of: TimeOf, compute_ns: int, comm_ns: int, host_ns: int = 0,
+    *, ends_with_pass: bool = False,
+) -> Runs:  # fmt: skip
     """Place operations in a pass of given length, one after the other and layer by layer.
 
     Kernels are stretched to the computation of the pass, which may be slower than the kernels alone. Waits for the host
@@ -53,6 +56,8 @@ def lay_out(operations: Sequence[Operation], time_of: TimeOf, compute_ns: int, c
         compute_ns: Computation of the pass, with waits for the host. Unit: ns.
         comm_ns: Exposed communication. Unit: ns.
         host_ns: Part of the computation in which the GPU waits for the host. Unit: ns.
+        ends_with_pass: Whether overlapped communication ends with the pass in any case, so that ranks which compute
+            faster can wait in it.
     """
     operations = tuple(operations)
     which = _in_turn(operations)
@@ -69,9 +74,43 @@ def lay_out(operations: Sequence[Operation], time_of: TimeOf, compute_ns: int, c
     chain = np.where(is_overlapped, 0, duration)
     gaps = np.where(is_overlapped, 0, _divide((~is_overlapped).astype(float), host_ns))
     start = np.cumsum(chain + gaps) - chain
-    _overlap(group, time_s, start, duration, compute_ns + comm_ns, comm_ns - exposed_ns)
+    rest_ns = comm_ns - exposed_ns
+    _overlap(group, time_s, start, duration, compute_ns + comm_ns, rest_ns, ends_with_pass or rest_ns > 0)
     kept = np.flatnonzero(duration)
     return Runs(operations, which[kept], tuple(group[kept].tolist()), start[kept], duration[kept])
+
+
+def wait_for_slowest(slowest: Runs, pace: float) -> Runs:
+    """Return the pass of a rank that computes faster than the slowest rank of its groups.
+
+    Each collective ends when it does on the slowest rank, since no rank leaves it before. So the faster rank arrives
+    earlier at exposed communication and waits in it. If overlapped communication alone is left to wait in, it joins the
+    first collective of the longest stream as soon as its kernels are done.
+
+    Args:
+        slowest: Pass of the slowest rank.
+        pace: Time of computation over that of the slowest rank, with waits for the host.
+    """
+    is_main = np.array(slowest.stream, dtype=object) == MAIN
+    is_comm = np.array([isinstance(slowest.operations[index], Communication) for index in slowest.which], dtype=bool)
+    is_exposed = is_main & is_comm
+    waited_ns = np.cumsum(np.where(is_exposed, slowest.duration, 0))
+    # Work is scaled from the start of the pass on, so that rounding errors do not add up.
+    left_ns = np.maximum.accumulate(np.where(is_exposed, slowest.end, 0))
+    gained_ns = left_ns - np.rint(pace * (left_ns - waited_ns)).astype(np.int64)
+    before_ns, gained_ns = (np.append(0, values)[: len(values)] for values in (waited_ns, gained_ns))
+    start, end = (
+        gained_ns + np.rint(pace * (times - before_ns)).astype(np.int64) for times in (slowest.start, slowest.end)
+    )
+    start = np.where(is_main, start, slowest.start)
+    end = np.where(is_main & ~is_exposed, end, slowest.end)
+    if not is_main.all():
+        last = int(np.where(is_main, -1, end).argmax())
+        first = slowest.stream.index(slowest.stream[last])
+        start[first] = min(start[first], end[is_main].max(initial=0))
+    kept = np.flatnonzero(end > start)
+    streams = tuple(slowest.stream[index] for index in kept.tolist())
+    return Runs(slowest.operations, slowest.which[kept], streams, start[kept], (end - start)[kept])
 
 
 def spread(operations: Sequence[Operation], time_of: TimeOf, length_ns: int) -> Runs:
@@ -112,7 +151,9 @@ def _divide(time_s: Float, length_ns: int) -> Int64:
     return np.asarray(np.diff(borders, prepend=0))
 
 
-def _overlap(group: np.ndarray, time_s: Float, start: Int64, duration: Int64, total_ns: int, rest_ns: int) -> None:
+def _overlap(
+    group: np.ndarray, time_s: Float, start: Int64, duration: Int64, total_ns: int, rest_ns: int, ends_with_pass: bool
+) -> None:
     """Set start and duration of overlapped communication; the longest stream covers the rest of the exposed time.
 
     Args:
@@ -122,13 +163,14 @@ def _overlap(group: np.ndarray, time_s: Float, start: Int64, duration: Int64, to
         duration: Duration of every run; changed. Unit: ns.
         total_ns: Length of the pass. Unit: ns.
         rest_ns: Exposed time of overlapped communication. Unit: ns.
+        ends_with_pass: Whether the longest stream ends with the pass; else all streams begin with it.
     """
     streams = {name: np.flatnonzero(group == name) for name in dict.fromkeys(group.tolist()) if name != MAIN}
     longest = max(streams, key=lambda name: float(time_s[streams[name]].sum()), default=MAIN)
     for name, runs in streams.items():
         length = min(round(float(time_s[runs].sum()) * 1e9), total_ns)
         begin = 0
-        if name == longest and rest_ns:
+        if name == longest and ends_with_pass:
             length = max(length, rest_ns)
             begin = total_ns - length
         duration[runs] = _divide(time_s[runs], length)

@@ -140,6 +140,31 @@ def test_match_collectives_few_even_ones_stay_where_clocks_agree() -> None:
         assert match_collectives(ranks).notes == [], seed
 
 
+@pytest.mark.parametrize("offset", [0, 3 * 3600 * 1000 * MS], ids=["clocks agree", "hours apart"])
+@pytest.mark.parametrize(("num_steps", "num_passes"), [(1, 64), (2, 64), (2, 37)])
+def test_match_collectives_steps_that_repeat_are_not_mistaken(num_steps: int, num_passes: int, offset: int) -> None:
+    """Ends of a rank are early in backward passes: in part of the trace another step seems to fit better."""
+    spacing = np.tile(np.concatenate((np.full(34, 245 * US), np.full(34, 2 * MS))), num_steps * num_passes)
+    ends = T0 + np.cumsum(spacing)
+    is_backward = np.arange(len(ends)) % 68 >= 34
+    parts = [("all_reduce", end - 200 * US, end) for end in ends.tolist()]
+    early = [("all_reduce", end - 200 * US, end) for end in (ends + offset - 30 * MS * is_backward).tolist()]
+    found = match_collectives([collectives_of(0, parts), collectives_of(1, early)])
+    assert found.notes == []
+    assert found.index[found.lane == 0].tolist() == found.index[found.lane == 1].tolist() == list(range(len(ends)))
+
+
+def test_match_collectives_shift_of_a_step_is_refused_where_clocks_agree() -> None:
+    """The second and third step of one rank last as the first and second of the other, to the nanosecond."""
+    rng = np.random.default_rng(4)
+    first, second, third, fourth = (np.cumsum(rng.exponential(MS, 40).astype(np.int64)) for _ in range(4))
+    ranks = []
+    for rank, steps in enumerate([(first, second, third), (fourth, first, second)]):
+        ends = (T0 + np.concatenate([number * 100 * MS + step for number, step in enumerate(steps)])).tolist()
+        ranks.append(collectives_of(rank, [("all_reduce", end - US, end) for end in ends]))
+    assert match_collectives(ranks).notes == []
+
+
 def test_match_collectives_swapped_kinds_stay_matched() -> None:
     one = collectives_of(0, [("all_reduce", 10, 20), ("all_gather", 11, 22), ("all_reduce", 50, 60)])
     two = collectives_of(1, [("all_gather", 10, 22), ("all_reduce", 11, 20), ("all_reduce", 50, 60)])
