@@ -208,7 +208,28 @@ def _slow_ranks(recorded: _Recorded, compute_s: Mapping[int, float], times_s: Fl
             one_s, repaired_s = float(excess_s[number]), operations.work_s.copy()
             repaired_s[is_work] *= 1.0 - one_s / times_s[index].mean()
             suspect = Suspect(place, (ranks[number],), "computation", one_s / usual_s, one_s, True, is_single=True)
-            yield index, _Repair(suspect, repaired_s, recorded.gap_s)
+            yield index, _Repair(suspect, repaired_s, _gaps_without_waits(recorded, ranks[number], one_s))
+
+
+def _gaps_without_waits(recorded: _Recorded, rank: int, excess_s: float) -> Float:
+    """Return gaps if no rank of a place waited for this one; shape (num_operations, num_steps). Unit: s.
+
+    A rank whose own computation is over waits in an overlapped collective, which looks like a late start of what comes
+    next. Only gaps beyond those of the slow rank are such waits.
+
+    Args:
+        recorded: The recorded operations.
+        rank: The slow rank.
+        excess_s: Time per step that it computes longer than the others of its place. Unit: s.
+    """
+    worker_of, gap_s = recorded.operations.worker, recorded.gap_s.copy()
+    total_s = np.bincount(worker_of, np.where(recorded.is_first, 0.0, gap_s.mean(axis=1)))
+    slow = [worker.rank for worker in recorded.operations.workers].index(rank)
+    for worker in np.unique(worker_of[recorded.place == recorded.place[worker_of == slow][0]]):
+        waited_s = min(total_s[worker] - total_s[slow], excess_s)
+        if waited_s > 0:
+            gap_s[(worker_of == worker) & ~recorded.is_first] *= 1.0 - waited_s / total_s[worker]
+    return gap_s
 
 
 def _usual(values: Float) -> float:
