@@ -15,7 +15,7 @@ COPYLEFT := $(COPYLEFT);GPL-2.0-only;GPL-2.0-or-later;GPL-3.0-only;GPL-3.0-or-la
 MIT := conda-inject $(addprefix snakemake-interface-,common logger-plugins report-plugins scheduler-plugins storage-plugins)
 AUDIT := .venv-audit
 
-.PHONY: all env test test-all test-slurm test-gangs test-workflow test-models test-rest campaign regression check format lint types docs audit clean help
+.PHONY: all env test test-all test-slurm test-gangs test-workflow test-models test-traces test-rest campaign regression check format lint types docs audit clean help
 
 help:
 	@echo "make all     make the environment, then every figure and report.html"
@@ -45,21 +45,22 @@ $(READY): pyproject.toml envs/constraints.txt $(NATIVE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c envs/constraints.txt -e '.[dev]'
 	@touch $(READY)
 
-# Five lanes side by side. Gangs have time limits and wait for most of their time, so they go first.
+# Six lanes side by side, so that none is left alone with one core at the end. Gangs have time limits and wait for most of their time, so they go first.
 GANGS := $(addprefix tests/unit/,doctor launch recorded)
 MODELS := $(addprefix tests/unit/,advise aggregate calibrate published simulate)
+TRACES := $(addprefix tests/unit/,figures telemetry trace)
 # Tests marked `long` repeat for more layouts, models and rows what others show for one; `test-all` runs them too, and
 # tries properties on all of their examples.
 SHORT := -m "not long"
 test: env
-	$(MAKE) --jobs=5 --keep-going --output-sync=target test-slurm test-gangs test-workflow test-models test-rest
+	$(MAKE) --jobs=6 --keep-going --output-sync=target test-slurm test-gangs test-workflow test-models test-traces test-rest
 
 test-all: export TRIPLEPOINT_ALL_EXAMPLES := 1
 test-all:
 	$(MAKE) test SHORT=
 
 # Byte code of the tests too, see env: compiling them takes as long as importing them.
-test-slurm test-gangs test-workflow test-models test-rest: export PYTHONDONTWRITEBYTECODE :=
+test-slurm test-gangs test-workflow test-models test-traces test-rest: export PYTHONDONTWRITEBYTECODE :=
 
 test-slurm: env
 	$(BIN)/python -m pytest $(SHORT) -p no:cacheprovider tests/slurm
@@ -73,8 +74,11 @@ test-workflow: env
 test-models: env
 	nice -n 5 $(BIN)/python -m pytest $(SHORT) -p no:cacheprovider $(MODELS)
 
+test-traces: env
+	nice -n 5 $(BIN)/python -m pytest $(SHORT) -p no:cacheprovider $(TRACES)
+
 test-rest: env
-	nice -n 5 $(BIN)/python -m pytest $(SHORT) $(addprefix --ignore=,tests/slurm tests/workflow $(GANGS) $(MODELS))
+	nice -n 5 $(BIN)/python -m pytest $(SHORT) $(addprefix --ignore=,tests/slurm tests/workflow $(GANGS) $(MODELS) $(TRACES))
 
 # The same seeds do the same; another week: make campaign FIRST=1000. Slurm of the tests has to be up, or say SLURM=0.
 FIRST ?= 1

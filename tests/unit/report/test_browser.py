@@ -67,6 +67,8 @@ def open_page(browser: Any, **options: Any) -> Iterator[Any]:
 def show(page: Any, path: Path) -> None:
     page.goto(path.as_uri())
     page.wait_for_selector("html[data-ready]")
+    # The first frames of a page tell tables their size, and they draw their rows again: a click then may be lost.
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def column(page: Any, field: str) -> list[str]:
