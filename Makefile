@@ -45,7 +45,8 @@ $(READY): pyproject.toml envs/constraints.txt $(NATIVE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c envs/constraints.txt -e '.[dev]'
 	@touch $(READY)
 
-# Six lanes side by side, so that none is left alone with one core at the end. Gangs have time limits and wait for most of their time, so they go first.
+# Six lanes side by side, so that none is left alone with one core at the end. Gangs have time limits and wait for most
+# of their time, so they go first.
 GANGS := $(addprefix tests/unit/,doctor launch recorded)
 MODELS := $(addprefix tests/unit/,advise aggregate calibrate published simulate)
 TRACES := $(addprefix tests/unit/,figures telemetry trace)
