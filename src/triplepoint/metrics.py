@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,13 @@ _BUS_FACTORS = (
 
 BUS_KINDS = frozenset(_BUS_FACTORS)
 """Kinds of collectives with a bus bandwidth."""
+
+
+class Interval(NamedTuple):
+    """Lower and upper end of a 90 % interval."""
+
+    lo: float
+    hi: float
 
 
 @dataclass(frozen=True)

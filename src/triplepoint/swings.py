@@ -100,6 +100,15 @@ def at_even_times(t_s: Sequence[npt.ArrayLike], power_w: Sequence[npt.ArrayLike]
     return np.stack(columns, axis=1), period_s
 
 
+def ends(power_w: Float) -> Float:
+    """Return the 1st and the 99th percentile of power over time, the ends of its range; shape (2, ...). Unit: W.
+
+    Args:
+        power_w: Samples; shape (num_samples, ...). Unit: W.
+    """
+    return np.asarray(np.percentile(power_w, [1.0, 99.0], axis=0))
+
+
 def swing(power_w: npt.ArrayLike, period_s: float) -> Swing:
     """Return range and ramps of power.
 
@@ -111,7 +120,7 @@ def swing(power_w: npt.ArrayLike, period_s: float) -> Swing:
         ValueError: If there are fewer than two samples, one is not finite, or their mean is not positive.
     """
     power = _checked(power_w)
-    low_w, high_w = np.percentile(power, [1, 99]).tolist()
+    low_w, high_w = ends(power).tolist()
     ramps = np.diff(power) / period_s
     return Swing(float(power.mean()), low_w, high_w, max(0.0, float(ramps.max())), max(0.0, -float(ramps.min())))
 

@@ -48,6 +48,11 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100.0 * share:.{digits}f} %"
 
 
+def percent_within(share: float, low: float, high: float) -> str:
+    """Return a share as percent with its 90 % interval, such as `14.6 % [6.6, 21.9]`."""
+    return f"{percent(share)} [{100.0 * low:.1f}, {100.0 * high:.1f}]"
+
+
 def percent_lost(share: float, *, is_bound: bool = False) -> str:
     """Return a loss, or the most it can be, as percent; what would be printed as zero is `less than 0.1 %`."""
     return f"{'up to ' * is_bound}{percent(share)}" if share >= 0.0005 else "less than 0.1 %"

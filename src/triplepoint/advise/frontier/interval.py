@@ -4,13 +4,13 @@ Each draw simulates the present step and the plan, so errors cancel as far as bo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from triplepoint.advise.frontier.passes import Site
 from triplepoint.advise.frontier.plan import Frontier, Plan
+from triplepoint.metrics import Interval
 from triplepoint.simulate.heat.warm import Warm
 from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.predict.draws import Draw, interval_of, simulate_draws, time_sigma_of
@@ -30,16 +30,7 @@ class Change(NamedTuple):
     longer: float
 
 
-@dataclass(frozen=True)
-class Interval:
-    """Lower and upper end of a 90 % interval."""
-
-    lo: float
-    hi: float
-
-
-@dataclass(frozen=True)
-class ChangeInterval:
+class ChangeInterval(NamedTuple):
     """90 % intervals of a change. Unit: 1.
 
     Attributes:
@@ -75,8 +66,8 @@ def intervals_of(
     )
     return {
         name: ChangeInterval(
-            Interval(*interval_of(change.saved, [each[name].saved for each in drawn])),
-            Interval(*interval_of(change.longer, [each[name].longer for each in drawn])),
+            interval_of(change.saved, [each[name].saved for each in drawn]),
+            interval_of(change.longer, [each[name].longer for each in drawn]),
         )
         for name, change in nominal.items()
     }

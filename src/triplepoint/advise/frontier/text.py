@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from triplepoint.advise.frontier.frontier import LEAST_SAVED, FrontierAnswer, Outcome, change_between
-from triplepoint.advise.frontier.interval import Change, ChangeInterval, Interval
+from triplepoint.advise.frontier.interval import Change, ChangeInterval
 from triplepoint.advise.frontier.plan import Plan
 from triplepoint.advise.frontier.solve import Sharing
 from triplepoint.simulate.timeline.schedule import BACKWARD, FORWARD
-from triplepoint.text import page, paragraph, percent, table
+from triplepoint.text import page, paragraph, percent, percent_within, table
 from triplepoint.units import KILO
 
 NAMES = {
@@ -38,19 +38,14 @@ def headline(answer: FrontierAnswer) -> str:
             f"{kept}Nothing to save: no clocks save more than {percent(LEAST_SAVED)} of the GPUs' energy in a step "
             f"{_allowed(answer)}."
         )
-    saved = f"{_in_brackets(change.saved, within.saved)} of the GPUs' energy"
+    saved = f"{percent_within(change.saved, *within.saved)} of the GPUs' energy"
     if not answer.is_useful:
         return (
             f"{kept}Nothing to save with certainty: {name} would save {saved}, and the lower end of this 90 % interval "
             "is not positive."
         )
-    longer = f"a step is {_in_brackets(change.longer, within.longer)} longer"
+    longer = f"a step is {percent_within(change.longer, *within.longer)} longer"
     return f"{kept}{name[0].upper()}{name[1:]} saves {saved}; {longer}."
-
-
-def _in_brackets(value: float, within: Interval) -> str:
-    """Return a share as percent with its interval, such as `8.6 % [0.3, 14.2]`."""
-    return f"{percent(value)} [{100.0 * within.lo:.1f}, {100.0 * within.hi:.1f}]"
 
 
 def render(answer: FrontierAnswer) -> str:
@@ -186,7 +181,7 @@ def _finer(answer: FrontierAnswer) -> list[str]:
     if not answer.chosen:
         return paragraph(f"{head} nothing: no clocks are as fast.")
     rows = [
-        (f"{_in_brackets(answer.saved(plan), answer.intervals[sharing].saved)} with", NAMES[plan.sharing])
+        (f"{percent_within(answer.saved(plan), *answer.intervals[sharing].saved)} with", NAMES[plan.sharing])
         for sharing, plan in answer.chosen.items()
     ]
     return [f"{head}:", *table(rows, words={1}, indent=2)]
@@ -218,7 +213,7 @@ def _why(answer: FrontierAnswer) -> list[str]:
         lines.append(
             f"The power limit lowers clocks {percent(present.throttle_fraction, 0)} of the time and costs "
             f"{percent(present.lost_to_power_limit_fraction)} of a step. At the highest steady clocks under it GPUs "
-            f"save {_in_brackets(change.saved, within.saved)} of the energy, and a step is {_longer(change.longer)}."
+            f"save {percent_within(change.saved, *within.saved)} of the energy, and a step is {_longer(change.longer)}."
         )
     known = (
         "Brackets hold 90 %, by errors of power parameters, speeds of computation and links, inlet and parts, which "

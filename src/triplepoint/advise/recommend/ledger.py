@@ -13,7 +13,7 @@ from triplepoint.effects.samples import paired
 from triplepoint.errors import UserError
 from triplepoint.files import write_text
 from triplepoint.tables import TELEMETRY
-from triplepoint.text import paragraph, percent
+from triplepoint.text import paragraph, percent, percent_within
 from triplepoint.units import counted
 
 _FILE = "recommendations.jsonl"
@@ -223,5 +223,5 @@ def render(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _ends(row: Mapping[str, Any], name: str) -> str:
     """Return a gain as text, with its interval if it is known."""
-    ends = "" if row[f"{name}_lo"] is None else f" [{100 * row[f'{name}_lo']:.1f}, {100 * row[f'{name}_hi']:.1f}]"
-    return f"{percent(row[name])}{ends}"
+    low, high = row[f"{name}_lo"], row[f"{name}_hi"]
+    return percent(row[name]) if low is None else percent_within(row[name], low, high)

@@ -13,7 +13,7 @@ from triplepoint.advise.recommend.passport import Passport
 from triplepoint.advise.recommend.placement import Placement
 from triplepoint.advise.recommend.placement_gain import LEAST_GAIN, Gain
 from triplepoint.advise.recommend.power_limits import Caps
-from triplepoint.text import page, paragraph, percent, percent_lost, table
+from triplepoint.text import page, paragraph, percent, percent_lost, percent_within, table
 from triplepoint.units import KILO, counted
 
 _LISTED = 8
@@ -242,7 +242,7 @@ def _cost_share(one: Outlier, advice: Advice) -> str:
 
 def _gained(gain: Gain) -> str:
     """Return a gain with its 90 % interval, such as `14.6 % [6.6, 21.9]`."""
-    return f"{percent(gain.share)} [{100 * gain.lo:.1f}, {100 * gain.hi:.1f}]"
+    return percent_within(gain.share, gain.lo, gain.hi)
 
 
 def _job(advice: Advice) -> str:
@@ -359,7 +359,7 @@ def _judged(advice: Advice, placement: Placement, gain: Gain) -> str:
         return f"{words(advice, placement)} would change a step by less than {percent(LEAST_GAIN)}"
     change = f"{_gained(gain)} shorter"
     if gain.share < 0.0:
-        change = f"{percent(-gain.share)} [{-100 * gain.hi:.1f}, {-100 * gain.lo:.1f}] longer"
+        change = f"{percent_within(-gain.share, -gain.hi, -gain.lo)} longer"
     return f"{words(advice, placement)} would make a step {change}"
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from triplepoint import swings
 from triplepoint.advise.swings.interval import (
     LEAST_BLOCKS,
-    Interval,
     Intervals,
     Numbers,
     line_of,
@@ -21,6 +20,7 @@ from triplepoint.advise.swings.remedies import Course, Remedy, cap, floor, stagg
 from triplepoint.advise.swings.source import NodePower
 from triplepoint.advise.swings.spec import Band, Level, SwingSpec, Verdict, check_band, seen_part, tightened, verdicts
 from triplepoint.errors import UserError
+from triplepoint.metrics import Interval
 from triplepoint.units import KILO
 
 BAND_HZ = (0.1, 20.0)
@@ -124,7 +124,7 @@ class SwingAnswer:
         lines = [
             {"line": verdict.line, "unit": verdict.unit, "found": verdict.found, "limit": verdict.limit}
             | {"margin": verdict.margin, "passes": verdict.passes, "verdict": verdict.words}
-            | {"found_lo": verdict.within and verdict.within[0], "found_hi": verdict.within and verdict.within[1]}
+            | {"found_lo": verdict.within and verdict.within.lo, "found_hi": verdict.within and verdict.within.hi}
             for verdict in self.verdicts
         ]
         return {
@@ -244,8 +244,7 @@ def _of_attributes(within: Intervals, band: Band | None) -> dict[str, Interval]:
         return {}
 
     def in_watts(name: str) -> Interval:
-        low, high = within[name]
-        return low * KILO, high * KILO
+        return Interval(*(KILO * end for end in within[name]))
 
     found = {name: within[name] for name in ("mean_w", "low_w", "high_w", "range_fraction")}
     found |= {f"{name}_w_per_s": in_watts(f"{name}_kw_per_s") for name in ("ramp_up", "ramp_down")}
@@ -287,7 +286,7 @@ def _worst(power: NodePower, level: Level) -> tuple[str, np.ndarray]:
     if len(parts) == 1:
         return parts[0]
     parts_w = np.stack([part_w for _, part_w in parts], axis=1)
-    low_w, high_w = np.percentile(parts_w, [1.0, 99.0], axis=0)
+    low_w, high_w = swings.ends(parts_w)
     return parts[int(((high_w - low_w) / parts_w.mean(axis=0)).argmax())]
 
 

@@ -10,11 +10,9 @@ import numpy as np
 
 from triplepoint import swings
 from triplepoint.advise.swings.spec import Band
-from triplepoint.metrics import t_quantile
+from triplepoint.metrics import Interval, t_quantile
 from triplepoint.units import KILO
 
-Interval = tuple[float, float]
-"""Lower and upper end of a 90 % interval."""
 Numbers = dict[str, float]
 Intervals = Mapping[str, Interval]
 
@@ -92,13 +90,13 @@ def of_recording(
         return {}
     parts = np.array_split(power_w, number)
     without = [np.concatenate([*parts[:place], *parts[place + 1 :]]) for place in range(number)]
-    jackknifed = [_of_levels(float(rest.mean()), *_ends(rest)) for rest in without]
+    jackknifed = [_of_levels(float(rest.mean()), *swings.ends(rest).tolist()) for rest in without]
     for band in bands:
         for numbers, (rms_w, share, mean_w) in zip(
             jackknifed, _band_without(power_w, period_s, band, number), strict=True
         ):
             numbers |= _of_band(band, rms_w, share, mean_w)
-    levels = [_of_levels(float(part.mean()), *_ends(part)) for part in parts]
+    levels = [_of_levels(float(part.mean()), *swings.ends(part).tolist()) for part in parts]
     intervals = dict[str, Interval]()
     for name in jackknifed[0]:
         sigma = _sigma_of([each[name] for each in jackknifed])
@@ -112,11 +110,6 @@ def of_recording(
     for name, sign in (("ramp_up_kw_per_s", 1.0), ("ramp_down_kw_per_s", -1.0)):
         intervals[name] = _of_extremes(found[name], [float((sign * step).max(initial=0.0)) for step in steps])
     return intervals
-
-
-def _ends(power_w: np.ndarray) -> tuple[float, float]:
-    low_w, high_w = np.percentile(power_w, [1.0, 99.0]).tolist()
-    return low_w, high_w
 
 
 def _of_levels(mean_w: float, low_w: float, high_w: float) -> Numbers:
@@ -158,7 +151,7 @@ def _sigma_of(values: list[float]) -> float:
 def _of_another(value: float, sigma: float, number: int) -> Interval:
     """Return where another recording's number would be: its error and that of this one add up in squares."""
     half = t_quantile(number - 1, _QUANTILE) * math.sqrt(2.0) * sigma
-    return max(value - half, 0.0), value + half
+    return Interval(max(value - half, 0.0), value + half)
 
 
 def _of_extremes(value: float, extremes: list[float]) -> Interval:
@@ -171,4 +164,4 @@ def _of_extremes(value: float, extremes: list[float]) -> Interval:
     low, high = (place - scale * math.log(-math.log(share)) for share in (1.0 - _QUANTILE, _QUANTILE))
     middle = place - scale * math.log(math.log(2.0))
     low, high = middle - math.hypot(middle - low, unsure), middle + math.hypot(high - middle, unsure)
-    return max(min(low, value), 0.0), max(high, value)
+    return Interval(max(min(low, value), 0.0), max(high, value))

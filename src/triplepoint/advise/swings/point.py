@@ -79,10 +79,6 @@ class SimulatedPower:
     point: "PowerPoint"
     warm: Warm[Training[Simulated]]
 
-    def draws(self) -> list["SimulatedPower"]:
-        """Return the power with what is unknown of the job drawn, `NUM_DRAWS` times; see `PowerPoint.draws`."""
-        return self.point.draws(self)
-
 
 @dataclass(frozen=True, eq=False)
 class PowerPoint:
@@ -125,8 +121,7 @@ class PowerPoint:
 
     def simulate(self) -> "SimulatedPower":
         """Return the power in a step."""
-        step = self._warm(self.job, self.cluster, is_training=True)
-        passed = self._warm(self.job, self.cluster, is_training=False)
+        step, passed = self._warm(is_training=True), self._warm(is_training=False)
         limit_w = power_of(self.cluster.conditions, self.job.gpu, self.config, self.cluster.name).power_limit.value
         jitter = self.job.software.step_jitter
         return SimulatedPower(
@@ -142,8 +137,6 @@ class PowerPoint:
         Args:
             like: Power without errors, from whose steady state to start.
         """
-        step = like.warm.load.ran
-        uncertainty = uncertainty_of(step.timeline, self.costs(self.job), step.stages[step.timeline.critical_stage])
 
         def of_draw(draw: Draw) -> SimulatedPower:
             step = self.drawn_step(draw, like.warm.start)
@@ -151,8 +144,13 @@ class PowerPoint:
             longer = step.length_s / like.step.length_s
             return replace(like, step=step, passed=Stretch(like.passed.nodes_w * more_w, like.passed.length_s * longer))
 
-        time_sigma = time_sigma_of(self.job, uncertainty, read_calibrations(self.config)[0])
-        return simulate_draws(self.job, self.cluster, self.config, time_sigma, of_draw)
+        return simulate_draws(self.job, self.cluster, self.config, self.time_sigma(like), of_draw)
+
+    def time_sigma(self, like: "SimulatedPower") -> float:
+        """Return the standard deviation of the logarithm of the step time; `like` is its power without errors."""
+        step = like.warm.load.ran
+        uncertainty = uncertainty_of(step.timeline, self._costs(self.job), step.stages[step.timeline.critical_stage])
+        return time_sigma_of(self.job, uncertainty, read_calibrations(self.config)[0])
 
     def drawn_step(self, draw: Draw, start: Start | None = None) -> Stretch:
         """Return the power in a step with what is unknown drawn.
@@ -161,17 +159,18 @@ class PowerPoint:
             draw: The job with what is unknown of it drawn.
             start: Steady state without errors, from which to start. None: start without one.
         """
-        return self._stretch(self._warm(draw.job, draw.cluster, True, draw, start), draw.more_work)
+        return self._stretch(self._warm(is_training=True, draw=draw, start=start), draw.more_work)
 
-    def costs(self, job: Job) -> Costs:
+    def _costs(self, job: Job) -> Costs:
         """Return the costs of a job's operations."""
         return costs_of(job, read_calibrations(self.config)[0].constants(job), self.config)
 
     def _warm(
-        self, job: Job, cluster: ClusterConfig, is_training: bool, draw: Draw | None = None, start: Start | None = None
+        self, is_training: bool, draw: Draw | None = None, start: Start | None = None
     ) -> Warm[Training[Simulated]]:
         """Return a step, or its forward passes alone, in thermal steady state."""
-        costs, slow = self.costs(job), slow_ranks(cluster, job)
+        job, cluster = (draw.job, draw.cluster) if draw else (self.job, self.cluster)
+        costs, slow = self._costs(job), slow_ranks(cluster, job)
 
         def once_more(factor: Mapping[int, float]) -> Training[Simulated]:
             step = simulate(job, costs, [0.0] * job.layout.pp, with_factors(slow, factor))
@@ -202,11 +201,7 @@ def simulate_power(request: Request, config: Path, cap_w: float | None = None, d
 
 
 def over_steps(
-    simulated: SimulatedPower,
-    num_steps: int,
-    evaluations: Evaluations | None,
-    meter: Meter | None,
-    seed: int = 0,
+    simulated: SimulatedPower, num_steps: int, evaluations: Evaluations | None, meter: Meter | None, seed: int = 0
 ) -> NodePower:
     """Return the power of nodes over steps and evaluations.
 
@@ -255,7 +250,7 @@ def drawn_over_steps(
     """
     enough_s = max(_DRAWN_STEPS * simulated.step.length_s, (swings.LOWEST_PERIODS + 1) / lowest_hz)
     lasts_s, drawn = min(like.lasts_s, enough_s), list[NodePower]()
-    for seed, one in enumerate(simulated.draws(), 1):
+    for seed, one in enumerate(simulated.point.draws(simulated), 1):
         # Readings begin after a window and end before the last period.
         edge_s = like.period_s + like.window_s + (meter.period_s if meter else 0.0)
         number = math.ceil((lasts_s + 2.0 * edge_s) / one.step.length_s)

@@ -12,6 +12,7 @@ from triplepoint import swings
 from triplepoint.config.base import Strict, parse
 from triplepoint.config.yaml_file import read_yaml
 from triplepoint.errors import UserError
+from triplepoint.metrics import Interval
 from triplepoint.units import KILO
 
 Band = tuple[float, float]
@@ -85,12 +86,12 @@ class Verdict:
     unit: str
     found: float
     limit: float
-    within: tuple[float, float] | None = None
+    within: Interval | None = None
 
     @property
     def highest(self) -> float:
         """Upper end of the interval, or the value without one."""
-        return self.within[1] if self.within else self.found
+        return self.within.hi if self.within else self.found
 
     @property
     def passes(self) -> bool | None:

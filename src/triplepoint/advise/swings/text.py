@@ -6,7 +6,7 @@ from itertools import groupby
 from triplepoint.advise.swings.answer import LevelSwing, SwingAnswer
 from triplepoint.advise.swings.remedies import Remedy
 from triplepoint.advise.swings.spec import Verdict
-from triplepoint.text import page, paragraph, percent, table
+from triplepoint.text import page, paragraph, percent, percent_within, table
 from triplepoint.units import KILO, counted
 
 _LINES = {
@@ -60,7 +60,7 @@ def headline(answer: SwingAnswer) -> str:
 def _range(level: LevelSwing) -> str:
     """Return the range over the mean with its 90 % interval, such as `15.9 % [14.2, 17.0]`."""
     within = level.intervals.get("range_fraction")
-    return percent(level.range_fraction) + (f" [{100.0 * within[0]:.1f}, {100.0 * within[1]:.1f}]" if within else "")
+    return percent_within(level.range_fraction, *within) if within else percent(level.range_fraction)
 
 
 def _all(number: int) -> str:
@@ -152,10 +152,8 @@ def _verdict(verdict: Verdict) -> tuple[str, ...]:
     found, limit = (
         percent(value) if verdict.unit == "1" else f"{value:.4g}{unit}" for value in (verdict.found, verdict.limit)
     )
-    words, scale = (
-        _LINES[key] + (f", {band.replace('-', ' to ')}" if band else ""),
-        100.0 if verdict.unit == "1" else 1.0,
-    )
+    words = _LINES[key] + (f", {band.replace('-', ' to ')}" if band else "")
+    scale = 100.0 if verdict.unit == "1" else 1.0
     within = " to ".join(f"{scale * end:.3g}" for end in verdict.within) if verdict.within else "-"
     return _MARKS[verdict.passes], words, found, within, limit, f"{100.0 * verdict.margin:+.0f}"
 

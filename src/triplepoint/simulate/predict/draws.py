@@ -14,7 +14,7 @@ from scipy.special import ndtri
 
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.errors import PointError
-from triplepoint.metrics import Z90
+from triplepoint.metrics import Z90, Interval
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.collectives.links import load_link
 from triplepoint.simulate.heat.nodes import power_of
@@ -125,10 +125,10 @@ def time_sigma_of(job: Job, uncertainty: Uncertainty, calibration: Calibration) 
     return calibration.quantile * calibration.scale(job, uncertainty) / Z90
 
 
-def interval_of(value: float, drawn: Sequence[float]) -> tuple[float, float]:
+def interval_of(value: float, drawn: Sequence[float]) -> Interval:
     """Return the 90 % interval of a number, from the lowest to the highest of its draws; it holds the number itself."""
     assert len(drawn) == NUM_DRAWS, "the level of the interval follows from the number of draws"
-    return min(value, *drawn), max(value, *drawn)
+    return Interval(min(value, *drawn), max(value, *drawn))
 
 
 def _is_unknown(parameter: object) -> bool:

@@ -24,11 +24,8 @@ from triplepoint.advise.swings.source import read_run
 from triplepoint.cli import main
 from triplepoint.errors import PointError, UserError
 from triplepoint.predictions import Request, read_points
-from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.power.over_time import Meter
-from triplepoint.simulate.predict.draws import Draw, draw_unknowns, time_sigma_of
-from triplepoint.simulate.predict.prediction import read_calibrations
-from triplepoint.simulate.step import uncertainty_of
+from triplepoint.simulate.predict.draws import Draw, draw_unknowns
 
 ROOT = Path(__file__).parents[4]
 STUDY = """\
@@ -172,18 +169,12 @@ def test_intervals_of_a_point_hold_drawn_truths(power: SimulatedPower) -> None:
     like = over_steps(power, 20, None, None)
     found = answer_of(like, drawn=drawn_over_steps(power, 0.1, None, None, like)).levels[-1]
     point = power.point
-    sigma = time_sigma_of(point.job, uncertainty_of_step(power), read_calibrations(point.config)[0])
-    draws = draw_unknowns(point.job, point.cluster, point.config, sigma, number=20, seed=9)
+    draws = draw_unknowns(point.job, point.cluster, point.config, point.time_sigma(power), number=20, seed=9)
     truths = [swing_of(power, draw) for draw in draws]
     low, high = found.intervals["range_fraction"]
     assert low < found.range_fraction < high < 2.0 * found.range_fraction
     # At 90 %, fewer than 15 of 20 have a probability of 1 %.
     assert sum(low <= truth <= high for truth in truths) >= 15
-
-
-def uncertainty_of_step(power: SimulatedPower) -> Uncertainty:
-    step = power.warm.load.ran
-    return uncertainty_of(step.timeline, power.point.costs(power.point.job), step.stages[step.timeline.critical_stage])
 
 
 def swing_of(power: SimulatedPower, draw: Draw) -> float:
