@@ -37,7 +37,7 @@ def main() -> None:
     show("simulated from configuration, seed 0", found[0])
     show("simulated, at the measured time of a step", simulated(0, STEP_S))
     simulated_power = job_power(0)
-    step, passed, jitter = simulated_power.step, simulated_power.passed, simulated_power.jitter
+    step, passed, jitter = simulated_power.step, simulated_power.passed, simulated_power.point.jitter
     print(
         f"simulated step {step.length_s:.3f} s ({step.length_s / STEP_S - 1:+.1%}), forward passes of as many "
         f"sequences {passed.length_s:.3f} s at {passed.nodes_w.mean():.0f} W a node, jitter {jitter:.2%}"

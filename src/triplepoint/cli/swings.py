@@ -181,7 +181,7 @@ def _answer_of_point(arguments: argparse.Namespace, question: "Question") -> "Sw
     answer = answer_of(power, *question, drawn)
     caps = list(arguments.cap)
     if not caps and any(verdict.passes is not True for verdict in answer.verdicts):
-        caps = [share * simulated.power_limit_w for share in _CAPS]
+        caps = [share * simulated.point.power_limit_w for share in _CAPS]
     capped = [_simulate_cap(request, arguments, cap_w, simulated.step.length_s) for cap_w in caps]
     return with_capped(answer, question[2], capped) if capped else answer
 

@@ -58,25 +58,15 @@ class SimulatedPower:
     """Power of a simulated job in a step.
 
     Attributes:
-        name: Run id of the point.
+        point: The point.
         step: Power of every node in a step.
         passed: Power of every node in the forward passes of a step alone.
-        jitter: Relative standard deviation of step times; 0 if unknown. Unit: 1.
-        global_batch_size: Sequences of a step.
-        nodes_per_rack: Nodes of a rack; None if unknown.
-        power_limit_w: Power limit of a GPU. Unit: W.
-        point: The point.
         warm: The step in steady state.
     """
 
-    name: str
+    point: "PowerPoint"
     step: Stretch
     passed: Stretch
-    jitter: float
-    global_batch_size: int
-    nodes_per_rack: int | None
-    power_limit_w: float
-    point: "PowerPoint"
     warm: Warm[Training[Simulated]]
 
 
@@ -122,12 +112,18 @@ class PowerPoint:
     def simulate(self) -> "SimulatedPower":
         """Return the power in a step."""
         step, passed = self._warm(is_training=True), self._warm(is_training=False)
-        limit_w = power_of(self.cluster.conditions, self.job.gpu, self.config, self.cluster.name).power_limit.value
+        return SimulatedPower(self, self._stretch(step), self._stretch(passed), step)
+
+    @property
+    def jitter(self) -> float:
+        """Relative standard deviation of step times; 0 if unknown. Unit: 1."""
         jitter = self.job.software.step_jitter
-        return SimulatedPower(
-            self.name, self._stretch(step), self._stretch(passed), jitter.value if jitter else 0.0,
-            self.global_batch_size, self.cluster.nodes_per_rack, limit_w, self, step,
-        )  # fmt: skip
+        return jitter.value if jitter else 0.0
+
+    @property
+    def power_limit_w(self) -> float:
+        """Power limit of a GPU. Unit: W."""
+        return power_of(self.cluster.conditions, self.job.gpu, self.config, self.cluster.name).power_limit.value
 
     def draws(self, like: "SimulatedPower") -> list["SimulatedPower"]:
         """Return the power with what is unknown of the job drawn, `NUM_DRAWS` times.
@@ -212,26 +208,25 @@ def over_steps(
         meter: Meters at the plugs, read at different times. None: power as simulated, of all nodes at the same times.
         seed: Seed of the jitter of steps and of the times of readings.
     """
-    block = [simulated.step] * (evaluations.every if evaluations else 1)
+    point, block = simulated.point, [simulated.step] * (evaluations.every if evaluations else 1)
     if evaluations:
         # An evaluation consists of whole batches; its last one is not shortened.
-        num_batches = math.ceil(evaluations.sequences / simulated.global_batch_size)
+        num_batches = math.ceil(evaluations.sequences / point.global_batch_size)
         block += [simulated.passed] * num_batches
     blocks = max(1, num_steps // (evaluations.every if evaluations else 1))
-    stretches = with_jitter(block * blocks, simulated.jitter, seed)
+    stretches = with_jitter(block * blocks, point.jitter, seed)
     own_s = simulated.step.length_s / len(simulated.step.nodes_w)
     read_s, readings_w = read_meters(stretches, meter or Meter(own_s, own_s), seed if meter else None)
     nodes_w, period_s = swings.at_even_times(list(read_s.T), list(readings_w.T))
-    notes = [] if simulated.jitter else ["the jitter of steps is not known of this software: all last equally long"]
+    notes = [] if point.jitter else ["the jitter of steps is not known of this software: all last equally long"]
     window_s = meter.window_s if meter else own_s
     if swings.highest_hz(period_s, window_s) > COMPARED_HZ:
         notes.append(
             f"above {COMPARED_HZ:g} Hz simulated power was never compared with measurements: faster swings follow from "
             "the model alone"
         )
-    return NodePower(
-        simulated.name, "simulated", np.asarray(nodes_w), period_s, window_s, simulated.nodes_per_rack, tuple(notes)
-    )
+    per_rack = point.cluster.nodes_per_rack
+    return NodePower(point.name, "simulated", np.asarray(nodes_w), period_s, window_s, per_rack, tuple(notes))
 
 
 def drawn_over_steps(

@@ -103,7 +103,7 @@ def test_evaluations_lengthen_a_block(power: SimulatedPower) -> None:
 
 def test_cap_costs_time_and_saves_power(request_of_run: Request, place: Path, power: SimulatedPower) -> None:
     capped = simulate_power(request_of_run, place / "config", cap_w=400.0)
-    assert capped.power_limit_w == 400.0 < power.power_limit_w
+    assert capped.point.power_limit_w == 400.0 < power.point.power_limit_w
     assert capped.step.length_s > 1.02 * power.step.length_s
     assert capped.step.nodes_w.mean() < 0.95 * power.step.nodes_w.mean()
 
