@@ -20,7 +20,7 @@ AUDIT := .venv-audit
 help:
 	@echo "make all     make the environment, then every figure and report.html"
 	@echo "make test    make the environment, then run the tests, but for the long ones"
-	@echo "make test-all  the long ones too: every layout of every engine, every fit repeated"
+	@echo "make test-all  the long ones too: every layout of every engine, every fit repeated, every example"
 	@echo "make campaign  random faults to files, launches, disks, projects and Slurm: some half an hour, log in logs/"
 	@echo "make regression  whether commands take a fifth more CPU time than at BASE (default: HEAD~1): some five minutes"
 	@echo "make check   formatter, linter, type checker, snakefmt, snakemake --lint, tests: what CI runs"

@@ -34,6 +34,11 @@ def show_seconds(value_s: float) -> str:
     return f"{value_s:.4g} s" if size >= 1 else f"{value_s * 1e3:.4g} ms" if size >= 1e-3 else f"{value_s * 1e6:.3g} us"
 
 
+def show_step(time_s: float) -> str:
+    """Return a step, or a part of one: to 0.01 s from a second on, else as `show_seconds`."""
+    return f"{time_s:.2f} s" if time_s >= 1.0 else show_seconds(time_s)
+
+
 def signed_seconds(value_s: float) -> str:
     """Return a difference of times with its sign."""
     return f"{'+' if value_s >= 0 else '-'}{show_seconds(abs(value_s))}"

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.advise.recommend.advice import Advice, Limits, advise
+from triplepoint.advise.recommend.advice import Advice, advise
 from triplepoint.advise.recommend.placement import Placement
-from triplepoint.advise.recommend.power_limits import with_limits
+from triplepoint.advise.recommend.power_limits import Limits, with_limits
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.plan import PlannedRun

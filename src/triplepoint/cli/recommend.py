@@ -128,8 +128,9 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Recommend changes for a run or a cluster, or show the ledger."""
     if arguments.run and is_run_folder(arguments.run):
         run_folder(arguments)
+    from triplepoint.advise.recommend.content import content
     from triplepoint.advise.recommend.kept_passports import find_drift, keep, last_before
-    from triplepoint.advise.recommend.text import content, render
+    from triplepoint.advise.recommend.text import render
 
     results: Path = arguments.results
     if arguments.ledger or arguments.found:
@@ -186,7 +187,7 @@ def _advise(arguments: argparse.Namespace) -> "Advice":
 
 
 def _write(arguments: argparse.Namespace, advice: "Advice") -> None:
-    from triplepoint.advise.recommend.text import hosts_in_order, script
+    from triplepoint.advise.recommend.to_type import hosts_in_order, script
     from triplepoint.files import write_text
 
     if arguments.hosts:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -274,21 +274,11 @@ def answer_of(
         notes: What could not be determined, and why.
     """
     order = find_order(operations)
-    compute_s = {rank: gpu.compute_s for rank, gpu in sensed.items()}
-    suspects = find_suspects(operations, order, compute_s)
+    suspects = find_suspects(operations, order, {rank: gpu.compute_s for rank, gpu in sensed.items()})
     step_s = float(operations.step_time_s.mean())
     findings = explain(suspects, sensed, ranks_of, step_s)
     traced = _traced_ranks(operations, ranks_of) if source == "traces" else set()
-    by_clock = explain_clocks(sensed, step_s)
-    if not traced or all(finding.cause == "network" for finding in findings):
-        findings = _with_clocks(findings, [finding for finding in by_clock if finding.rank not in traced])
-    if all(finding.cause != "degraded" for finding in findings):
-        # Stages too few or too different to compare do not hide what the hardware itself reports.
-        findings = _with_clocks(findings, [finding for finding in by_clock if finding.cause == "degraded"])
-    if not _has_peers(operations):
-        named = {finding.rank for finding in findings}
-        hot = [finding for finding in by_clock if finding.cause in OF_HEAT and finding.rank not in named]
-        findings = _with_clocks(findings, [finding for finding in hot if math.isnan(compute_s[finding.rank])])
+    findings = _with_needed_clocks(findings, operations, sensed, traced)
     powers = [gpu.power_w for gpu in sensed.values() if math.isfinite(gpu.power_w)]
     power_w = float(np.mean(powers)) if powers else math.nan
     heat = explain_heat(findings, sensed, step_s)
@@ -318,6 +308,31 @@ def within_loss(findings: Sequence[Finding], lost_s: float) -> list[Finding]:
         return list(findings)
     factor = lost_s / total_s
     return [finding if finding.is_bound else replace(finding, lost_s=factor * finding.lost_s) for finding in findings]
+
+
+def _with_needed_clocks(
+    findings: Sequence[Finding], operations: Operations, sensed: Mapping[int, Sensed], traced: Collection[int]
+) -> list[Finding]:
+    """Return the findings with those by clocks that operations do not show.
+
+    Args:
+        findings: Findings by operations.
+        operations: Operations of the job.
+        sensed: Measurements of its GPUs, by rank.
+        traced: Ranks whose slowness the traces show.
+    """
+    by_clock = explain_clocks(sensed, float(operations.step_time_s.mean()))
+    found = list(findings)
+    if not traced or all(finding.cause == "network" for finding in found):
+        found = _with_clocks(found, [finding for finding in by_clock if finding.rank not in traced])
+    if all(finding.cause != "degraded" for finding in found):
+        # Stages too few or too different to compare do not hide what the hardware itself reports.
+        found = _with_clocks(found, [finding for finding in by_clock if finding.cause == "degraded"])
+    if not _has_peers(operations):
+        named = {finding.rank for finding in found}
+        hot = [finding for finding in by_clock if finding.cause in OF_HEAT and finding.rank not in named]
+        found = _with_clocks(found, [finding for finding in hot if math.isnan(sensed[finding.rank].compute_s)])
+    return found
 
 
 def _with_clocks(findings: Sequence[Finding], by_clock: Sequence[Finding]) -> list[Finding]:

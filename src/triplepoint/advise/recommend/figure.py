@@ -66,8 +66,8 @@ def draw(advice: Advice) -> Figure:
 def _changes(advice: Advice) -> list[_Change]:
     """Return the placements and power limits that were considered."""
     placements = [
-        _Change(words(advice, placement), gain, gain.is_accepted and placement is advice.proposed)
-        for placement, _, gain in advice.considered
+        _Change(words(advice, proposal.placement), proposal.gain, advice.is_recommended(proposal))
+        for proposal in advice.considered
     ]
     limits = [_Change(goal_of(each.caps), each.gain, each.gain.is_accepted) for each in advice.limits]
     return [*placements, *limits]

@@ -4,19 +4,19 @@ What `triplepoint why` finds in the run is in the list too, so both commands nam
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from triplepoint.advise.recommend.degraded import Degraded, device_of, seats_of
+from triplepoint.advise.recommend.fault_costs import Costs
 from triplepoint.advise.recommend.passport import BAD_CONTACT, Learned
-from triplepoint.advise.recommend.placement import MIN_EXCESS, Outcome, Seat, Site, learned_cluster
+from triplepoint.advise.recommend.placement import MIN_EXCESS, Outcome, Seat, Site
 from triplepoint.config.cluster import place_of
-from triplepoint.errors import PointError
-from triplepoint.metrics import Z90
 from triplepoint.why.answer import Answer
-from triplepoint.why.explain import CAUSES, OF_HEAT, Finding
-from triplepoint.why.held import THERMAL, Hold, find_held, whole_nodes
+from triplepoint.why.explain import CAUSES, OF_HEAT
+from triplepoint.why.held import THERMAL, Hold
 
 LEAST_COST = 1e-3
 """Share of a step from which a part costs time. Parts that cost less are notes. Our choice."""
@@ -57,165 +57,6 @@ class Outlier:
     is_bound: bool = False
     is_minor: bool = False
     seats: frozenset[Seat] = frozenset()
-
-
-@dataclass(frozen=True, eq=False)
-class Degraded:
-    """GPUs whose clock the hardware holds down.
-
-    Attributes:
-        held: What holds down the clock of each GPU.
-        nodes: Nodes all of whose GPUs are held.
-        braked: Those of them that are not held by heat.
-        is_measured: Whether sensors show it, so that the cluster file need not.
-    """
-
-    held: Mapping[Seat, Hold] = field(default_factory=dict)
-    nodes: frozenset[int] = frozenset()
-    braked: frozenset[int] = frozenset()
-    is_measured: bool = False
-
-    @classmethod
-    def of(cls, explained: Answer | None, badly_cooled: Collection[Seat] = ()) -> "Degraded":
-        """Return what the sensors of a run show; nothing without a run.
-
-        Args:
-            explained: Why the run is slow.
-            badly_cooled: GPUs whose passport shows bad contact: it is why the hardware slows them when they are hot.
-        """
-        sensed = {gpu.rank: gpu for gpu in explained.sensed} if explained else {}
-        seats = {rank: (gpu.node, _device(gpu.device)) for rank, gpu in sensed.items()}
-        held = {
-            rank: hold
-            for rank, hold in find_held(sensed).items()
-            if hold.reason != THERMAL or seats[rank] not in badly_cooled
-        }
-        nodes = whole_nodes(held, sensed)
-        braked = [node for node, ranks in nodes.items() if all(held[rank].reason != THERMAL for rank in ranks)]
-        is_measured = any("power_brake_share" in gpu.throttled for gpu in sensed.values())
-        by_seat = {seats[rank]: hold for rank, hold in held.items()}
-        return cls(by_seat, frozenset(nodes), frozenset(braked), is_measured)
-
-    def on(self, site: Site) -> Site:
-        """Return the site with these faults: nodes braked, other GPUs as slow as their clocks."""
-        cluster, conditions = site.cluster, site.cluster.conditions
-        braked = sorted({*self.braked, *(() if self.is_measured else conditions.braked_nodes)})
-        slow = {
-            f"node{node}.gpu{gpu}": 1.0 / (1.0 + hold.slower)
-            for (node, gpu), hold in self.held.items()
-            if node not in self.braked and hold.slower > MIN_EXCESS
-        }
-        conditions = conditions.model_copy(update={"braked_nodes": braked})
-        return replace(
-            site, cluster=cluster.model_copy(update={"conditions": conditions, "slow_gpus": slow | cluster.slow_gpus})
-        )
-
-
-def with_slow_findings(site: Site, explained: Answer | None, degraded: Degraded) -> Site:
-    """Return the site with the GPUs that `why` finds slow in traces at the clock of their peers."""
-    slow = dict(site.cluster.slow_gpus)
-    for finding, seat in _computing_slowly(explained, degraded):
-        slow.setdefault(f"node{seat[0]}.gpu{seat[1]}", 1.0 / (1.0 + finding.excess))
-    return replace(site, cluster=site.cluster.model_copy(update={"slow_gpus": slow}))
-
-
-def _computing_slowly(explained: Answer | None, degraded: Degraded) -> Iterator[tuple[Finding, Seat]]:
-    """Yield the findings of GPUs that compute slowly for no reason that a sensor shows, and their seats."""
-    findings = explained.findings if explained else ()
-    others = {finding.rank for finding in findings if finding.cause != "computation"}
-    seats = _seats_of(explained)
-    for finding in findings:
-        is_slow = finding.cause == "computation" and finding.rank not in others and finding.excess > MIN_EXCESS
-        if is_slow and finding.rank in seats and seats[finding.rank] not in degraded.held:
-            yield finding, seats[finding.rank]
-
-
-def _seats_of(explained: Answer | None) -> dict[int, Seat]:
-    """Return node and device of ranks with sensors."""
-    sensed = explained.sensed if explained else ()
-    return {gpu.rank: (gpu.node, _device(gpu.device)) for gpu in sensed if gpu.device.startswith("gpu")}
-
-
-def _device(name: str) -> int:
-    return int(name.removeprefix("gpu")) if name.startswith("gpu") else 0
-
-
-class Costs:
-    """Time that parts cost a step, by simulation.
-
-    A slow GPU hides what another one costs that waits for it. The cost of a part is therefore the mean of what its
-    repair saves before that of all other faults and after it, as in `why`: parts that hide each other share their cost.
-    """
-
-    def __init__(self, site: Site, learned: Learned | None, before: Outcome) -> None:
-        """Prepare.
-
-        Args:
-            site: The job.
-            learned: Passport of its slots. None: the cluster is as its file declares.
-            before: Step under the present placement.
-        """
-        self._site, self._learned, conditions = site, learned, site.cluster.conditions
-        self._known_s = {(0.0, frozenset[Seat](), frozenset[int]()): before.step_time_s}
-        faults = (*conditions.bad_contact, *conditions.blocked_airflow, *site.cluster.slow_gpus)
-        self._faulty, self._braked = frozenset(map(place_of, faults)), frozenset(conditions.braked_nodes)
-
-    def of(self, seats: Collection[Seat], braked: Collection[int] = ()) -> float:
-        """Return the time that GPUs cost a step. Unit: s.
-
-        Args:
-            seats: The GPUs.
-            braked: Nodes whose power brake is part of the fault.
-        """
-        return self._of(0.0, frozenset(seats), frozenset(braked))
-
-    def interval_of(self, seats: Collection[Seat]) -> tuple[float, float] | tuple[None, None]:
-        """Return the 90 % interval of that time due to the contacts; None where contacts are not measured. Unit: s."""
-        if self._learned is None or not self._site.cluster.conditions.bad_contact:
-            return None, None
-        try:
-            ends = [self._of(shift, frozenset(seats), frozenset()) for shift in (-Z90, 0.0, Z90)]
-        except PointError:  # GPUs would shut down
-            return None, None
-        return min(ends), max(ends)
-
-    def _of(self, shift: float, seats: frozenset[Seat], braked: frozenset[int]) -> float:
-        first_s = self._step_s(shift, frozenset(), frozenset()) - self._step_s(shift, seats, braked)
-        others, other_braked = self._faulty - seats, self._braked - braked
-        if not others and not other_braked:
-            return first_s
-        rest_s = self._step_s(shift, others, other_braked)
-        return (first_s + rest_s - self._step_s(shift, others | seats, other_braked | braked)) / 2.0
-
-    def _step_s(self, shift: float, seats: frozenset[Seat], braked: frozenset[int]) -> float:
-        """Return the step if GPUs were sound. Unit: s.
-
-        Args:
-            shift: Standard deviations by which contacts of faulty slots are worse than estimated.
-            seats: The GPUs.
-            braked: Nodes whose power brake would be off.
-        """
-        names, cluster = {f"node{node}.gpu{gpu}" for node, gpu in seats}, self._site.cluster
-        conditions, left = cluster.conditions, _without(cluster.conditions.bad_contact, names)
-        key = shift if left else 0.0, seats, braked
-        if key in self._known_s:
-            return self._known_s[key]
-        if shift and left:
-            assert self._learned is not None
-            left = _without(learned_cluster(self._learned, shift).conditions.bad_contact, names)
-        repaired = conditions.model_copy(update={
-            "contact": conditions.contact | ({} if self._learned is None else dict.fromkeys(names, 1.0)),
-            "bad_contact": left,
-            "blocked_airflow": _without(conditions.blocked_airflow, names),
-            "braked_nodes": [node for node in conditions.braked_nodes if node not in braked],
-        })  # fmt: skip
-        changed = {"conditions": repaired, "slow_gpus": _without(cluster.slow_gpus, names)}
-        outcome = self._site.step(self._site.present, cluster.model_copy(update=changed))
-        return self._known_s.setdefault(key, outcome.step_time_s)
-
-
-def _without(values: Mapping[str, float], names: Collection[str]) -> dict[str, float]:
-    return {name: value for name, value in values.items() if name not in names}
 
 
 def find_outliers(
@@ -355,7 +196,7 @@ def _found_by_why(
 ) -> Iterator[Outlier]:
     """Yield the hardware that `why` names and the passport does not: slow adapters, lower limits, hot GPUs."""
     named = frozenset[Seat]().union(*(outlier.seats for outlier in outliers))
-    seats, sensed = _seats_of(explained), {gpu.rank: gpu for gpu in explained.sensed} if explained else {}
+    seats, sensed = seats_of(explained), {gpu.rank: gpu for gpu in explained.sensed} if explained else {}
     limits_w = [gpu.limit_w for gpu in sensed.values() if math.isfinite(gpu.limit_w)]
     for finding in explained.findings if explained else ():
         seat, gpu = seats.get(finding.rank), sensed.get(finding.rank)
@@ -382,7 +223,7 @@ def _reported(learned: Learned | None) -> Iterator[Outlier]:
     manifest = learned.manifest if learned else None
     if manifest is None:
         return
-    seats = {device.rank: (node.node, _device(device.device)) for node in manifest.nodes for device in node.devices}
+    seats = {device.rank: (node.node, device_of(device.device)) for node in manifest.nodes for device in node.devices}
     for suspect in manifest.suspects:
         place = frozenset([seats[suspect.rank]] if suspect.rank in seats else [])
         yield Outlier(

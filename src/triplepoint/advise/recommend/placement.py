@@ -17,6 +17,7 @@ from triplepoint.config.cluster import ClusterConfig, place_of
 from triplepoint.config.point import Point
 from triplepoint.config.rules import refusal
 from triplepoint.errors import PointError, UserError
+from triplepoint.metrics import Z90
 from triplepoint.simulate.artefacts.simulate_run import job_of
 from triplepoint.simulate.heat.nodes import is_known
 from triplepoint.simulate.heat.pace import Start
@@ -306,8 +307,8 @@ def learned_cluster(learned: Learned, shift: float = 0.0) -> ClusterConfig:
         if slot.contact.value < BAD_CONTACT:
             usual[slot.name] = factor
             continue
-        # The 90 % interval of a passport is symmetric in the logarithm, with a half-width of 1.645 standard deviations.
-        factor *= (slot.contact.hi / slot.contact.value) ** (shift / 1.645)
+        # The 90 % interval of a passport is symmetric in the logarithm.
+        factor *= (slot.contact.hi / slot.contact.value) ** (shift / Z90)
         usual[slot.name], bad[slot.name] = 1.0, float(np.clip(factor, 1.0, 20.0))
     known = {slot.name: slot.leakage for slot in slots.values() if slot.leakage is not None}
     leakage = dict.fromkeys(usual, 1.0) | runs.cluster.conditions.leakage | known

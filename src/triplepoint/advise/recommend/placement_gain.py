@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from triplepoint.advise.recommend.passport import Learned
 from triplepoint.advise.recommend.placement import Outcome, Placement, Site, learned_cluster
@@ -63,8 +64,12 @@ def simulate_layers(site: Site, layers: tuple[int, ...]) -> tuple[Placement, Out
     return placement, site.step(placement)
 
 
-Proposal = tuple[Placement, Outcome, Gain]
-"""A placement, its step, and its gain over the present one."""
+class Proposal(NamedTuple):
+    """A placement, its step, and its gain over the present one."""
+
+    placement: Placement
+    after: Outcome
+    gain: Gain
 
 
 def find_proposals(site: Site, learned: Learned | None, before: Outcome) -> list[Proposal]:
@@ -86,10 +91,10 @@ def find_proposals(site: Site, learned: Learned | None, before: Outcome) -> list
     found = list[Proposal]()
 
     def lowest() -> float:
-        return max((gain.lo for _, _, gain in found), default=-math.inf)
+        return max((proposal.gain.lo for proposal in found), default=-math.inf)
 
     if placement and after and 1.0 - after.step_time_s / before.step_time_s >= LEAST_GAIN:
-        found.append((placement, after, gain_of(site, learned, before, placement, after)))
+        found.append(Proposal(placement, after, gain_of(site, learned, before, placement, after)))
     present_s = site.quick_step(site.present, before.factor).time_s
     for size in _MICRO_BATCHES:
         changed, unmoved = site.with_micro_batch(size), site.present._replace(micro_batch_size=size)
@@ -105,8 +110,8 @@ def find_proposals(site: Site, learned: Learned | None, before: Outcome) -> list
         if 1.0 - after.step_time_s / before.step_time_s < LEAST_GAIN:
             continue
         if not found or _narrowest_gain(site, before, placement, after).lo > lowest():
-            found.append((placement, after, gain_of(site, learned, before, placement, after)))
-    return sorted(found, key=lambda proposal: -proposal[2].lo)
+            found.append(Proposal(placement, after, gain_of(site, learned, before, placement, after)))
+    return sorted(found, key=lambda proposal: -proposal.gain.lo)
 
 
 def _max_gain(site: Site, changed: Site, unmoved: Placement, before: Outcome, present_s: float) -> Gain:

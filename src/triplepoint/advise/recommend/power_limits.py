@@ -6,12 +6,14 @@ driver accepts, the power can raise the clock of the slowest instead (goal `move
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from triplepoint.advise.recommend.placement import Placement, Seat, Site
+from triplepoint.advise.recommend.passport import Learned
+from triplepoint.advise.recommend.placement import Placement, Seat, Site, learned_cluster
+from triplepoint.advise.recommend.placement_gain import Gain, gain_within
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.simulate.power.gpu import Float, Int64, leakage_w
 from triplepoint.simulate.power.parameters import PowerConfig, read_power
@@ -85,6 +87,14 @@ class Caps:
         return saved(self.goal, self.before, self.after)
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Power limits of single GPUs and their gain: of energy for goal `save`, of time for `move`."""
+
+    caps: Caps
+    gain: Gain
+
+
 def saved(goal: Goal, before: Drawn, after: Drawn) -> float:
     """Return the share of the energy (`save`) or of the time (`move`) of a step that is saved."""
     if goal == "save":
@@ -112,6 +122,31 @@ class _Run(NamedTuple):
     stage: Int64
     leakage_w: Float
     power: PowerConfig
+
+
+def find_limits(site: Site, learned: Learned | None, placement: Placement) -> list[Limits]:
+    """Return power limits of single GPUs that save energy in equal time, or time at equal power, with their gain.
+
+    There are none without the clocks of this job, from which the leakage of GPUs is estimated. Hardware that costs time
+    sets the pace and is to be repaired first, so the caller asks for none with it.
+
+    Args:
+        site: The job.
+        learned: Passport of its slots. None: the cluster is as its file declares.
+        placement: Placement under which the limits apply.
+
+    Raises:
+        PointError: If GPUs would shut down under its conditions.
+    """
+    is_known = learned is not None and all(slot.leakage is not None for slot in learned.passport.slots)
+    if learned is None or learned.manifest is None or not is_known:
+        return []
+    limits = []
+    for goal in GOALS:
+        caps = find_caps(site, placement, goal)
+        if caps is not None:
+            limits.append(Limits(caps, gain_within(caps.share, caps.share, caps.share)))
+    return limits
 
 
 def find_caps(site: Site, placement: Placement, goal: Goal) -> Caps | None:
@@ -211,6 +246,28 @@ def with_limits(cluster: ClusterConfig, limits_w: Mapping[Seat, float]) -> Clust
     """Return a cluster with power limits of single GPUs in W."""
     by_name = {f"node{node}.gpu{device}": float(limit_w) for (node, device), limit_w in limits_w.items()}
     return cluster.model_copy(update={"conditions": cluster.conditions.with_limits(by_name)})
+
+
+def with_leakage(site: Site, learned: Learned) -> tuple[Site, Learned]:
+    """Return the job and its passport with leakage estimated from clocks; unchanged if a clock is unknown.
+
+    Args:
+        site: The job, under the placement of the run.
+        learned: Passport of its slots.
+
+    Raises:
+        PointError: If GPUs would shut down under its conditions.
+    """
+    clocks = {(slot.node, slot.device): slot.clock_mhz for slot in learned.passport.slots}
+    known = {seat: clock_mhz for seat, clock_mhz in clocks.items() if clock_mhz is not None}
+    if len(known) < max(len(clocks), site.point.num_gpus):
+        return site, learned
+    leakage = leakage_of(site, known)
+    slots = (slot.model_copy(update={"leakage": leakage[slot.node, slot.device]}) for slot in learned.passport.slots)
+    learned = replace(learned, passport=learned.passport.model_copy(update={"slots": tuple(slots)}))
+    # Faults that are not the passport's, such as slow GPUs, stay.
+    conditions = site.cluster.conditions.model_copy(update={"leakage": learned_cluster(learned).conditions.leakage})
+    return replace(site, cluster=site.cluster.model_copy(update={"conditions": conditions})), learned
 
 
 def leakage_of(site: Site, clocks_mhz: Mapping[Seat, float]) -> dict[Seat, float]:

@@ -1,11 +1,10 @@
 """Advice as text: the answer first, then hardware, placement, power limits, and what was learned."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from triplepoint.advise.recommend.advice import Advice, Limits, median_step_s, shown
+from triplepoint.advise.recommend.advice import Advice
 from triplepoint.advise.recommend.hardware import LEAST_COST, Outlier
 from triplepoint.advise.recommend.hot_spots import Outlook, payback_h
 from triplepoint.advise.recommend.kept_passports import Drift
@@ -13,8 +12,10 @@ from triplepoint.advise.recommend.passport import Passport
 from triplepoint.advise.recommend.placement import Placement
 from triplepoint.advise.recommend.placement_gain import LEAST_GAIN, Gain
 from triplepoint.advise.recommend.power_limits import Caps
+from triplepoint.advise.recommend.step_check import median_step_s
+from triplepoint.advise.recommend.to_type import hosts_in_order, megatron_layout
 from triplepoint.text import page, paragraph, percent, percent_lost, percent_within, table
-from triplepoint.units import KILO, counted
+from triplepoint.units import KILO, counted, show_step
 
 _LISTED = 8
 _SHARED = {
@@ -44,120 +45,6 @@ def render(advice: Advice, drift: Sequence[Drift], restart_minutes: float) -> st
         _hot_spots(advice.outlook, restart_minutes), _shared(advice.passport) if advice.passport else [],
         [line for note in advice.notes for line in paragraph(note)],
     ])  # fmt: skip
-
-
-def content(advice: Advice, drift: Sequence[Drift], restart_minutes: float) -> dict[str, Any]:
-    """Return the advice as keys of a JSON object. Arguments as of `render`."""
-    return {
-        "answer": headline(advice),
-        "passport": advice.passport and advice.passport.model_dump(),
-        "outliers": [
-            {name: getattr(one, name) for name in ("name", "host", "kind", "evidence", "action")}
-            | {name: getattr(one, name) for name in ("cost_s", "cost_lo_s", "cost_hi_s", "is_bound", "is_minor")}
-            for one in advice.outliers
-        ],
-        "drift": [
-            {"slot": one.slot.name, "host": one.slot.host}
-            | {"change": one.change, "change_lo": one.lo, "change_hi": one.hi}
-            | {"since": one.since, "is_other_gpu": one.is_other_gpu}
-            for one in drift
-        ],
-        "step_time_s": median_step_s(advice.measured_s),
-        "predicted_step_time_s": advice.before.step_time_s,
-        "unexplained": advice.unexplained or None,
-        "proposed_step_time_s": advice.after.step_time_s if advice.after else None,
-        "is_accepted": advice.is_accepted,
-        **_ends("gain", advice.gain),
-        "payback_h": None if advice.gain is None else payback_h(advice.gain.share, restart_minutes),
-        "hosts": None if advice.proposed is None else hosts_in_order(advice, advice.proposed),
-        "micro_batch_size": None if advice.proposed is None else _micro_batch(advice, advice.proposed),
-        "pipeline_layers": None if advice.proposed is None else list(advice.proposed.layers),
-        "megatron_layout": None if advice.proposed is None else megatron_layout(advice.proposed.layers),
-        "reasons": advice.reasons,
-        "considered": [
-            {
-                "what": words(advice, placement),
-                "step_time_s": after.step_time_s,
-                "is_accepted": gain.is_accepted and placement is advice.proposed,
-                **_ends("gain", gain),
-            }
-            for placement, after, gain in advice.considered
-        ],
-        "limits": [_limits_content(advice, one) for one in advice.limits],
-        "outlook": advice.outlook and _outlook_content(advice.outlook, restart_minutes),
-        "notes": list(advice.notes),
-    }
-
-
-def _ends(name: str, gain: Gain | None) -> dict[str, float | None]:
-    names = (name, f"{name}_lo", f"{name}_hi")
-    return dict(zip(names, (gain.share, gain.lo, gain.hi) if gain else (None,) * 3, strict=True))
-
-
-def _limits_content(advice: Advice, one: Limits) -> dict[str, Any]:
-    return {
-        "goal": one.caps.goal,
-        "is_accepted": one.gain.is_accepted,
-        **_ends("gain", one.gain),
-        "step_time_s": one.caps.after.step_time_s,
-        "gpu_power_w": one.caps.after.power_w,
-        "gpu_power_before_w": one.caps.before.power_w,
-        "limits_w": [
-            {"host": advice.hosts[node], "device": device, "limit_w": limit_w}
-            for (node, device), limit_w in sorted(one.caps.limits_w.items())
-        ],
-    }
-
-
-def _outlook_content(outlook: Outlook, restart_minutes: float) -> dict[str, Any]:
-    return {
-        "seen_h": outlook.seen_h,
-        "moving": [{"slot": one.name, "contact_per_h": one.log_per_h} for one in outlook.moving],
-        "ahead": [
-            {"hours": one.hours, **_ends("gain", one.gain)}
-            | {"payback_h": payback_h(one.gain.share, restart_minutes) if one.gain else None}
-            for one in outlook.ahead
-        ],
-    }
-
-
-def hosts_in_order(advice: Advice, placement: Placement) -> list[str]:
-    """Return hosts in the order in which ranks fill them."""
-    return [advice.hosts[node] for node in placement.nodes]
-
-
-def megatron_layout(layers: Sequence[int]) -> str | None:
-    """Return stages as Megatron-LM's `--pipeline-model-parallel-layout` has them: E embedding, t a layer, L loss.
-
-    None where layers of stages are left as they are.
-
-    Source:
-        NVIDIA/Megatron-LM, megatron/core/transformer/pipeline_parallel_layer_layout.py.
-    """
-    if not layers:
-        return None
-    stages = [f"t*{number}" if number else "" for number in layers]
-    return "|".join(["E" + stages[0], *stages[1:]]) + "L"
-
-
-def script(advice: Advice) -> str:
-    """Return a shell script that sets the recommended power limits, of which there are some; nothing runs it here.
-
-    Where both ways are recommended it is the shorter step, else the lower power.
-    """
-    chosen = {one.caps.goal: one.caps for one in advice.accepted_limits}
-    caps = chosen.get("move") or chosen["save"]
-    lines = ["#!/bin/sh", f"# Power limits by `triplepoint recommend {advice.name}`. Run it as root on every node."]
-    is_amd = advice.site.cluster.device == "rocm"
-    command = "amd-smi set --gpu {} --power-cap {}" if is_amd else "nvidia-smi -i {} -pl {}"
-    lines.append(f"# To take it back: {command.format('N', round(caps.present_w))} for every GPU N.")
-    lines.append('case "$(hostname)" in')
-    for node in sorted({node for node, _ in caps.limits_w}):
-        lines.append(f"'{advice.hosts[node]}')")
-        own = sorted((device, limit_w) for (of, device), limit_w in caps.limits_w.items() if of == node)
-        lines += [f"    {command.format(device, limit_w)}" for device, limit_w in own]
-        lines.append("    ;;")
-    return "\n".join([*lines, "esac", ""])
 
 
 def headline(advice: Advice) -> str:
@@ -247,18 +134,14 @@ def _gained(gain: Gain) -> str:
 
 def _job(advice: Advice) -> str:
     """Return the run or cluster, and its step as it was and as it is predicted."""
-    predicted = f"predicted step {shown(advice.before.step_time_s)}"
+    predicted = f"predicted step {show_step(advice.before.step_time_s)}"
     if (measured := median_step_s(advice.measured_s)) is not None:
         taken = "simulated" if advice.passport and advice.passport.is_simulated else "measured"
-        return f"Job: run {advice.name}, {taken} step {shown(measured)}, {predicted}"
+        return f"Job: run {advice.name}, {taken} step {show_step(measured)}, {predicted}"
     if advice.passport is not None:
         return f"Job: on {advice.name}, {predicted} with the cooling of run {advice.passport.run}"
     alike = "with all GPUs alike; 'triplepoint predict' lets them differ, which makes a step some percent longer"
     return f"Job: on {advice.name}, {predicted} {alike}"
-
-
-def _micro_batch(advice: Advice, placement: Placement) -> int:
-    return placement.micro_batch_size or advice.site.point.micro_batch_size
 
 
 def _changed(advice: Advice) -> str:
@@ -280,14 +163,8 @@ def _shared(passport: Passport) -> list[str]:
         for name, one in passport.shared.items()
     ]
     own = [slot.resistance.value for slot in passport.slots]
-    rows.append(
-        (
-            "resistance of GPUs, die to air (median, range)",
-            f"{np.median(own):.3f}",
-            f"{min(own):.3f} to {max(own):.3f}",
-            "K/W",
-        )
-    )
+    ends = f"{min(own):.3f} to {max(own):.3f}"
+    rows.append(("resistance of GPUs, die to air (median, range)", f"{np.median(own):.3f}", ends, "K/W"))
     leakage = [slot.leakage for slot in passport.slots if slot.leakage is not None]
     if leakage:
         ends = f"{min(leakage):.2f} to {max(leakage):.2f}"
@@ -302,7 +179,7 @@ def _hardware(advice: Advice) -> list[str]:
     for one in advice.costly[:_LISTED]:
         cost = ""
         if one.cost_s is not None:
-            cost = f" It costs {'up to ' * one.is_bound}{shown(one.cost_s)} of a step ({_cost_share(one, advice)})."
+            cost = f" It costs {'up to ' * one.is_bound}{show_step(one.cost_s)} of a step ({_cost_share(one, advice)})."
         lines += paragraph(f"{_named(one, advice)}, {one.kind}: {one.evidence}.{cost} To do: {one.action}.", indent=2)
     for one in advice.minor[: _LISTED - len(advice.costly[:_LISTED])]:
         lines += paragraph(

@@ -10,7 +10,7 @@ import yaml
 
 from tests.benchmarks.recommend import CONFIG, draw_cluster, planned, simulate_on, true_step_s
 from triplepoint.advise.recommend.placement import Placement
-from triplepoint.advise.recommend.text import megatron_layout
+from triplepoint.advise.recommend.to_type import megatron_layout
 from triplepoint.cli import main
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.plan import PlannedRun, read_planned_run

@@ -14,13 +14,16 @@ import numpy as np
 import pytest
 
 from tests.benchmarks.recommend import CONFIG, draw_cluster, planned, simulate_on, true_step_s
-from triplepoint.advise.recommend.advice import Advice, advise, advise_cluster, unexplained_step
+from triplepoint.advise.recommend.advice import Advice, advise, advise_cluster
+from triplepoint.advise.recommend.content import content
+from triplepoint.advise.recommend.degraded import Degraded
 from triplepoint.advise.recommend.figure import draw
-from triplepoint.advise.recommend.hardware import Degraded, Outlier, find_outliers
+from triplepoint.advise.recommend.hardware import Outlier, find_outliers
 from triplepoint.advise.recommend.passport import Learned
 from triplepoint.advise.recommend.placement import Placement
-from triplepoint.advise.recommend.placement_gain import Gain
-from triplepoint.advise.recommend.text import content, headline, render, words
+from triplepoint.advise.recommend.placement_gain import Gain, Proposal
+from triplepoint.advise.recommend.step_check import unexplained_step
+from triplepoint.advise.recommend.text import headline, render, words
 from triplepoint.cli import main
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.plan import PlannedRun
@@ -205,15 +208,15 @@ def test_a_change_is_named_by_what_it_changes(described: Advice, placement: Plac
 def test_a_change_of_nearly_nothing_is_no_advice(described: Advice) -> None:
     """Nothing is found from 0.1 % on; a split that the user asks about and gains less is said to."""
     assert described.proposed is None or described.gain is not None and described.gain.share >= 1e-3
-    asked = replace(
-        described, proposed=Placement((0, 1, 2, 3), (9, 8, 8, 7)), gain=Gain(0.0002, -0.003, 0.004), is_split_asked=True
-    )
+    judged = Proposal(Placement((0, 1, 2, 3), (9, 8, 8, 7)), described.before, Gain(0.0002, -0.003, 0.004))
+    asked = replace(described, considered=[judged], is_split_asked=True)
     assert "layers 9,8,8,7 would change a step by less than 0.1 %" in headline(asked)
     assert "0.0 %" not in render(asked, [], 15)
 
 
 def test_the_present_layers_are_no_change(described: Advice) -> None:
-    asked = replace(described, proposed=described.present, gain=Gain(0.0, -0.003, 0.003), is_split_asked=True)
+    judged = Proposal(described.present, described.before, Gain(0.0, -0.003, 0.003))
+    asked = replace(described, considered=[judged], is_split_asked=True)
     assert headline(asked) == "Leave the placement as it is: these are the present layers."
 
 

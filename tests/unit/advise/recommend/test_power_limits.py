@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.unit.advise.recommend.test_placement import CATALOGUE, CONFIG, site_of
-from triplepoint.advise.recommend.advice import Advice, Limits
+from triplepoint.advise.recommend.advice import Advice
 from triplepoint.advise.recommend.placement import Site, placed_on
 from triplepoint.advise.recommend.placement_gain import Gain
-from triplepoint.advise.recommend.power_limits import Caps, Drawn, Goal, find_caps, leakage_of, with_limits
-from triplepoint.advise.recommend.text import script
+from triplepoint.advise.recommend.power_limits import Caps, Drawn, Goal, Limits, find_caps, leakage_of, with_limits
+from triplepoint.advise.recommend.to_type import script
 from triplepoint.config.cluster import ConditionsConfig
 from triplepoint.config.rules import fold
 from triplepoint.errors import UserError

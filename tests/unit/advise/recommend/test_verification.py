@@ -8,11 +8,11 @@ import yaml
 
 from tests.unit.advise.recommend.test_placement import CONFIG, site_of
 from triplepoint.advise.recommend import ledger
-from triplepoint.advise.recommend.advice import Advice, Limits
+from triplepoint.advise.recommend.advice import Advice
 from triplepoint.advise.recommend.ledger import Promise
 from triplepoint.advise.recommend.placement import Outcome, Placement
-from triplepoint.advise.recommend.placement_gain import Gain
-from triplepoint.advise.recommend.power_limits import Caps, Drawn
+from triplepoint.advise.recommend.placement_gain import Gain, Proposal
+from triplepoint.advise.recommend.power_limits import Caps, Drawn, Limits
 from triplepoint.advise.recommend.verification import (
     accepted,
     follow_up,
@@ -66,7 +66,7 @@ def advised(saved: float) -> Advice:
     limits = Limits(Caps("save", {(2, 3): 600}, 700.0, drawn, drawn), energy)
     step = Outcome(10.0, np.ones(4), {})
     proposed = Placement(site.present.nodes, (21, 20, 20, 19))
-    return Advice("run", site, None, [], {}, np.empty(0), step, proposed, step, gain, [], [limits])
+    return Advice("run", site, None, [], {}, np.empty(0), step, [Proposal(proposed, step, gain)], [], [limits])
 
 
 def test_a_study_of_placement_and_limits_has_three_arms_and_verifies_both() -> None:
