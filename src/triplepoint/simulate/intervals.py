@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from triplepoint.metrics import Interval
+
 Float = npt.NDArray[np.float64]
 
 
@@ -113,8 +115,8 @@ def scale(uncertainty: Uncertainty, features: Features, calibrated: Calibrated) 
     return (FLOOR + uncertainty.sigma) * widening(features, calibrated)
 
 
-def interval(time_s: float, quantile: float, scale: float) -> tuple[float, float]:
-    """Return the lower and upper end of the interval around a predicted time.
+def interval(time_s: float, quantile: float, scale: float) -> Interval:
+    """Return the interval around a predicted time. Unit: s.
 
     Args:
         time_s: Predicted time. Unit: s.
@@ -122,4 +124,4 @@ def interval(time_s: float, quantile: float, scale: float) -> tuple[float, float
         scale: Scale of the log error. Unit: 1.
     """
     factor = math.exp(min(quantile * scale, 3.0))
-    return time_s / factor, time_s * factor
+    return Interval(time_s / factor, time_s * factor)

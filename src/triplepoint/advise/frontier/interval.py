@@ -76,7 +76,7 @@ def intervals_of(
 def drawn_changes(
     site: Site, draw: Draw, plan: Plan, like: Warm[Training[Step]], others: Mapping[str, Plan]
 ) -> dict[str, Change]:
-    """Return the changes by a plan, as `plan`, and by others in a draw; arguments are those of `intervals_of`.
+    """Return the changes by a plan, as `plan`, and by others in a draw.
 
     Args:
         site: The job.

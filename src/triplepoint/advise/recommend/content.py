@@ -20,7 +20,8 @@ def content(advice: Advice, drift: Sequence[Drift], restart_minutes: float) -> d
         "passport": advice.passport and advice.passport.model_dump(),
         "outliers": [
             {name: getattr(one, name) for name in ("name", "host", "kind", "evidence", "action")}
-            | {name: getattr(one, name) for name in ("cost_s", "cost_lo_s", "cost_hi_s", "is_bound", "is_minor")}
+            | {"cost_s": one.cost_s, "cost_lo_s": one.within_s and one.within_s.lo}
+            | {"cost_hi_s": one.within_s and one.within_s.hi, "is_bound": one.is_bound, "is_minor": one.is_minor}
             for one in advice.outliers
         ],
         "drift": [

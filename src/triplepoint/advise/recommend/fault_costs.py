@@ -6,7 +6,7 @@ from triplepoint.advise.recommend.passport import Learned
 from triplepoint.advise.recommend.placement import Outcome, Seat, Site, learned_cluster
 from triplepoint.config.cluster import place_of
 from triplepoint.errors import PointError
-from triplepoint.metrics import Z90
+from triplepoint.metrics import Z90, Interval
 
 
 class Costs:
@@ -38,15 +38,15 @@ class Costs:
         """
         return self._of(0.0, frozenset(seats), frozenset(braked))
 
-    def interval_of(self, seats: Collection[Seat]) -> tuple[float, float] | tuple[None, None]:
+    def interval_of(self, seats: Collection[Seat]) -> Interval | None:
         """Return the 90 % interval of that time due to the contacts; None where contacts are not measured. Unit: s."""
         if self._learned is None or not self._site.cluster.conditions.bad_contact:
-            return None, None
+            return None
         try:
             ends = [self._of(shift, frozenset(seats), frozenset()) for shift in (-Z90, 0.0, Z90)]
         except PointError:  # GPUs would shut down
-            return None, None
-        return min(ends), max(ends)
+            return None
+        return Interval(min(ends), max(ends))
 
     def _of(self, shift: float, seats: frozenset[Seat], braked: frozenset[int]) -> float:
         first_s = self._step_s(shift, frozenset(), frozenset()) - self._step_s(shift, seats, braked)

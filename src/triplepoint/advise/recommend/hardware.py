@@ -14,6 +14,7 @@ from triplepoint.advise.recommend.fault_costs import Costs
 from triplepoint.advise.recommend.passport import BAD_CONTACT, Learned
 from triplepoint.advise.recommend.placement import MIN_EXCESS, Outcome, Seat, Site
 from triplepoint.config.cluster import place_of
+from triplepoint.metrics import Interval
 from triplepoint.why.answer import Answer
 from triplepoint.why.explain import CAUSES, OF_HEAT
 from triplepoint.why.held import THERMAL, Hold
@@ -39,8 +40,7 @@ class Outlier:
         evidence: What the measurements or the cluster file show.
         action: Recommended action.
         cost_s: Time that a step loses because of the part; None if unknown. Unit: s.
-        cost_lo_s: Lower end of the 90 % interval of the cost, from that of the contact; None if unknown. Unit: s.
-        cost_hi_s: Upper end. Unit: s.
+        within_s: 90 % interval of the cost, from that of the contact; None if unknown. Unit: s.
         is_bound: Whether the cost is an upper bound, since the clock is known but not the computation time.
         is_minor: Whether it costs less than 0.1 % of a step.
         seats: GPUs of the part.
@@ -52,8 +52,7 @@ class Outlier:
     evidence: str
     action: str
     cost_s: float | None
-    cost_lo_s: float | None = None
-    cost_hi_s: float | None = None
+    within_s: Interval | None = None
     is_bound: bool = False
     is_minor: bool = False
     seats: frozenset[Seat] = frozenset()
@@ -141,17 +140,15 @@ def _hot(site: Site, learned: Learned, hosts: Mapping[int, str], costs: Costs) -
         evidence = (
             f"the median GPU has {median:.2f} times the usual thermal resistance, the worst {contacts.max():.2f} times"
         )
-        cost_lo_s, cost_hi_s = costs.interval_of(seats)
-        yield Outlier(
-            f"node{node}", host, "airflow", evidence, _CHECK_AIR, costs.of(seats), cost_lo_s, cost_hi_s, seats=seats
-        )
+        within_s = costs.interval_of(seats)
+        yield Outlier(f"node{node}", host, "airflow", evidence, _CHECK_AIR, costs.of(seats), within_s, seats=seats)
     for seat in bad:
-        slot, (cost_lo_s, cost_hi_s) = slots[seat], costs.interval_of([seat])
+        slot = slots[seat]
         yield Outlier(
             slot.name, slot.host, "contact",
             f"{slot.contact.value:.1f} [{slot.contact.lo:.1f}, {slot.contact.hi:.1f}] times the usual thermal "
             f"resistance, {slot.temp_c:.0f} degC at {slot.power_w:.0f} W",
-            _RESEAT, costs.of([seat]), cost_lo_s, cost_hi_s, seats=frozenset([seat]),
+            _RESEAT, costs.of([seat]), costs.interval_of([seat]), seats=frozenset([seat]),
         )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from triplepoint.config.cluster import ClusterConfig, place_of
 from triplepoint.config.point import Point
 from triplepoint.config.rules import refusal
 from triplepoint.errors import PointError, UserError
-from triplepoint.metrics import Z90
+from triplepoint.metrics import Z90, Interval
 from triplepoint.simulate.artefacts.simulate_run import job_of
 from triplepoint.simulate.heat.nodes import is_known
 from triplepoint.simulate.heat.pace import Start
@@ -189,7 +189,7 @@ class Site:
         by_rank = {rank: factor.get(self._seat(placement, rank), 1.0) for rank in range(prepared.job.num_gpus)}
         return prepared.run({rank: slower for rank, slower in by_rank.items() if slower > 1.0})
 
-    def interval_of(self, step_time_s: float) -> tuple[float, float]:
+    def interval_of(self, step_time_s: float) -> Interval:
         """Return the 90 % interval of the model of a step time under the present placement. Unit: s."""
         calibration, step = read_calibrations(self.config)[0], self.quick_step(self.present, {})
         return interval(step_time_s, calibration.quantile, calibration.scale(self.job(), step.uncertainty))

@@ -39,8 +39,8 @@ def unexplained_step(
     least = _SIMULATED_DIFFERENCE if is_simulated else _MEASURED_DIFFERENCE
     low_s, high_s = predicted_s * (1.0 - least), predicted_s * (1.0 + least)
     if not is_simulated:
-        model_low_s, model_high_s = site.interval_of(predicted_s)
-        low_s, high_s = min(low_s, model_low_s), max(high_s, model_high_s)
+        of_model_s = site.interval_of(predicted_s)
+        low_s, high_s = min(low_s, of_model_s.lo), max(high_s, of_model_s.hi)
     if low_s <= step_s <= high_s:
         return ""
     taken = "simulated" if is_simulated else "measured"

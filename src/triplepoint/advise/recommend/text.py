@@ -121,9 +121,9 @@ def _cost_share(one: Outlier, advice: Advice) -> str:
     """Return the share of a step that a part costs, with its interval where that is known."""
     assert one.cost_s is not None
     share = percent_lost(_share(one.cost_s, advice), is_bound=one.is_bound)
-    if one.cost_lo_s is None or one.cost_hi_s is None or one.is_minor:
+    if one.within_s is None or one.is_minor:
         return share
-    low, high = (100 * _share(end_s, advice) for end_s in (one.cost_lo_s, one.cost_hi_s))
+    low, high = (100 * _share(end_s, advice) for end_s in one.within_s)
     return f"{share} [{low:.1f}, {high:.1f}]"
 
 

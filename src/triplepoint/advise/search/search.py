@@ -160,13 +160,7 @@ def search(
             question, objective, limits, counts, follow_all([nearest], with_few_nodes=False),
             _broken_by_all([limits.without_heat(one) for one in timed]),
         )  # fmt: skip
-    reach_s = timed[0].step_time_s * (1.0 + within) * DRIFT
-    number = sum(one.step_time_s <= reach_s for one in left)
-    near, left = left[:number], left[number:]
-    followed = follow_first(near)
-    if left and all(limits.excesses(one) for one in followed):
-        slower, left = _followed_slower(left, follow_first, limits)
-        followed += slower
+    followed, left = _followed_near(left, timed[0].step_time_s * (1.0 + within) * DRIFT, follow_first, limits)
     if not followed:
         raise UserError("search: GPUs get too hot and shut down in all configurations; ease the cluster's conditions")
     kept = [one for one in followed if not limits.excesses(one)]
@@ -202,6 +196,25 @@ def _checked_groups(
         problems.call(check_power_limits, question, catalogue, config)
     problems.refuse()
     return groups
+
+
+def _followed_near(
+    left: list[Candidate], reach_s: float, follow_all: Callable[[Sequence[Candidate]], list[Candidate]], limits: Limits
+) -> tuple[list[Candidate], list[Candidate]]:
+    """Return candidates with power and heat, and those that were not tried.
+
+    Args:
+        left: Candidates without power and heat, fastest first.
+        reach_s: Step time up to which all are followed; slower ones only if no faster one keeps to the limits. Unit: s.
+        follow_all: Returns candidates with power and heat.
+        limits: Limits of configurations.
+    """
+    number = sum(one.step_time_s <= reach_s for one in left)
+    followed, left = follow_all(left[:number]), left[number:]
+    if left and all(limits.excesses(one) for one in followed):
+        slower, left = _followed_slower(left, follow_all, limits)
+        followed += slower
+    return followed, left
 
 
 def _followed_slower(

@@ -28,6 +28,7 @@ from triplepoint.cli import main
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.plan import PlannedRun
 from triplepoint.errors import UserError
+from triplepoint.metrics import Interval
 from triplepoint.why.answer import Answer
 from triplepoint.why.explain import Finding
 from triplepoint.why.sensed import Sensed
@@ -227,7 +228,9 @@ def test_a_part_of_a_step_below_a_second_has_a_unit_that_suits_it(described: Adv
 
 def test_hosts_and_intervals_of_outliers(described: Advice) -> None:
     """A host is named where it tells more than the name; the interval of a cost is that of its JSON."""
-    made = Outlier("node1.gpu2", "rack3-b", "contact", "hot", "reseat it", 1.0, 0.5, 1.6, seats=frozenset([(1, 2)]))
+    made = Outlier(
+        "node1.gpu2", "rack3-b", "contact", "hot", "reseat it", 1.0, Interval(0.5, 1.6), seats=frozenset([(1, 2)])
+    )
     advice = replace(described, outliers=[made, replace(made, name="node1", host="node1", is_minor=True)])
     text = render(advice, [], 15)
     assert "Repair node1.gpu2 (rack3-b) first" in text and "Note: node1, contact: hot." in text
