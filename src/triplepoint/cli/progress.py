@@ -9,6 +9,8 @@ import threading
 import time
 from types import TracebackType
 
+SWITCH = "TRIPLEPOINT_PROGRESS"
+"""Environment variable: `0` shows no progress where standard error is not a terminal."""
 _QUIET_S = 1.0
 """A command that ends earlier shows nothing."""
 _PLAIN_PERIOD_S = 5.0
@@ -44,6 +46,7 @@ class Progress:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._file = sys.stderr.fileno() if _has_file() else None
         self._is_terminal = self._file is not None and os.isatty(self._file)
+        self._is_off = not self._is_terminal and os.environ.get(SWITCH) == "0"
 
     def __call__(self, line: str) -> None:
         """Set the line to show."""
@@ -71,7 +74,7 @@ class Progress:
 
     def _show(self, now_s: float) -> None:
         line = self._line
-        if not line or Progress._current not in (self, None):
+        if self._is_off or not line or Progress._current not in (self, None):
             return
         elapsed_s, left = now_s - self._began_s, self._time_left(line, now_s)
         if self._is_terminal:

@@ -12,6 +12,12 @@ from triplepoint.cli import progress as module
 from triplepoint.cli.progress import Progress
 
 
+@pytest.fixture(autouse=True)
+def _shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Show progress, which is off in other tests."""
+    monkeypatch.delenv(module.SWITCH)
+
+
 class Clocked(Progress):
     """Shows when told to, at the time told, instead of every second."""
 
@@ -43,6 +49,13 @@ def test_nothing_is_said_in_the_first_second(tmp_path: Path, monkeypatch: pytest
     with Progress("reading") as progress:
         progress("10 %")
     assert log.read_text() == "" or time.monotonic() - began_s >= 1
+
+
+def test_progress_in_a_log_can_be_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = log_of(tmp_path, monkeypatch)
+    monkeypatch.setenv(module.SWITCH, "0")
+    Clocked("reading").show(10)
+    assert log.read_text() == ""
 
 
 def test_first_line_comes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
