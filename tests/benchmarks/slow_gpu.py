@@ -26,6 +26,8 @@ CASES = (
     ("TP4 PP2 DP2", {"tp": 4, "pp": 2, "dp": 2}, "node1.gpu7"),
     ("TP4 PP4", {"tp": 4, "pp": 4}, "node1.gpu2"),
     ("TP2 PP2", {"tp": 2, "pp": 2}, "node0.gpu3"),
+    ("TP2 PP2, first stage", {"tp": 2, "pp": 2}, "node0.gpu0"),
+    ("TP2 PP4", {"tp": 2, "pp": 4}, "node0.gpu5"),
 )
 """Name, degrees and slow GPU."""
 

@@ -186,6 +186,8 @@ def _parts_of_computation(
 ) -> Iterator[tuple[str, float, str]]:
     """Yield the causes of slow computation: clock, then launches, then what neither explains."""
     others = "workers of its stage" if suspect.has_peers else "other stages"
+    if suspect.is_single:
+        others = "the other ranks of its stage"
     slow = f"computes {suspect.excess:.1%} longer than {others}"
     if suspect.respect == "work":
         slow = f"comes to collectives {suspect.excess_s:.3g} s a step later than {others}"

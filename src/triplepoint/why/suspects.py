@@ -1,10 +1,10 @@
 """Suspects: workers that make a job slow, the respect in which they do, and what each costs of the step, by replay.
 
 A worker is compared with its peers, which do the same work: the workers of its stage if every stage has three or more,
-else the ranks of its tensor parallel group, then all workers. Of two peers neither is the outlier, but the excess of
-the slower one is lost all the same. To repair a suspect is to make it as fast as its peers. Its cost is the mean of
-what two repairs save by replay: that of it alone, and that of it after all others. Costs are scaled so that they add up
-to what the repair of all suspects saves; so two equally slow workers in parallel share their cost.
+else the ranks of its tensor parallel group, then all workers. Of two neither is the outlier, but the excess of the slower
+one is lost all the same. To repair a suspect is to make it as fast as its peers. Its cost is the mean of what two
+repairs save by replay: that of it alone, and that of it after all others. Costs are scaled so that they add up to what
+the repair of all suspects saves; so two equally slow workers in parallel share their cost.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,8 +38,8 @@ _LEAST_PEERS = 3
 """Workers from which their spread shows an outlier."""
 _PAIR = 2
 PAIR_EXCESS, _PAIR_SHARE, _PAIR_STEPS = 0.1, 0.02, 0.75
-"""The slower of two peers is a suspect from this excess on, from this share of the step on, and if it is the slower one
-in this share of the steps. The limits are high, since no other worker shows the usual spread. Our choice."""
+"""The slower of two peers is a suspect from this excess on and from this share of the step on, and a place only if it is
+the slower one in this share of the steps. The limits are high, since no other worker shows the usual spread. Our choice."""
 _MAX_SUSPECTS = 24
 """Suspects that are replayed: those with the largest excess time."""
 
@@ -196,19 +196,48 @@ def _slow_ranks(recorded: _Recorded, compute_s: Mapping[int, float], times_s: Fl
         times_s: Time of each place with these waits; shape (num_places, num_steps). Unit: s.
     """
     operations = recorded.operations
-    for index, place in enumerate(recorded.places):
-        ranks = [rank for rank in recorded.ranks(place) if np.isfinite(compute_s.get(rank, np.nan))]
-        values_s = np.array([compute_s[rank] for rank in ranks])
-        if len(ranks) < _LEAST_PEERS or (usual_s := float(np.median(values_s))) <= 0:
-            continue
-        excess_s = np.minimum(values_s - usual_s, times_s[index].mean())
-        is_slow = (excess_s >= LEAST_EXCESS * usual_s) & (outlier_scores(values_s / usual_s) > LEAST_Z)
-        is_work = (recorded.place == index) & ~operations.is_comm
-        for number in np.flatnonzero(is_slow).tolist():
-            one_s, repaired_s = float(excess_s[number]), operations.work_s.copy()
-            repaired_s[is_work] *= 1.0 - one_s / times_s[index].mean()
-            suspect = Suspect(place, (ranks[number],), "computation", one_s / usual_s, one_s, True, is_single=True)
-            yield index, _Repair(suspect, repaired_s, _gaps_without_waits(recorded, ranks[number], one_s))
+    of_place = [
+        {rank: compute_s[rank] for rank in recorded.ranks(place) if compute_s.get(rank, 0.0) > 0}
+        for place in recorded.places
+    ]
+    slow = _slower_of_pairs(recorded, of_place)
+    for index, by_rank in enumerate(of_place):
+        values_s = np.array(list(by_rank.values()))
+        if len(by_rank) >= _LEAST_PEERS:
+            relative = values_s / np.median(values_s)
+            is_slow = (relative - 1.0 >= LEAST_EXCESS) & (outlier_scores(relative) > LEAST_Z)
+            slow |= {(index, list(by_rank)[number]) for number in np.flatnonzero(is_slow).tolist()}
+    for index, rank in sorted(slow):
+        usual_s = _usual(np.array(list(of_place[index].values())))
+        excess_s = min(of_place[index][rank] - usual_s, float(times_s[index].mean()))
+        repaired_s, is_work = operations.work_s.copy(), (recorded.place == index) & ~operations.is_comm
+        repaired_s[is_work] *= 1.0 - excess_s / times_s[index].mean()
+        suspect = Suspect(
+            recorded.places[index], (rank,), "computation", excess_s / usual_s, excess_s, True, is_single=True
+        )
+        yield index, _Repair(suspect, repaired_s, _gaps_without_waits(recorded, rank, excess_s))
+
+
+def _slower_of_pairs(recorded: _Recorded, of_place: Sequence[Mapping[int, float]]) -> set[tuple[int, int]]:
+    """Return the ranks that compute much longer than the only other one of their place, each after its place's index.
+
+    The excess of three pairs or more shows what is usual.
+
+    Args:
+        recorded: The recorded operations.
+        of_place: Computation in a step by rank, of each place. Unit: s.
+    """
+    pairs = [index for index, by_rank in enumerate(of_place) if len(by_rank) == _PAIR]
+    if not pairs:
+        return set()
+    fast_s, slow_s = np.sort([list(of_place[index].values()) for index in pairs]).T
+    excess = slow_s / fast_s - 1.0
+    if len(pairs) >= _LEAST_PEERS:
+        is_slow = (excess >= LEAST_EXCESS) & (outlier_scores(excess) > LEAST_Z)
+    else:
+        is_slow = (excess >= PAIR_EXCESS) & (slow_s - fast_s >= _PAIR_SHARE * recorded.step_s)
+    found = [index for index, is_one in zip(pairs, is_slow.tolist(), strict=True) if is_one]
+    return {(index, max(of_place[index], key=lambda rank: of_place[index][rank])) for index in found}
 
 
 def _gaps_without_waits(recorded: _Recorded, rank: int, excess_s: float) -> Float:

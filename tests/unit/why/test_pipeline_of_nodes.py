@@ -78,7 +78,7 @@ def test_a_slow_gpu_of_a_tensor_parallel_group_is_named(tmp_path: Path) -> None:
     (found,) = answer.findings
     assert (found.rank, found.cause) == (11, "computation")
     assert found.excess == pytest.approx(1 / 0.9 - 1, rel=0.02)
-    assert "longer than workers of its stage" in found.evidence
+    assert "longer than the other ranks of its stage" in found.evidence
 
 
 def long_run(config: Path, profiled: int = 2) -> PlannedRun:

@@ -121,3 +121,26 @@ def test_slowdown_of_equal_workers_is_one() -> None:
     rows += [(rank, "grads-reduce-scatter", 3, True, 1.0, 1.5) for rank in range(3)]
     assert find_slowdown(operations(rows, workers)).slowdown == 1.0
     assert find_suspects(operations(rows, workers)) == []
+
+
+@pytest.mark.parametrize(
+    ("excess", "found"),
+    [
+        ((0.0, 0.11), [(3,)]),
+        ((0.0, 0.05), []),  # two pairs do not show how much pairs differ
+        ((0.0, 0.05, 0.001), [(3,)]),
+        ((0.04, 0.05, 0.03), []),
+    ],
+)
+def test_slower_of_two_ranks_of_a_tensor_parallel_group(
+    excess: tuple[float, ...], found: list[tuple[int, ...]]
+) -> None:
+    workers = [Worker(rank, 0, rank // 2) for rank in range(2 * len(excess))]
+    ends_s = [1.0 + excess[worker.stage] for worker in workers]
+    rows: list[Row] = [(rank, "forward-compute", rank, False, 0.0, end_s) for rank, end_s in enumerate(ends_s)]
+    rows += [(rank, "all-gather", len(workers), True, end_s, max(ends_s) + 0.1) for rank, end_s in enumerate(ends_s)]
+    compute_s = {rank: end_s if rank % 2 else 1.0 for rank, end_s in enumerate(ends_s)}
+    suspects = [one for one in find_suspects(operations(rows, workers), None, compute_s) if one.is_single]
+    assert [one.ranks for one in suspects] == found
+    if found:
+        assert suspects[0].lost_s == pytest.approx(max(excess), rel=0.03)
