@@ -1,10 +1,10 @@
 """Suspects: workers that make a job slow, the respect in which they do, and what each costs of the step, by replay.
 
 A worker is compared with its peers, which do the same work: the workers of its stage if every stage has three or more,
-else the ranks of its tensor parallel group, then all workers. Of two neither is the outlier, but the excess of the slower
-one is lost all the same. To repair a suspect is to make it as fast as its peers. Its cost is the mean of what two
-repairs save by replay: that of it alone, and that of it after all others. Costs are scaled so that they add up to what
-the repair of all suspects saves; so two equally slow workers in parallel share their cost.
+else the ranks of its tensor parallel group, then all workers. Of two neither is the outlier, but the excess of the
+slower one is lost all the same. To repair a suspect is to make it as fast as its peers. Its cost is the mean of what
+two repairs save by replay: that of it alone, and that of it after all others. Costs are scaled so that they add up to
+what the repair of all suspects saves; so two equally slow workers in parallel share their cost.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,8 +38,9 @@ _LEAST_PEERS = 3
 """Workers from which their spread shows an outlier."""
 _PAIR = 2
 PAIR_EXCESS, _PAIR_SHARE, _PAIR_STEPS = 0.1, 0.02, 0.75
-"""The slower of two peers is a suspect from this excess on and from this share of the step on, and a place only if it is
-the slower one in this share of the steps. The limits are high, since no other worker shows the usual spread. Our choice."""
+"""The slower of two peers is a suspect from this excess on, from this share of the step on, and, if it is a place, if
+it is the slower one in this share of the steps. No other worker shows the usual spread, so the limits are high. Our
+choice."""
 _MAX_SUSPECTS = 24
 """Suspects that are replayed: those with the largest excess time."""
 
