@@ -49,7 +49,8 @@ def test_sample_deadlines_do_not_drift(tmp_path: Path) -> None:
     phase = (t_ns - t_ns[0]) % 20_000_000
     late = np.minimum(phase, 20_000_000 - phase)
     assert len(t_ns) > 10
-    assert np.median(late) < 5_000_000, "samples stay on multiples of the period"
+    # A busy machine delays most samples, but not all: a drift would move them all.
+    assert late[len(late) // 2 :].min() < 1_000_000, "samples stay on multiples of the period"
 
 
 def test_sample_killed_loses_at_most_what_was_not_flushed(tmp_path: Path) -> None:
