@@ -133,6 +133,10 @@ class Pattern:
     shares: np.ndarray
     """Time of each piece in each of `CELLS`; a row adds up to the piece. Shape (num_pieces, num_cells)."""
 
+    def by_level(self) -> "Pattern":
+        """Return the pattern with a column for each of `_LEVELS` but the last, which is outside of steps."""
+        return Pattern(self.borders, _by_level(self.shares, len(_LEVELS) - 1))
+
 
 @dataclass(frozen=True)
 class PhaseEnergy:
@@ -243,19 +247,20 @@ def phase_energy(
     updates_s, energy_j = _updates_around(counter, windows_s[0, 0], windows_s[-1, 1])
     mean_w = float(energy_j.sum() / np.diff(updates_s).sum())
     cumulative = _CumulativeTime(windows_s, pattern)
+    of_levels = _CumulativeTime(windows_s, pattern.by_level())
 
-    def intervals(shift_s: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return the time in each cell between updates, and whether an update interval is within the steps."""
+    def intervals(cumulative: _CumulativeTime, shift_s: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return the time in each column between updates, and whether an update interval is within the steps."""
         shifted_s = updates_s + shift_s
         is_inside = (shifted_s[:-1] >= windows_s[0, 0]) & (shifted_s[1:] <= windows_s[-1, 1])
         return np.diff(cumulative.until(shifted_s), axis=0), is_inside
 
     def residual_j(shift_s: float) -> float:
-        time_s, is_inside = intervals(shift_s)
-        return fit(_by_level(time_s[is_inside]), energy_j[is_inside], mean_w).residual_j
+        time_s, is_inside = intervals(of_levels, shift_s)
+        return fit(time_s[is_inside], energy_j[is_inside], mean_w).residual_j
 
     shift_s = _best_shift_s(residual_j, counter.slack_s)
-    time_s, is_inside = intervals(shift_s)
+    time_s, is_inside = intervals(cumulative, shift_s)
     position = cumulative.position((updates_s[:-1] + updates_s[1:]) / 2 + shift_s)[is_inside]
     power_w, error_w, _ = fit_with_jackknife(
         _by_level(time_s[is_inside]), energy_j[is_inside], mean_w, position, power_limit_w
@@ -298,13 +303,13 @@ def _updates_around(counter: EnergyCounter, start_s: float, end_s: float) -> tup
 
 
 class _CumulativeTime:
-    """Cumulative time in each cell, and between steps, as a function of time."""
+    """Cumulative time in each column of a pattern, and between steps, as a function of time."""
 
     def __init__(self, windows_s: np.ndarray, pattern: Pattern) -> None:
         self._starts_s, self._pattern = windows_s[:, 0], pattern
         self._lengths_s = windows_s[:, 1] - windows_s[:, 0]
         self._before_s = np.cumsum(self._lengths_s) - self._lengths_s
-        self._shares = np.concatenate([np.zeros((1, len(CELLS))), np.cumsum(pattern.shares, axis=0)])
+        self._shares = np.concatenate([np.zeros_like(pattern.shares[:1]), np.cumsum(pattern.shares, axis=0)])
 
     def position(self, at_s: np.ndarray) -> np.ndarray:
         """Return the position of each time in its step, 0 to 1."""
@@ -316,19 +321,19 @@ class _CumulativeTime:
         return np.asarray(np.maximum(np.searchsorted(self._starts_s, at_s, "right") - 1, 0))
 
     def until(self, at_s: np.ndarray) -> np.ndarray:
-        """Return the time in each cell since the first step; shape (num_times, num_cells + 1). Unit: s."""
+        """Return the time in each column since the first step; shape (num_times, num_columns + 1). Unit: s."""
         step, position = self._step(at_s), self.position(at_s)
         borders = self._pattern.borders
         piece = np.clip(np.searchsorted(borders, position, "right") - 1, 0, len(borders) - 2)
         in_piece = (position - borders[piece]) / (borders[piece + 1] - borders[piece])
-        cell_s = self._shares[piece] + self._pattern.shares[piece] * in_piece[:, None]
-        cell_s = cell_s * self._lengths_s[step][:, None] + self._shares[-1] * self._before_s[step][:, None]
-        return np.column_stack([cell_s, at_s - self._starts_s[0] - cell_s.sum(axis=1)])
+        time_s = self._shares[piece] + self._pattern.shares[piece] * in_piece[:, None]
+        time_s = time_s * self._lengths_s[step][:, None] + self._shares[-1] * self._before_s[step][:, None]
+        return np.column_stack([time_s, at_s - self._starts_s[0] - time_s.sum(axis=1)])
 
 
-def _by_level(time_s: np.ndarray) -> np.ndarray:
-    """Return the time in each level from the time in each cell."""
-    sums = np.zeros((len(time_s), len(_LEVELS)))
-    for index, level in enumerate(_LEVEL_OF):
-        sums[:, level] += time_s[:, index]
+def _by_level(time_s: np.ndarray, num_levels: int = len(_LEVELS)) -> np.ndarray:
+    """Return the time in each of the first levels from the time in each cell."""
+    sums = np.zeros((len(time_s), num_levels))
+    for column, level in zip(time_s.T, _LEVEL_OF, strict=False):
+        sums[:, level] += column
     return sums

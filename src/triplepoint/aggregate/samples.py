@@ -54,10 +54,10 @@ class Samples:
         """Return whether a device has samples and its node has steps."""
         return key in self._rows and key[0] in self.steps.windows_ns
 
-    def of(self, key: DeviceKey) -> dict[str, np.ndarray]:
-        """Return the columns of a device's samples."""
+    def of(self, key: DeviceKey, *names: str) -> dict[str, np.ndarray]:
+        """Return the named columns of a device's samples; all of them if none is named."""
         rows = self._rows.get(key, np.array([], dtype=np.int64))
-        return {name: values[rows] for name, values in self._columns.items()}
+        return {name: self._columns[name][rows] for name in names or self._columns}
 
     def values(self, name: str, key: DeviceKey) -> np.ndarray:
         """Return the values of a device in measured steps, without nulls."""
@@ -78,7 +78,7 @@ class Samples:
         if key not in self:
             return Weighted(self.values(name, key), np.ones(self.values(name, key).shape))
         node = next(node for node in self.manifest.nodes if node.node == key[0])
-        columns = self.of(key)
+        columns = self.of(key, "t_ns", "kind", name, *([by] if by else []))
         values: np.ndarray = columns[name].astype(float)
         has_value = np.isfinite(values)
         share = np.ones(len(values)) if by is None else _fill_forward(columns[by].astype(float))
@@ -107,7 +107,7 @@ class Samples:
         """
         if (node.node, device) not in self:
             return None
-        columns, windows_ns = self.of((node.node, device)), self.windows_ns(node)
+        columns, windows_ns = self.of((node.node, device), "t_ns", name), self.windows_ns(node)
         values = columns[name].astype(float)
         has_value = np.isfinite(values)
         t_ns = columns["t_ns"][has_value]

@@ -32,6 +32,8 @@ _GPU_COUNTERS = (
     ("sm_clock_mhz", "SM clock", "MHz"),
 )
 """Columns of `telemetry` that become counters of a GPU, with title and unit."""
+_HOST_COUNTERS = ("cpu_energy_j", "dram_energy_j")
+"""Columns of `telemetry` that become the counter of a host: energy of CPU packages and of memory."""
 
 Floats = npt.NDArray[np.float64]
 FILE_NAME = "perfetto.json.gz"
@@ -39,6 +41,8 @@ FILE_NAME = "perfetto.json.gz"
 
 _FIRST_NODE_PID = 1_000_000
 _THREADS_PER_LANE = 1000
+_DECIMALS = [f".{ns:03d}" for ns in range(NS_PER_US)]
+"""Texts of the decimals of a time in us, by its ns."""
 _LEVEL = 2
 """Compression level of isal. Level 6 of zlib takes ten times as long, and its files are an eighth smaller."""
 
@@ -230,7 +234,8 @@ def _dump(content: Any) -> str:
 
 def _us(times_ns: Int64) -> list[str]:
     """Return times in ns as texts in us, exactly."""
-    texts = [f"{time // NS_PER_US}.{time % NS_PER_US:03d}" for time in np.abs(times_ns).tolist()]
+    whole, rest = np.divmod(np.abs(times_ns), NS_PER_US)
+    texts = [f"{time}{_DECIMALS[ns]}" for time, ns in zip(whole.tolist(), rest.tolist(), strict=True)]
     if len(times_ns) and times_ns.min() < 0:
         return [f"-{text}" if time < 0 else text for time, text in zip(times_ns.tolist(), texts, strict=True)]
     return texts
@@ -267,6 +272,7 @@ def telemetry_counters(telemetry: pa.Table, manifest: Manifest, start_ns: int, e
         start_ns: Start of the window; the last sample before is kept, so that its value is drawn. Unit: ns since 1970.
         end_ns: End of the window. Unit: ns since 1970.
     """
+    telemetry = telemetry.select(["node", "device", "t_ns", *(name for name, _, _ in _GPU_COUNTERS), *_HOST_COUNTERS])
     tracks = [track for node in manifest.nodes for track in _node_tracks(telemetry, manifest, node)]
     in_window = (cut_track(track, start_ns, end_ns) for track in tracks)
     return [track for track in in_window if np.isfinite(track.value).any()]
@@ -276,7 +282,7 @@ def _node_tracks(telemetry: pa.Table, manifest: Manifest, node: Node) -> Iterato
     on_node = telemetry.filter(pc.equal(telemetry["node"], node.node))
     ranks = {device.device: device.rank for device in node.devices}
     process_of_node = node_process(node.node, node.host)
-    for device in sorted(set(on_node["device"].to_pylist()), key=lambda name: (len(name), name)):
+    for device in sorted(pc.unique(on_node["device"]).to_pylist(), key=lambda name: (len(name), name)):
         samples = on_node.filter(pc.equal(on_node["device"], device)).sort_by("t_ns")
         t_ns = samples["t_ns"].to_numpy() + wall_shift_ns(manifest)
         if device == "host":
@@ -290,7 +296,7 @@ def _node_tracks(telemetry: pa.Table, manifest: Manifest, node: Node) -> Iterato
 
 def _host_power(samples: pa.Table, t_ns: Int64, process: Process) -> CounterTrack:
     """Return the host's mean power between samples, from its energy counters."""
-    cpu_j, dram_j = _values(samples, "cpu_energy_j"), _values(samples, "dram_energy_j")
+    cpu_j, dram_j = (_values(samples, name) for name in _HOST_COUNTERS)
     has_dram = bool(np.isfinite(dram_j).any())
     energy_j = cpu_j + dram_j if has_dram else cpu_j
     is_measured = np.isfinite(energy_j)

@@ -19,12 +19,15 @@ EPOCH_NS = 10**15
 """Start of the simulated clock: the first time with 16 digits in us, as all have for the next 104 days. Unit: ns since
 1970."""
 
-_TIME, _POINT, _TIME_DIGITS = "0" * 13 + "." + "000", 13, 16
+_TIME, _POINT = "0" * 13 + "." + "000", 13
 _NUMBER, _NUMBER_DIGITS = "0" * 9, 9
 FIRST_NUMBER = 10 ** (_NUMBER_DIGITS - 1)
 """Smallest correlation number."""
-_HALF_DIGITS = 8
-"""Digits of a time that are computed together: they fit in 32 bits, which numpy divides twice as fast as 64."""
+_WORD_DIGITS = 8
+"""Digits that are written at once, so that `fill` takes two thirds of the time it takes digit by digit."""
+_FOUR_DIGITS = np.array([f"{number:04d}" for number in range(10_000)], "S4").view("<u4").astype("<u8")
+_DECIMALS = np.array([f".{ns:03d}" for ns in range(1000)], "S4").view("<u4")
+"""Text of four digits, and of a point with three, as little-endian numbers."""
 
 HOST = 1
 """Process and thread number of the host in a trace."""
@@ -112,9 +115,9 @@ class Template:
             _write_time(copies, device_ns[:, None] + self._start, start)
             _write_time(copies, host_ns[:, None] + self._launch, launch)
             first = first_number + self.num_launched * np.arange(len(device_ns))[:, None]
-            numbers = (first + np.arange(self.num_launched)).astype(np.uint32)
+            numbers = first + np.arange(self.num_launched)
             for at in (number, launch_number):
-                _write_digits(copies, numbers, at, _NUMBER_DIGITS)
+                _write_number(copies, numbers, at, _NUMBER_DIGITS)
         return copies.reshape(-1).data
 
 
@@ -144,16 +147,13 @@ def _write_time(copies: np.ndarray, time_ns: Int64, at: Int64) -> None:
         time_ns: Times; shape (num_copies, num_places).
         at: Start of each time in the text; shape (num_places,).
     """
-    first, last = np.divmod(time_ns, 10**_HALF_DIGITS)
-    num_first = _TIME_DIGITS - _HALF_DIGITS
-    _write_digits(copies, first.astype(np.uint32), at, num_first)
-    whole_us, rest_ns = np.divmod(last.astype(np.uint32), np.uint32(10 ** (_TIME_DIGITS - _POINT)))
-    _write_digits(copies, whole_us, at + num_first, _POINT - num_first)
-    _write_digits(copies, rest_ns, at + _POINT + 1, _TIME_DIGITS - _POINT)
+    time_us = time_ns // 1000
+    _write_number(copies, time_us, at, _POINT)
+    _write_words(copies, _DECIMALS[time_ns - time_us * 1000], at + _POINT)
 
 
-def _write_digits(copies: np.ndarray, values: npt.NDArray[np.uint32], at: Int64, num_digits: int) -> None:
-    """Write decimal numbers of `num_digits` digits into texts.
+def _write_number(copies: np.ndarray, values: Int64, at: Int64, num_digits: int) -> None:
+    """Write decimal numbers of `num_digits` digits, 8 to 16, into texts: the first eight, then the last eight.
 
     Args:
         copies: Texts; shape (num_copies, length). Changed.
@@ -161,7 +161,20 @@ def _write_digits(copies: np.ndarray, values: npt.NDArray[np.uint32], at: Int64,
         at: Start of each number in the text; shape (num_places,).
         num_digits: Digits of every number.
     """
-    for digit in reversed(range(num_digits)):
-        rest = values // np.uint32(10)
-        copies[:, at + digit] = values - rest * np.uint32(10) + np.uint32(ord("0"))
-        values = rest
+    end = num_digits - _WORD_DIGITS
+    _write_words(copies, _eight_digits(values // 10**end), at)
+    _write_words(copies, _eight_digits(values - values // 10**_WORD_DIGITS * 10**_WORD_DIGITS), at + end)
+
+
+def _eight_digits(values: Int64) -> npt.NDArray[np.uint64]:
+    """Return the text of numbers below 1e8, with leading zeros, as words of eight bytes."""
+    first = values // 10_000
+    text: npt.NDArray[np.uint64] = _FOUR_DIGITS[first] | _FOUR_DIGITS[values - first * 10_000] << np.uint64(32)
+    return text
+
+
+def _write_words(copies: np.ndarray, words: np.ndarray, at: Int64) -> None:
+    """Write words of several bytes into texts; shapes as in `_write_number`."""
+    num_copies, length = copies.shape
+    places = np.ndarray((num_copies, length - words.itemsize + 1), words.dtype, copies, strides=(length, 1))
+    places[:, at] = words

@@ -145,15 +145,18 @@ class Accounts:
         Returns:
             The time of the slab, divided into pieces with one label each.
         """
-        label = np.array(self._operations.label_of, dtype=np.int64)[slab.rows["operation"]]
+        label = np.take(self._operations.label_of, slab.rows["operation"])
         start, stop = slab.start, slab.stop
         assigned, exposed = intervals.empty(), np.zeros(len(label), dtype=np.int64)
         parts: list[tuple[Intervals, Int64]] = []
         for category in CATEGORIES:
-            rows = np.flatnonzero(np.isin(label, self._operations.of_category(category)) & (stop > start))
+            is_of_category = np.zeros(len(self._operations.labels), dtype=bool)
+            is_of_category[self._operations.of_category(category)] = True
+            rows = np.flatnonzero(is_of_category[label] & (stop > start))
             busy = self._add_busy(self._all[category], start[rows], stop[rows])
-            for number in np.unique(label[rows]).tolist():
-                of_label = rows[label[rows] == number]
+            label_of_row = label[rows]
+            for number in np.flatnonzero(np.bincount(label_of_row)).tolist():
+                of_label = rows[label_of_row == number]
                 self._add_busy(number, start[of_label], stop[of_label])
             times, row = _assign(start[rows], stop[rows], intervals.gaps(assigned, slab.begin, slab.end))
             row = rows[row]
@@ -162,13 +165,14 @@ class Accounts:
             assigned = intervals.merge(assigned, busy)
         slab.rows["exposed"] += exposed
         pieces = _by_time(parts + self._idle_parts(slab, intervals.gaps(assigned, slab.begin, slab.end)))
-        self._add(self._exposed, pieces.times, pieces.label)
+        np.add.at(self._exposed[-1], pieces.label, pieces.times.end - pieces.times.start)
+        self._add_exposed(pieces)
         return pieces
 
     def add_idle(self, slab: Slab) -> Pieces:
         """Account for idle time of steps before the first or after the last work, which is not in the total."""
         pieces = _by_time(self._idle_parts(slab, intervals.single(slab.begin, slab.end)))
-        self._add_to_windows(self._exposed, pieces.times, pieces.label)
+        self._add_exposed(pieces)
         return pieces
 
     def _idle_parts(self, slab: Slab, gaps: Intervals) -> list[tuple[Intervals, Int64]]:
@@ -198,16 +202,16 @@ class Accounts:
 
     def _add_busy(self, label: int, start: Int64, stop: Int64) -> Intervals:
         busy = intervals.union(start, stop)
-        self._add(self._busy, busy, np.full(len(busy.start), label))
+        self._busy[-1, label] += busy.length
+        windows = self._windows.times
+        in_window = intervals.covered_before(busy, windows.end) - intervals.covered_before(busy, windows.start)
+        np.add.at(self._busy[:, label], self._windows.account, in_window)
         return busy
 
-    def _add(self, matrix: Int64, times: Intervals, label: Int64) -> None:
-        np.add.at(matrix[-1], label, times.end - times.start)
-        self._add_to_windows(matrix, times, label)
-
-    def _add_to_windows(self, matrix: Int64, times: Intervals, label: Int64) -> None:
-        piece, window, start, end = intervals.overlay(times, self._windows.times)
-        np.add.at(matrix.reshape(-1), self._windows.account[window] * matrix.shape[1] + label[piece], end - start)
+    def _add_exposed(self, pieces: Pieces) -> None:
+        piece, window, start, end = intervals.overlay(pieces.times, self._windows.times)
+        account = self._windows.account[window] * self._exposed.shape[1] + pieces.label[piece]
+        np.add.at(self._exposed.reshape(-1), account, end - start)
 
 
 def _assign(start: Int64, stop: Int64, free: Intervals) -> tuple[Intervals, Int64]:

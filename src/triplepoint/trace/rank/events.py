@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -205,22 +206,22 @@ class Slab:
     following: Rows
     num_dropped: int
 
-    @property
+    @cached_property
     def start(self) -> Int64:
         """Start of every row within the window. Unit: ns as the file counts."""
         return np.asarray(np.maximum(self.rows["start"], self.begin))
 
-    @property
+    @cached_property
     def stop(self) -> Int64:
         """End of every row within the window. Unit: ns as the file counts."""
         return np.asarray(np.minimum(self.rows["start"] + self.rows["duration"], self.end))
 
-    @property
+    @cached_property
     def is_begun(self) -> Bool:
         """Whether each row begins within the window."""
         return np.asarray(self.rows["start"] >= self.begin)
 
-    @property
+    @cached_property
     def is_done(self) -> Bool:
         """Whether each row ends within the window."""
         return np.asarray(self.rows["start"] + self.rows["duration"] <= self.end)

@@ -45,8 +45,9 @@ def union(start: Int64, end: Int64) -> Intervals:
     start, end = start[covers], end[covers]
     if len(start) == 0:
         return empty()
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
     latest_end = np.maximum.accumulate(end)
     opens = np.concatenate(([True], start[1:] > latest_end[:-1]))
     closes = np.concatenate((opens[1:], [True]))

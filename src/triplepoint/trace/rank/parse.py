@@ -62,7 +62,8 @@ class Drawing:
 
     def add(self, slab: Slab) -> None:
         """Add the work that begins in a slab."""
-        start, duration, operation = (slab.rows[name][slab.is_begun] for name in ("start", "duration", "operation"))
+        begun = np.flatnonzero(slab.is_begun)
+        start, duration, operation = (slab.rows[name][begun] for name in ("start", "duration", "operation"))
         label = self._label_of[operation]
         for lane, thinner in self._thinners.items():
             in_lane = self._lane_of_label[label] == LANES.index(lane)
