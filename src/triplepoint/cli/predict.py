@@ -15,15 +15,14 @@ if TYPE_CHECKING:
     from triplepoint.simulate.predict.prediction import Prediction
 
 _ABOUT = """\
-FILE is a CSV, YAML or JSON file whose keys are those of a study's settings (docs/config.md), checked as `plan` checks
-them: model, cluster and global_batch_size, and what differs from the defaults: engine (default: simulated), tp, pp,
-micro_batch_size, recompute, task, ... Besides, each row may have
-  id            key of the row in OUT, text in a CSV (default: its number); no two rows have the same
+FILE has the keys of a study's settings (docs/config.md): model, cluster and global_batch_size, and what differs from
+the defaults: engine (default: simulated), tp, pp, micro_batch_size, recompute, task, ... Each row may also have
+  id            key of the row in OUT, unique, text in a CSV (default: its number)
   stack         software stack and version, such as 'NeMo dgxc v25.04' (default: that of the engine)
-YAML and JSON hold one configuration, a list of them, or a study, each of whose points is predicted once, as `plan` has
-it once; a path that ends in .csv, .tsv or .txt is a table, with commas, semicolons or tabs. There a blank cell leaves
-its key out, and a list is written [grad, param]. A wrong key or value refuses the file, a wrong configuration the
-command; a point that cannot run, or a setting without effect, is a row with the line that `plan` gives.
+YAML and JSON hold one configuration, a list of them, or a study, each of whose points is predicted once. A path that
+ends in .csv, .tsv or .txt is a table, with commas, semicolons or tabs. There a blank cell leaves its key out, and a
+list is written [grad, param]. A wrong key or value is refused in one line. A point that cannot run, or a setting
+without effect, is a row whose reason is the line of `plan`. How to read the answer: docs/predict.md.
 
 columns of OUT:
   id run                   run: that of the point in `plan`
@@ -87,6 +86,7 @@ A row that contradicts itself, or has a setting that can have no effect in it, i
 several meanings or none, `reason` says how it was read.
 """
 _EXAMPLES = (
+    "triplepoint predict layouts.yaml --rank",
     "triplepoint predict config/studies/parallelism.yaml predicted.csv",
     "triplepoint predict --published tests/data/throughput/training_throughput.csv predicted.csv",
     "triplepoint predict - --time-only --json < point.yaml",

@@ -78,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
         _ABOUT,
         answer=_ANSWER,
     )
-    parser.add_argument("point", metavar="SOURCE", help="the job to start from, see above")
+    parser.add_argument("point", metavar="SOURCE", help="the job to start from, see below")
     add_results(parser)
     parser.add_argument(
         "--gpus", type=_sizes, default=(), metavar="N,N",
@@ -124,7 +124,7 @@ def _add_network(parser: argparse.ArgumentParser) -> None:
         help="GPUs below one leaf switch, or of one group (default: by topology)",
     )
     parser.add_argument(
-        "--adapters", action="append", default=[], type=_adapters, metavar="NxGB/S",
+        "--adapters", action="append", default=[], type=_adapters, metavar="NxGb/s",
         help="adapters of a node and Gb/s of each, such as 8x400; repeat it to compare (default: the cluster's)",
     )  # fmt: skip
 

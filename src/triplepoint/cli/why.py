@@ -19,8 +19,8 @@ RUN|FOLDER|TRACES|FILE is one of
   TRACES        a folder of the traces of one job, or one trace, that 'triplepoint trace' reads
   FILE.parquet  operations of all workers and steps, as StragglerAnalysis publishes them (docs/why.md)
 
-The slowdown is the step's time over that of an ideal job, in which equal operations last equally long, by what-if
-replay. Each slow GPU's cause is ranked from its clock, power, temperature, transfers, launches and data.
+The slowdown is the time of a step over that of an ideal step, in which equal operations last equally long, by what-if
+replay. Causes are named from clock, power, temperature, transfers, launches and data. The method is in docs/why.md.
 """
 _ANSWER = {
     "answer": "what is slow, why, and what it costs, in a sentence",
@@ -49,6 +49,7 @@ _ANSWER = {
 }
 _EXAMPLES = (
     "triplepoint why llama3-70b_h200x32_tp4-pp4-dp2_mbs1_r1",
+    "triplepoint why traces/ --out why.csv",
     "triplepoint why trace-AR.parquet --json",
 )
 

@@ -15,7 +15,7 @@ from triplepoint.figures import marks, style
 from triplepoint.units import S_PER_HOUR
 
 NOTE = (
-    "Bands: 90 % intervals, with what networks have in common. Dashed: tokens that failures leave. MTTF: mean time to "
+    "Bands: 90 % intervals; both networks share most errors. Dashed: tokens that failures leave. MTTF: mean time to "
     "failure of the job."
 )
 

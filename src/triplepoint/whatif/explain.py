@@ -228,8 +228,8 @@ def _explained(
     alone = {change.name: changed[id(case), Factors([change.name])].case for change in changes}
     notes = {name: note for name, other in alone.items() if (note := _note(case, other))}
     if "memory" in alone and (fits := _fits_already(case, values["step_time_s"][Factors()], config)):
-        whose = "of which part is not memory's" if "memory" in notes else "which is not counted as memory's"
-        notes["memory"] = "; ".join([*([notes["memory"]] if "memory" in notes else []), f"{fits}, {whose}"])
+        whose = "part of which is" if "memory" in notes else "which is"
+        notes["memory"] = "; ".join([*([notes["memory"]] if "memory" in notes else []), f"{fits}, {whose} not counted"])
     return Explained(case, changes, values, moved, unknowns, notes)
 
 
@@ -246,7 +246,7 @@ def _fits_already(case: Case, step_s: float, config: Path) -> str:
         note = _note(case, faster)
         shorter = 1.0 - faster.predict(config).step_time_s / step_s if note else 0.0
         if shorter > SMALL:
-            return f"present memory already holds {note}: steps {percent(shorter)} shorter"
+            return f"{note} already fit in the present memory and make steps {percent(shorter)} shorter"
     return ""
 
 

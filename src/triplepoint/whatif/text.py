@@ -10,8 +10,8 @@ from triplepoint.text import page, paragraph, percent, table
 Row = Mapping[str, Any]
 
 _LEGEND = (
-    "Between the first and the last row stand changes; brackets hold 90 %. Interaction is what changes do together "
-    "beyond their sum."
+    "The first and the last row are absolute values, those between are changes; brackets are 90 % intervals. "
+    "Interaction is what changes do together beyond their sum."
 )
 
 _HEADINGS = {
@@ -34,7 +34,7 @@ def render(rows: Sequence[Row]) -> str:
     blocks.sort(key=lambda block: block[0]["side"] != "difference")
     is_single = len({row["factor"] for row in rows if row["factor"]}) == 1
     is_difference = blocks[0][0]["side"] == "difference"
-    legend = "Brackets hold 90 %." if is_single and not is_difference else _LEGEND
+    legend = "Brackets are 90 % intervals." if is_single and not is_difference else _LEGEND
     if is_difference:
         legend += " Computing is what is left of a difference with all factors changed."
     if any(row["shapley"] is not None for row in rows) and not (is_single and not is_difference):

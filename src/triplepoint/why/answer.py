@@ -184,7 +184,7 @@ def why_operations(path: Path) -> Answer:
         UserError: If the file is no table of operations.
     """
     operations = read_operations(path)
-    note = "no telemetry belongs to a table of operations: causes are of time alone"
+    note = "a table of operations has no telemetry: causes come from times alone"
     # Only the first rank of each tensor parallel group is recorded, so ranks are a group's size apart.
     ranks = sorted(worker.rank for worker in operations.workers)
     tensor_parallel = int(np.diff(ranks).min()) if len(ranks) > 1 else 1

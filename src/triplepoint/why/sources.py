@@ -82,7 +82,7 @@ def why_traces(folder: Path, name: str = "", world_size: int = 0, unit: str = "r
     places = places_of_traces(folder)
     # Loose traces do not tell nodes: all ranks count as on one node.
     operations = traced_operations(folder, lambda rank: places.get(rank, (rank, 0)), max(len(places), 1))
-    notes: tuple[str, ...] = ("no telemetry beside the traces: causes are of time alone",)
+    notes: tuple[str, ...] = ("no telemetry with the traces: causes come from times alone",)
     ranks = [worker.rank for worker in operations.workers]
     if len(ranks) < world_size:
         notes += (f"{len(ranks)} of {world_size} ranks were traced: what the others do is not known",)

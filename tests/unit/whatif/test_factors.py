@@ -162,7 +162,7 @@ def test_memory_is_not_credited_for_what_fits_in_the_present_one(value: str) -> 
     assert case.job.recompute == "full" and tuned(case, CONFIG).job.recompute == "none"
     assert step_s(changed(case, value)) == step_s(case)
     (explained,) = explain([case], [read_change(value)], CONFIG, with_shapley=False)
-    assert "present memory already holds recomputation none, micro-batch 1: steps" in explained.notes["memory"]
+    assert "recomputation none, micro-batch 1 already fit in the present memory" in explained.notes["memory"]
 
 
 def test_memory_that_holds_nothing_is_refused() -> None:

@@ -126,7 +126,7 @@ def script(answer: FrontierAnswer) -> str:
     lines = [
         "#!/bin/sh",
         f"# Clocks of {answer.name}, nodes in rank order. As root: srun --ntasks-per-node=1 sh clocks.sh",
-        f"# Simulated, brackets hold 90 %: {headline(answer)}",
+        f"# Simulated, 90 % intervals in brackets: {headline(answer)}",
         f"# Undo: {undo}",
         'case "${SLURM_NODEID:?}" in',
     ]
@@ -175,16 +175,14 @@ def _stages(answer: FrontierAnswer) -> list[str]:
 
 def _finer(answer: FrontierAnswer) -> list[str]:
     """Return what clocks would save that are shared by more or by fewer passes."""
-    head = (
-        f"At steps {percent(answer.slowdown)} longer, passes added up and scaled to the simulated plan, GPUs would save"
-    )
+    head = f"Energy of GPUs saved at steps {percent(answer.slowdown)} longer, summed over passes"
     if not answer.chosen:
-        return paragraph(f"{head} nothing: no clocks are as fast.")
+        return paragraph(f"{head}: none, no clocks are as fast.")
     rows = [
         (f"{percent_within(answer.saved(plan), *answer.intervals[sharing].saved)} with", NAMES[plan.sharing])
         for sharing, plan in answer.chosen.items()
     ]
-    return [f"{head}:", *table(rows, words={1}, indent=2)]
+    return [f"{head} and scaled to the simulated plan:", *table(rows, words={1}, indent=2)]
 
 
 def _parts(answer: FrontierAnswer) -> str:
@@ -216,8 +214,8 @@ def _why(answer: FrontierAnswer) -> list[str]:
             f"save {percent_within(change.saved, *within.saved)} of the energy, and a step is {_longer(change.longer)}."
         )
     known = (
-        "Brackets hold 90 %, by errors of power parameters, speeds of computation and links, inlet and parts, which "
-        "both steps share. Not known: how far real savings differ beyond that, since no step was measured at locked "
+        "Brackets are 90 % intervals, from errors of power parameters, speeds of computation and links, inlet and "
+        "parts, which both steps share. They lack errors of the form of the model: no step was measured at locked "
         "clocks. Here each stage runs at its own pace. In 'triplepoint predict' all run at that of the slowest, so its "
         "steps differ by up to 2 %."
     )

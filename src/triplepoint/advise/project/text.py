@@ -156,8 +156,8 @@ def _assumed(found: Projection) -> list[str]:
     question = found.question
     batch = "grows with the number of GPUs" if question.batch == "grown" else "stays as it is"
     lines = [
-        f"Brackets hold 90 %. The global batch {batch}. Step times are the median over {question.num_draws} draws of "
-        "GPU parts; 'triplepoint predict' uses one draw."
+        f"Brackets are 90 % intervals. The global batch {batch}. Step times are the median over {question.num_draws} "
+        "draws of GPU parts; 'triplepoint predict' uses one draw."
     ]
     if question.measured_s is not None:
         predicted_s = found.rows[0].predicted_s

@@ -23,14 +23,14 @@ def draw(found: Found) -> Figure:
     )
     number = int(table["worth_measuring"].sum())
     answer = f"{layout_label(best.point)} {'is fastest' if found.chosen[0].slower[0] == 0.0 else 'first'}"
-    kept = "keeps to the limits" if found.has_limits else "fits, or may"
+    kept = "keeps to the limits" if found.has_limits else "fits, or may fit"
     page = style.new_page(
         f"{answer}: {best.step_time_s:.3g} s a step; {number - 1} others may be as good",
         _made_by(best.prediction.laid.job.stack if best.prediction.laid else ""),
         width=style.PAGE,
         height=3.2,
-        note=f"A dot is a configuration that {kept}; bars hold 90 % of the difference to the fastest. The front is of "
-        "step time, energy, peak power of a node and hottest GPU, of which two are drawn.",
+        note=f"A dot is a configuration that {kept}; bars are 90 % intervals of the difference to the fastest. The "
+        "front is of step time, energy, peak power of a node and hottest GPU, of which two are drawn.",
     )
     axes = page.axes[0][0]
     fastest_s = table["step_time_s"].min()
