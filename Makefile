@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TARGETS ?= all
-# The scanner of traces and the inner loop of the sampler; `pip install` builds them.
-NATIVE := $(wildcard src/triplepoint/trace/kineto/scanner/*.[ch] src/triplepoint/telemetry/native/*.c)
+# The scanner of traces, and the inner loops of the sampler and of simulated heat; `pip install` builds them.
+NATIVE := $(wildcard $(addprefix src/triplepoint/,trace/kineto/scanner/*.[ch] telemetry/native/*.c simulate/heat/stretches/*.c))
 SMK := Snakefile $(wildcard rules/*.smk)
 
 # Strong copyleft, as pip-licenses writes it; what stands on several licences, such as docutils, is taken by another.

@@ -70,7 +70,7 @@ _NEED_CONFIG = ("plan", "predict", "search", "whatif", "frontier", "project", "c
 """Subcommands that need the folder of the configuration."""
 _SERVER = "TRIPLEPOINT_FORKS"
 """Same as `forks.SERVER`, since importing `forks` would double the start-up time of a command."""
-_EXTENSIONS = ("_scanner", "_sweep")
+_EXTENSIONS = ("_scanner", "_stretches", "_sweep")
 """Extension modules in C, which exist after installation."""
 _NO_MEMORY = "not enough memory; free some, raise the limit (ulimit -v, or that of the job), or give it less to read"
 _NOT_MAPPED = "failed to map segment"

@@ -72,7 +72,7 @@ def free_clocks(table: Clocks, shape: tuple[int, ...]) -> ClockState:
     """Return the highest clocks, without throttling."""
     index = np.full(shape, len(table.mhz) - 1, dtype=np.int64)
     highest = index.astype(float)
-    return ClockState(highest, highest, highest, np.zeros(shape), np.zeros(shape, dtype=np.bool_), index)
+    return ClockState(highest, highest.copy(), highest.copy(), np.zeros(shape), np.zeros(shape, dtype=np.bool_), index)
 
 
 class Governor:
@@ -80,6 +80,7 @@ class Governor:
 
     Attributes:
         growth: Relative growth of clock-dependent power from each clock to the next; shape (num_clocks,).
+        rise_step: Most clocks by which the driver raises a clock in a control period.
     """
 
     def __init__(self, table: Clocks, limits: LimitConfig, rise: float, brake: Bool, period_s: float) -> None:
@@ -107,7 +108,7 @@ class Governor:
         zone_start_c = np.append(-np.inf, self._zones_c)
         indices_per_share = (len(table.mhz) - 1) / (1.0 - float(table.share[0]))
         thermal_step = limits.thermal_slew.value * period_s * indices_per_share
-        self._rise_step = rise * period_s * indices_per_share
+        self.rise_step = rise * period_s * indices_per_share
         self._ceiling_step = thermal_step * (zone_start_c < cool_c) - thermal_step * (zone_start_c >= max_c)
         # The time of a slowdown runs only once the die has cooled below the release temperature.
         self._elapsed_s = -period_s * (zone_start_c < release_c)
@@ -124,8 +125,10 @@ class Governor:
             max_temp_c: The highest die temperature. Unit: degC.
         """
         change = spare_w / (clocked_w * self.growth.take(state.index))
-        state.allowed = np.minimum(np.maximum(state.requested + change, self._lowest), self._highest)
-        state.requested = np.minimum(state.allowed, state.requested + self._rise_step)
+        change += state.requested
+        np.maximum(change, self._lowest, out=change)
+        state.allowed = np.minimum(change, self._highest, out=change)
+        state.requested = np.minimum(state.allowed, state.requested + self.rise_step)
         # Temperatures are nearly always below all limits, and most of the time of a simulation is spent here.
         if self._is_braked or state.is_held or max_temp_c >= self._cool_c:
             self._limit_by_heat_and_brake(state, temp_c, max_temp_c)

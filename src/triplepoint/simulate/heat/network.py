@@ -5,7 +5,9 @@ behind. A node is one linear system, so a step of constant power is one product 
 length. Temperatures are relative to the inlet. Heat is conserved: it is in dies, in sinks or in the air.
 """
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -13,8 +15,8 @@ from triplepoint.simulate.heat.devices import Devices
 from triplepoint.simulate.heat.parameters import AirflowConfig, CoolingConfig
 from triplepoint.simulate.power.gpu import Float, Int64
 
-_TAYLOR_ORDER = 14
-"""Terms of the series of the matrix exponential, for arguments of a norm up to 1/2."""
+_NUM_POWERS = 4
+"""Powers of the argument that the series of the matrix exponential is summed from, to order 15 for norms up to 1/2."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +42,11 @@ class Network:
         """Return the state with everything at the temperature of the inlet; shape (num_nodes, 3n). Unit: K."""
         return np.zeros(self.change.shape[:2])
 
+    @cached_property
+    def responses(self) -> Float:
+        """Steady rise of each state per watt of every device; shape (num_nodes, 3n, n). Unit: K/W."""
+        return np.asarray(np.linalg.solve(self.change, -self.drive))
+
     def steady(self, power_w: Float) -> Float:
         """Return the steady state under constant power.
 
@@ -49,7 +56,7 @@ class Network:
         Returns:
             The state; shape (num_nodes, 3n). Unit: K.
         """
-        return np.asarray(np.linalg.solve(self.change, -(self.drive @ power_w[..., None]))[..., 0])
+        return np.asarray((self.responses @ power_w[..., None])[..., 0])
 
     def die_c(self, state: Float, inlet_c: float | Float) -> Float:
         """Return the die temperatures of states with a last axis of 3n; the result has one of n. Unit: degC."""
@@ -166,13 +173,19 @@ def _exponential(matrices: Float) -> Float:
 
     The result equals that of `scipy.linalg.expm` to 1e-18. `scipy` takes a hundred times as long on stacks of small
     matrices.
+
+    Source:
+        Series in 6 products instead of 15: Paterson and Stockmeyer 1973, doi:10.1137/0202007.
     """
     norm = float(np.abs(matrices).sum(axis=-1).max())
     num_halvings = max(0, int(np.ceil(np.log2(max(norm, 1e-12)))) + 1)
-    small = matrices / 2.0**num_halvings
-    result = np.broadcast_to(np.eye(matrices.shape[-1]), matrices.shape).copy()
-    for order in range(_TAYLOR_ORDER, 0, -1):
-        result = np.eye(matrices.shape[-1]) + small @ result / order
+    powers = [np.broadcast_to(np.eye(matrices.shape[-1]), matrices.shape), matrices / 2.0**num_halvings]
+    while len(powers) <= _NUM_POWERS:
+        powers.append(powers[-1] @ powers[1])
+    result = np.zeros_like(matrices)
+    for first in reversed(range(0, _NUM_POWERS**2, _NUM_POWERS)):
+        terms = (power / math.factorial(first + place) for place, power in enumerate(powers[:-1]))
+        result = result @ powers[-1] + sum(terms)
     for _ in range(num_halvings):
         result = result @ result
     return result

@@ -6,10 +6,9 @@ linear, so its part of the start is exact, and the governor forgets its start wi
 temperature are searched. A power brake needs `loop`.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 
+from triplepoint.simulate.heat import _stretches
 from triplepoint.simulate.heat.clocks import ClockState, Governor, Reason, free_clocks
 from triplepoint.simulate.heat.loop import AT_REST, Trace
 from triplepoint.simulate.heat.machine import Machine, Profile
@@ -37,6 +36,8 @@ _TOLERANCE_K, _MAX_SEARCHES = 0.05, 40
 _MAX_CEILING_STEP = 30.0
 """Most clocks by which a ceiling is moved at once."""
 _GOLDEN = (5**0.5 - 1) / 2
+_AWAKE = 2
+"""Place of the power of the clock tree in `Profile.rates`."""
 
 
 def num_periods(step_s: float, period_s: float) -> int:
@@ -72,38 +73,39 @@ class Periodic:
         power, shape, number = machine.power, machine.shape, len(profile.duration_s)
         self._machine, self._table, self._period_s = machine, machine.table, step_s / number
         self._length = number // _num_stretches(number)
-        rates = (profile.of_devices(rate, shape) for rate in profile.rates(power))
-        self._traffic_w, self._work_w, self._awake_w, self._bound, self._streams = rates
-        self._rests = self._awake_w < AT_REST
-        self._can_rest = bool(self._rests.any())
+        self._rates = np.ascontiguousarray([profile.of_devices(rate, shape) for rate in profile.rates(power)])
         self._duration_s, self._scale = profile.duration_s, 1.0
         self._highest = len(machine.table.mhz) - 1.0
-        self._fixed_w, self._most_w = power.base.value + power.memory_idle.value, power.excursion_limit.value
-        # Leakage at the inlet temperature, because states are relative to it.
-        self._inlet_leakage_w = power.leakage.value * machine.devices.leakage * np.exp(
-            power.leakage_growth.value * (machine.inlet_c[:, None] - power.leakage_temperature.value)
-        )  # fmt: skip
-        self._shutdown_k = machine.heat.limits.shutdown_temperature.value - machine.inlet_c[:, None]
-        self._leakage_share = self._table.voltage_share**power.leakage_voltage_exponent.value
-        self._clock_energy = self._table.energy_share * self._table.share
+        self._fixed_w = power.base.value + power.memory_idle.value
         self._governor = Governor(
             self._table, machine.heat.limits, machine.power.clock_rise.value,
             machine.braked, self._period_s,
         )  # fmt: skip
+        table = self._table
+        self._tables = np.stack([
+            table.stretch, table.starved, table.voltage_share**power.leakage_voltage_exponent.value,
+            table.energy_share, table.energy_share * table.share, self._governor.growth,
+        ])  # fmt: skip
+        # Leakage at the inlet temperature, because states are relative to it.
+        leakage_w = power.leakage.value * machine.devices.leakage * np.exp(
+            power.leakage_growth.value * (machine.inlet_c[:, None] - power.leakage_temperature.value)
+        )  # fmt: skip
+        shutdown_k = machine.heat.limits.shutdown_temperature.value - machine.inlet_c[:, None]
+        self._values = np.broadcast_arrays(machine.limits_w, leakage_w, shutdown_k)
         period = propagator(machine.network, self._period_s)
         self._stay = period.repeated(self._length).both[:, :, : 3 * shape[1]]
         self._stay_powers = [self._stay]
         while 2 ** len(self._stay_powers) < number // self._length:
             self._stay_powers.append(self._stay_powers[-1] @ self._stay_powers[-1])
         self._propagator = np.ascontiguousarray(period.both.swapaxes(1, 2))
-        self._twin = machine.twin if (machine.twin != np.arange(shape[1])).any() else None
-        self._power_w, self._rise_k, self._slowdown, self._allowed = (np.empty((number, *shape)) for _ in range(4))
+        self._record = np.empty((4, number, *shape))
+        self._power_w, self._rise_k, self._slowdown, self._allowed = self._record
+        self._index, self._rate = np.empty((number, *shape), dtype=np.int64), np.empty(number)
         self._ceiling = machine.ceilings.copy() if ceiling is None else np.minimum(ceiling, machine.ceilings)
         self._continues = ceiling is not None
         self._state: tuple[Float, ClockState] | None = None
         # A low-discrepancy sequence that rounds a ceiling with a fraction up for that fraction of the periods.
-        self._dither = (np.arange(number) * _GOLDEN % 1.0)[:, None, None]
-        self._index, self._rate = np.empty((number, *shape), dtype=np.int64), np.empty(number)
+        self._dither = np.arange(float(number)) * _GOLDEN % 1.0
 
     @property
     def ceiling(self) -> Float:
@@ -156,14 +158,17 @@ class Periodic:
             (heat, clocks), max_iterations = self._state, _MIN_ITERATIONS
         for iteration in range(1, max_iterations + 1):
             end = self._simulate_stretches(heat, clocks)
-            heat = self._stretch_starts(end - heat @ self._stay.swapaxes(1, 2))
-            # Each stretch takes over the clocks of the stretch before.
-            for name in ("allowed", "requested", "index"):
-                setattr(clocks, name, np.roll(getattr(clocks, name), 1, axis=0))
             if fixed_s is not None:
                 self._scale *= fixed_s / (self._scale * float((self._duration_s / self._rate).sum()))
             mean_w = self._power_w.mean(axis=0)
-            if iteration > _MIN_ITERATIONS and np.abs(mean_w / before_w - 1.0).max() < _SETTLED:
+            is_settled = iteration > _MIN_ITERATIONS and np.abs(mean_w / before_w - 1.0).max() < _SETTLED
+            is_last = is_settled or iteration == max_iterations
+            if not is_last or self._continues:
+                heat = self._stretch_starts(end - heat @ self._stay.swapaxes(1, 2))
+                # Each stretch takes over the clocks of the stretch before.
+                for name in ("allowed", "requested", "index"):
+                    setattr(clocks, name, np.roll(getattr(clocks, name), 1, axis=0))
+            if is_last:
                 break
             before_w = mean_w
         if self._continues:
@@ -180,47 +185,17 @@ class Periodic:
         Returns:
             Heat at the end of each stretch, in the shape of `heat`.
         """
-        num_states, num_devices = heat.shape[2], self._machine.shape[1]
-        column = np.concatenate([heat, np.empty((*heat.shape[:2], num_devices))], axis=2)
-        growth = self._machine.power.leakage_growth.value
-        has_ceiling = not bool((self._ceiling >= self._highest).all())
-        for now in self._periods():
-            index = clocks.index
-            if has_ceiling:
-                # A ceiling between two clocks is one of them for part of the time and the other for the rest.
-                index = np.minimum(index, (self._ceiling + self._dither[now]).astype(np.int64))
-            rise_k = np.ascontiguousarray(column[:, :, :num_devices].swapaxes(0, 1))
-            if self._can_rest:
-                index = np.where(self._rests[now], 0, index)
-            # `take` is four times as fast as an index of arrays, and most of the time is spent here.
-            stretch, starved = self._table.stretch.take(index), self._table.starved.take(index)
-            slowdown = 1.0 + self._bound[now] * stretch + self._streams[now] * starved
-            rate = 1.0 / slowdown.reshape(len(slowdown), -1).max(axis=1)
-            speed = (rate / self._scale)[:, None, None]
-            # Leakage stops growing at the shutdown temperature, where a real device turns off.
-            leakage_w = (
-                self._inlet_leakage_w
-                * np.exp(growth * np.minimum(rise_k, self._shutdown_k))
-                * self._leakage_share.take(index)
-            )
-            clocked_w = leakage_w + speed * self._work_w[now] * self._table.energy_share.take(index)
-            clocked_w += self._awake_w[now] * self._clock_energy.take(index)
-            # Hardware limits power to this within less than a control period.
-            power_w = np.minimum(clocked_w + speed * self._traffic_w[now] + self._fixed_w, self._most_w)
-            self._power_w[now], self._rise_k[now], self._slowdown[now] = power_w, rise_k, slowdown
-            self._allowed[now], self._index[now], self._rate[now] = clocks.allowed, index, rate
-            column[:, :, num_states:] = power_w.swapaxes(0, 1)
-            column[:, :, :num_states] = column @ self._propagator
-            if self._twin is not None:
-                # The package has one limit: the governor sees half of its power on each of its devices.
-                power_w, clocked_w = (0.5 * (watts + watts[:, :, self._twin]) for watts in (power_w, clocked_w))
-            # -inf: the governor leaves the temperature to the ceilings.
-            self._governor.steer(clocks, self._machine.limits_w - power_w, clocked_w, rise_k, -np.inf)
-        return column[:, :, :num_states]
-
-    def _periods(self) -> Iterator[slice]:
-        """Yield the indices of the first control period of all stretches, then of the second, and so on."""
-        return (slice(index, None, self._length) for index in range(self._length))
+        power, end = self._machine.power, np.array(heat, order="C")
+        numbers = (
+            power.leakage_growth.value, self._fixed_w, power.excursion_limit.value,
+            self._scale, self._governor.rise_step, AT_REST,
+        )  # fmt: skip
+        _stretches.run(
+            self._rates, self._dither, self._tables, np.ascontiguousarray([*self._values, self._ceiling]),
+            self._machine.twin, self._propagator, np.array(numbers),
+            self._record, self._index, self._rate, clocks.allowed, clocks.requested, clocks.index, end,
+        )  # fmt: skip
+        return end
 
     def _stretch_starts(self, driven: Float) -> Float:
         """Return the heat at the start of each stretch of a periodic step.
@@ -252,8 +227,8 @@ class Periodic:
         ceiling = np.broadcast_to(np.where(self._ceiling < locked, self._ceiling, no_ceiling), self._allowed.shape)
         allowed = np.where(self._allowed >= locked, self._highest, self._allowed)
         reasons = self._governor.reasons(allowed, ceiling, is_slowed, np.zeros(number, dtype=np.bool_))
-        if self._can_rest:
-            reasons = np.where(self._rests & (reasons == 0), int(Reason.IDLE), reasons)
+        rests = self._rates[_AWAKE] < AT_REST
+        reasons = np.where(rests & (reasons == 0), int(Reason.IDLE), reasons)
         position_s = self._scale * np.cumsum(self._duration_s)
         return Trace(
             self._scale * float((self._duration_s / self._rate).mean()), self._power_w,

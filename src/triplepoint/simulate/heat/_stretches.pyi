@@ -1,0 +1,51 @@
+"""The closed loop of power, heat and clocks in stretches of a step. Written in C, in `stretches/stretches.c`."""
+
+from triplepoint.simulate.power.gpu import Float, Int64
+
+def run(
+    rates: Float,
+    dither: Float,
+    tables: Float,
+    values: Float,
+    twin: Int64,
+    propagator: Float,
+    numbers: Float,
+    record: Float,
+    index: Int64,
+    rate: Float,
+    clock_allowed: Float,
+    clock_requested: Float,
+    clock: Int64,
+    heat: Float,
+    /,
+) -> None:
+    """Simulate all stretches of a step once, and record them; other threads run meanwhile.
+
+    Arrays are contiguous, of floats of 64 bits where nothing else is said. Those from `record` on are changed.
+
+    Args:
+        rates: See `Profile.rates`; shape (5, num_periods, num_nodes, num_devices).
+        dither: Fraction that is added to the ceiling of a period before it is rounded down; shape (num_periods,).
+        tables: Effects of each clock: `stretch` and `starved` of `Clocks`, share of leakage, `energy_share`, power of
+            the clock tree, growth of power to the next clock; shape (6, num_clocks).
+        values: Power limit in W, leakage at the inlet temperature in W, rise over the inlet at the shutdown in K, and
+            index of the ceiling; shape (4, num_nodes, num_devices).
+        twin: The other device of the package of every device, or itself; integers of shape (num_devices,).
+        propagator: Heat after a period by heat before it and by power; shape (num_nodes, num_states + num_devices,
+            num_states).
+        numbers: Growth of leakage in 1/K, power that does not depend on anything and highest power in W, length of the
+            step over that of its profile, indices by which a clock rises in a period, and power of the clock tree
+            below which a device rests in W; shape (6,).
+        record: Power in W, rise over the inlet in K, slowdown, and index that the power limit allows; shape (4,
+            num_periods, num_nodes, num_devices).
+        index: Index of the clock; integers of shape (num_periods, num_nodes, num_devices).
+        rate: Speed of each period; shape (num_periods,).
+        clock_allowed: `ClockState.allowed` at the start of each stretch, then at its end; shape (num_stretches,
+            num_nodes, num_devices), as the next two.
+        clock_requested: `ClockState.requested`.
+        clock: `ClockState.index`; integers.
+        heat: Heat at the start of each stretch, then at its end; shape (num_nodes, num_stretches, num_states). Unit: K.
+
+    Raises:
+        ValueError: If the sizes do not fit each other.
+    """
