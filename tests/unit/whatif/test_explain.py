@@ -177,7 +177,7 @@ def test_what_cannot_run_says_with_which_factor() -> None:
 
 def test_text_names_every_part_once() -> None:
     rows = [*case_rows(sides()[0], side="from"), *case_rows(sides()[1], side="to"), *difference_rows(sides(), CONFIG)]
-    *blocks, legend = re.split(r"\n\n(?=Step time|The second|Between)", render(rows))
+    *blocks, legend = re.split(r"\n\n(?=Step time|The second|The first)", render(rows))
     assert len(blocks) == 3
     assert "Computing is what is left" in legend
     for block in blocks:
