@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from triplepoint.why.held import THERMAL, Hold, find_held, whole_nodes
+from triplepoint.why.repairs import LEAST_PEERS, Suspect
 from triplepoint.why.sensed import Sensed
-from triplepoint.why.suspects import LEAST_EXCESS, LEAST_Z, Suspect, outlier_scores
+from triplepoint.why.suspects import LEAST_EXCESS, LEAST_Z, outlier_scores
 
 CAUSES: Mapping[str, str] = {
     "degraded": "check its power supplies, and the brake and error signals at its BMC; until then keep it out of jobs",
@@ -39,7 +40,6 @@ _HOTTER_K = 8.0
 """Temperature over that of peers from which a low clock is caused by heat. Our choice. Unit: K."""
 _LEAST_PART = 0.1
 """Smallest share of a suspect's cost that is reported as a cause; smaller ones are divided among the others."""
-_LEAST_PEERS = 3
 LEAST_LOST = 0.002
 """Smallest cost of a reported cause, as a share of the step. Our choice."""
 
@@ -142,7 +142,7 @@ def _by_stage(findings: Sequence[Finding], suspects: Sequence[Suspect]) -> Itera
 def _of_stage(stage: int, sensed: Mapping[int, Sensed]) -> Mapping[int, Sensed]:
     """Return the GPUs of a stage, which do the same work; all GPUs if those are too few to compare."""
     of_stage = {rank: gpu for rank, gpu in sensed.items() if gpu.stage == stage}
-    return of_stage if len(of_stage) > _LEAST_PEERS else sensed
+    return of_stage if len(of_stage) > LEAST_PEERS else sensed
 
 
 def _slowest_rank(suspect: Suspect, ranks: Sequence[int], sensed: Mapping[int, Sensed]) -> int:
@@ -161,7 +161,7 @@ def _relative_slowness(gpu: Sensed, sensed: Mapping[int, Sensed]) -> float:
     return sum(value for value in (clock, compute) if math.isfinite(value))
 
 
-def _usual(name: str, gpu: Sensed, sensed: Mapping[int, Sensed], min_others: int = _LEAST_PEERS - 1) -> float:
+def _usual(name: str, gpu: Sensed, sensed: Mapping[int, Sensed], min_others: int = LEAST_PEERS - 1) -> float:
     """Return the median of an attribute over the other GPUs; NaN if it is known for too few of them."""
     values = [getattr(other, name) for other in sensed.values() if other.rank != gpu.rank]
     known = [value for value in values if math.isfinite(value)]
@@ -280,7 +280,7 @@ def _cause_of_heat(gpu: Sensed, all_gpus: Mapping[int, Sensed], evidence: str) -
     resistance = _thermal_resistance(gpu, all_gpus)
     others = [other for other in all_gpus.values() if other.rank != gpu.rank]
     same_position = [other for other in others if other.device == gpu.device]
-    compared = same_position if len(same_position) >= _LEAST_PEERS else others
+    compared = same_position if len(same_position) >= LEAST_PEERS else others
     resistances = [_thermal_resistance(other, all_gpus) for other in compared]
     known = [value for value in resistances if math.isfinite(value)]
     usual_c = _usual("temp_c", gpu, all_gpus)
@@ -349,7 +349,7 @@ def explain_clocks(sensed: Mapping[int, Sensed], step_s: float) -> list[Finding]
         step_s: Time of the step. Unit: s.
     """
     known = [gpu for gpu in sensed.values() if gpu.clock_mhz > 0]
-    if len(known) < _LEAST_PEERS:
+    if len(known) < LEAST_PEERS:
         return []
     held = find_held(sensed)
     slower_clock = np.array([

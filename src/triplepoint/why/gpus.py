@@ -10,10 +10,9 @@ from triplepoint.metrics import robust_sigma
 from triplepoint.why.explain import OF_HEAT, Finding
 from triplepoint.why.held import find_held
 from triplepoint.why.operations import Float
+from triplepoint.why.repairs import LEAST_PEERS
 from triplepoint.why.sensed import Sensed
 
-_LEAST_PEERS = 3
-"""Number of other GPUs from which their spread shows an outlier; with fewer the difference alone decides."""
 _EQUAL_POWER = 0.05
 """Powers that differ by a smaller share count as equal: a die 40 K over its inlet is then 2 K off. Our choice."""
 _LEAST_SIGMAS = 3.5
@@ -88,12 +87,12 @@ def _extreme(name: _Quantity, sensed: Mapping[int, Sensed], sign: int) -> _Extre
         return None
     extreme = max(known, key=lambda gpu: (sign * getattr(gpu, name), -gpu.rank))
     others = [gpu for gpu in known if gpu.rank != extreme.rank and gpu.stage == extreme.stage]
-    others = others if len(others) >= _LEAST_PEERS else [gpu for gpu in known if gpu.rank != extreme.rank]
+    others = others if len(others) >= LEAST_PEERS else [gpu for gpu in known if gpu.rank != extreme.rank]
     values = [getattr(gpu, name) for gpu in others]
     usual = float(np.median(values))
     excess = sign * (getattr(extreme, name) - usual)
     least = _LEAST_K if name == "temp_c" else _LEAST_CLOCK * usual
-    spread = _LEAST_SIGMAS * robust_sigma(values) if len(others) >= _LEAST_PEERS else 0.0
+    spread = _LEAST_SIGMAS * robust_sigma(values) if len(others) >= LEAST_PEERS else 0.0
     powers_w = [gpu.power_w for gpu in others if math.isfinite(gpu.power_w)]
     usual_w = float(np.median(powers_w)) if powers_w else math.nan
     return _Extreme(extreme, others, usual, usual_w, excess >= max(least, spread))

@@ -8,7 +8,7 @@ what the repair of all suspects saves; so two equally slow workers in parallel s
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -16,11 +16,9 @@ import numpy as np
 
 from triplepoint.metrics import robust_sigma
 from triplepoint.why.operations import WORK, Bool, Float, Operations
-from triplepoint.why.replay import Order, find_gaps, find_order, replay, with_unrecorded_waits
-
-Respect = Literal["computation", "work", "transfer", "launch", "data"]
-Place = tuple[int, int]
-"""Data parallel replica and pipeline stage."""
+from triplepoint.why.repairs import LEAST_PEERS, Recorded, Repair, Respect, Suspect
+from triplepoint.why.replay import Order, find_order, replay
+from triplepoint.why.slow_transfers import slow_transfers
 
 LEAST_EXCESS = 0.02
 """Smallest excess of computation over peers: an outlier below 2 % costs little."""
@@ -29,13 +27,8 @@ LEAST_Z = 3.5
 chapter 3."""
 _LEAST_SIGMA = 0.002
 """Smallest standard deviation of workers with the same work, relative. Our choice."""
-_LEAST_SLOWER = 1.1
-"""Smallest ratio of a worker's transfer times to those of equal transfers, with every partner. Transfers of one network
-differ by a few %. Our choice."""
 _LEAST_SHARE = 0.005
 """Smallest lateness that is examined, as a share of the step. Our choice."""
-_LEAST_PEERS = 3
-"""Workers from which their spread shows an outlier."""
 _PAIR = 2
 PAIR_EXCESS, _PAIR_SHARE, _PAIR_STEPS = 0.1, 0.02, 0.75
 """The slower of two peers is a suspect from this excess on, from this share of the step on, and, if it is a place, if
@@ -43,98 +36,6 @@ it is the slower one in this share of the steps. No other worker shows the usual
 choice."""
 _MAX_SUSPECTS = 24
 """Suspects that are replayed: those with the largest excess time."""
-
-
-@dataclass(frozen=True)
-class Suspect:
-    """A worker that is slower than its peers in one respect.
-
-    Attributes:
-        place: Replica and stage.
-        ranks: Its recorded ranks.
-        respect: What takes longer: computation; work (all that it does between collectives); transfer (at equal size);
-            launch (it starts operations late); data (it starts the step late).
-        excess: Excess time as a fraction of the time of its peers; for launch and data, of the step.
-        excess_s: Time per step beyond that of its peers. Unit: s.
-        has_peers: Whether it is compared with workers that do the same work; else stages are compared.
-        lost_s: Time of the job's step that it costs. Unit: s.
-        is_single: Whether it is one rank, compared with the others of its tensor parallel group.
-    """
-
-    place: Place
-    ranks: tuple[int, ...]
-    respect: Respect
-    excess: float
-    excess_s: float
-    has_peers: bool
-    lost_s: float = 0.0
-    is_single: bool = False
-
-
-@dataclass(frozen=True)
-class _Repair:
-    """A suspect, and all durations and gaps if it were as fast as its peers.
-
-    Attributes:
-        suspect: The suspect.
-        work_s: Durations without waits; shape (num_operations, num_steps). Unit: s.
-        gap_s: Gaps before operations; same shape. Unit: s.
-    """
-
-    suspect: Suspect
-    work_s: Float
-    gap_s: Float
-
-
-class _Recorded:
-    """Recorded operations with their order, gaps and places.
-
-    Attributes:
-        operations: The operations.
-        order: Order of their events, with unrecorded waits.
-        gap_s: Time by which each operation starts later than it could; shape (num_operations, num_steps). Unit: s.
-        is_first: Whether each operation is the first of its worker; shape (num_operations,).
-        places: Replica and stage of all workers.
-        place: Index of the place of each operation; shape (num_operations,).
-        step_s: Mean time of a step. Unit: s.
-    """
-
-    def __init__(self, operations: Operations, order: Order) -> None:
-        """Find unrecorded waits, gaps and places."""
-        self.operations = operations
-        self.gap_s, self.is_first = find_gaps(operations, order)
-        self.order = with_unrecorded_waits(operations, order, self.gap_s)
-        if not np.array_equal(self.order.awaited, order.awaited):
-            self.gap_s, self.is_first = find_gaps(operations, self.order)
-        dp, stage = operations.of_worker("dp"), operations.of_worker("stage")
-        places = sorted({(worker.dp, worker.stage) for worker in operations.workers})
-        index_of = {place: index for index, place in enumerate(places)}
-        self.places: Sequence[Place] = places
-        self.place = np.array([index_of[place] for place in zip(dp.tolist(), stage.tolist(), strict=True)])
-        self.step_s = float(operations.step_time_s.mean())
-
-    def ranks(self, place: Place) -> tuple[int, ...]:
-        """Return the recorded ranks of a place."""
-        return tuple(sorted(worker.rank for worker in self.operations.workers if (worker.dp, worker.stage) == place))
-
-    def peers(self) -> tuple[list[Bool], bool]:
-        """Return groups of places that are compared, each of shape (num_places,), and whether they do the same work."""
-        stages = np.array([stage for _, stage in self.places])
-        groups = [stages == stage for stage in np.unique(stages)]
-        if all(group.sum() >= _LEAST_PEERS for group in groups):
-            return groups, True
-        return [np.ones(len(stages), dtype=np.bool_)], len(groups) == 1
-
-    def per_place(self, values: Float, chosen: Bool) -> Float:
-        """Return sums over the chosen operations of each place's slowest rank; shape (num_places, num_steps)."""
-        by_worker = np.zeros((len(self.operations.workers), values.shape[1]))
-        np.add.at(by_worker, self.operations.worker[chosen], values[chosen])
-        by_place = np.zeros((len(self.places), values.shape[1]))
-        for index, worker in enumerate(self.operations.workers):
-            place = self.places.index((worker.dp, worker.stage))
-            if by_worker[index].mean() > by_place[place].mean():
-                by_place[place] = by_worker[index]
-        return by_place
 
 
 def find_suspects(
@@ -147,9 +48,9 @@ def find_suspects(
         order: Order of their events; determined here if not given.
         compute_s: Computation of ranks in a step, without waits inside of passes, by rank, where known. Unit: s.
     """
-    recorded = _Recorded(operations, order or find_order(operations))
+    recorded = Recorded(operations, order or find_order(operations))
     repairs = [
-        *_slow_computation(recorded, compute_s), *_slow_transfers(recorded),
+        *_slow_computation(recorded, compute_s), *slow_transfers(recorded),
         *_late(recorded, "launch"), *_late(recorded, "data"),
     ]  # fmt: skip
     repairs = sorted(repairs, key=lambda repair: -repair.suspect.excess_s)[:_MAX_SUSPECTS]
@@ -164,7 +65,7 @@ def outlier_scores(values: Float) -> Float:
     return np.asarray((values - np.median(values)) / max(robust_sigma(values), _LEAST_SIGMA))
 
 
-def _slow_computation(recorded: _Recorded, compute_s: Mapping[int, float]) -> Iterator[_Repair]:
+def _slow_computation(recorded: Recorded, compute_s: Mapping[int, float]) -> Iterator[Repair]:
     """Yield the places whose computation takes longer than that of their peers, and single slow ranks of places."""
     operations = recorded.operations
     times_s = recorded.per_place(operations.work_s, ~operations.is_comm)
@@ -183,10 +84,10 @@ def _slow_computation(recorded: _Recorded, compute_s: Mapping[int, float]) -> It
         for index in _outliers(recorded, times_s, group, LEAST_EXCESS, usual_s, are_peers):
             excess_s, place = float(times_s[index].mean() - usual_s), recorded.places[index]
             suspect = Suspect(place, recorded.ranks(place), respect, excess_s / usual_s, excess_s, are_peers)
-            yield _Repair(suspect, _as_fast_as_peers_s(recorded, index, group, left), recorded.gap_s)
+            yield Repair(suspect, _as_fast_as_peers_s(recorded, index, group, left), recorded.gap_s)
 
 
-def _slow_ranks(recorded: _Recorded, compute_s: Mapping[int, float], times_s: Float) -> Iterator[tuple[int, _Repair]]:
+def _slow_ranks(recorded: Recorded, compute_s: Mapping[int, float], times_s: Float) -> Iterator[tuple[int, Repair]]:
     """Yield the ranks that compute longer than the others of their place, with the index of the place.
 
     The ranks of a place, such as a tensor parallel group, do the same work and wait for each other inside of passes.
@@ -204,7 +105,7 @@ def _slow_ranks(recorded: _Recorded, compute_s: Mapping[int, float], times_s: Fl
     slow = _slower_of_pairs(recorded, of_place)
     for index, by_rank in enumerate(of_place):
         values_s = np.array(list(by_rank.values()))
-        if len(by_rank) >= _LEAST_PEERS:
+        if len(by_rank) >= LEAST_PEERS:
             relative = values_s / np.median(values_s)
             is_slow = (relative - 1.0 >= LEAST_EXCESS) & (outlier_scores(relative) > LEAST_Z)
             slow |= {(index, list(by_rank)[number]) for number in np.flatnonzero(is_slow).tolist()}
@@ -216,10 +117,10 @@ def _slow_ranks(recorded: _Recorded, compute_s: Mapping[int, float], times_s: Fl
         suspect = Suspect(
             recorded.places[index], (rank,), "computation", excess_s / usual_s, excess_s, True, is_single=True
         )
-        yield index, _Repair(suspect, repaired_s, _gaps_without_waits(recorded, rank, excess_s))
+        yield index, Repair(suspect, repaired_s, _gaps_without_waits(recorded, rank, excess_s))
 
 
-def _slower_of_pairs(recorded: _Recorded, of_place: Sequence[Mapping[int, float]]) -> set[tuple[int, int]]:
+def _slower_of_pairs(recorded: Recorded, of_place: Sequence[Mapping[int, float]]) -> set[tuple[int, int]]:
     """Return the ranks that compute much longer than the only other one of their place, each after its place's index.
 
     The excess of three pairs or more shows what is usual.
@@ -233,7 +134,7 @@ def _slower_of_pairs(recorded: _Recorded, of_place: Sequence[Mapping[int, float]
         return set()
     fast_s, slow_s = np.sort([list(of_place[index].values()) for index in pairs]).T
     excess = slow_s / fast_s - 1.0
-    if len(pairs) >= _LEAST_PEERS:
+    if len(pairs) >= LEAST_PEERS:
         is_slow = (excess >= LEAST_EXCESS) & (outlier_scores(excess) > LEAST_Z)
     else:
         is_slow = (excess >= PAIR_EXCESS) & (slow_s - fast_s >= _PAIR_SHARE * recorded.step_s)
@@ -241,7 +142,7 @@ def _slower_of_pairs(recorded: _Recorded, of_place: Sequence[Mapping[int, float]
     return {(index, max(of_place[index], key=lambda rank: of_place[index][rank])) for index in found}
 
 
-def _gaps_without_waits(recorded: _Recorded, rank: int, excess_s: float) -> Float:
+def _gaps_without_waits(recorded: Recorded, rank: int, excess_s: float) -> Float:
     """Return gaps if no rank of a place waited for this one; shape (num_operations, num_steps). Unit: s.
 
     A rank whose own computation is over waits in an overlapped collective, which looks like a late start of what comes
@@ -268,7 +169,7 @@ def _usual(values: Float) -> float:
 
 
 def _outliers(
-    recorded: _Recorded, times_s: Float, group: Bool, least: float, scale_s: float, are_peers: bool
+    recorded: Recorded, times_s: Float, group: Bool, least: float, scale_s: float, are_peers: bool
 ) -> Sequence[int]:
     """Return the indices of the places that take longer than the others of their group.
 
@@ -281,7 +182,7 @@ def _outliers(
         are_peers: Whether the places do the same work.
     """
     means_s = times_s.mean(axis=1)
-    if group.sum() >= _LEAST_PEERS:
+    if group.sum() >= LEAST_PEERS:
         z_scores = np.zeros(len(means_s))
         z_scores[group] = outlier_scores(means_s[group] / scale_s)
         is_large = (means_s - np.median(means_s[group])) / scale_s >= least
@@ -295,7 +196,7 @@ def _outliers(
     return [slow] if is_usually and is_large and is_felt else []
 
 
-def _as_fast_as_peers_s(recorded: _Recorded, place: int, group: Bool, left: Float) -> Float:
+def _as_fast_as_peers_s(recorded: Recorded, place: int, group: Bool, left: Float) -> Float:
     """Return durations with the computation of one place as long as that of its peers, class by class. Unit: s.
 
     Args:
@@ -317,7 +218,7 @@ def _as_fast_as_peers_s(recorded: _Recorded, place: int, group: Bool, left: Floa
     return repaired_s
 
 
-def _late(recorded: _Recorded, respect: Literal["launch", "data"]) -> Iterator[_Repair]:
+def _late(recorded: Recorded, respect: Literal["launch", "data"]) -> Iterator[Repair]:
     """Yield the places that start their steps late (data), or their other operations (launch)."""
     chosen = recorded.is_first if respect == "data" else ~recorded.is_first
     late_s = recorded.per_place(recorded.gap_s, chosen)
@@ -332,89 +233,10 @@ def _late(recorded: _Recorded, respect: Literal["launch", "data"]) -> Iterator[_
             excess_s, place = float(late_s[index].mean() - usual_s), recorded.places[index]
             share = excess_s / recorded.step_s
             suspect = Suspect(place, recorded.ranks(place), respect, share, excess_s, are_peers)
-            yield _Repair(suspect, recorded.operations.work_s, gap_s)
+            yield Repair(suspect, recorded.operations.work_s, gap_s)
 
 
-def _slow_transfers(recorded: _Recorded) -> Iterator[_Repair]:
-    """Yield the places whose transfers are slow with every partner, slowest first.
-
-    The transfers of a place that was found are left out of the search for the next one: their other members are slow
-    because of it.
-    """
-    operations, order = recorded.operations, recorded.order
-    ratio, usual_s = _relative_times(recorded)
-    duration_s = operations.work_s.mean(axis=1)
-    places = [frozenset(recorded.place[members].tolist()) for members in order.members]
-    left = [
-        number for number, members in enumerate(order.members) if np.isfinite(ratio[members[0]]) and len(members) > 1
-    ]
-    while slowest := _slowest_place(recorded, left, places, ratio):
-        index, slower = slowest
-        transfers = [number for number in left if index in places[number]]
-        members = np.concatenate([order.members[number] for number in transfers])
-        repaired_s = operations.work_s.copy()
-        factor = usual_s[members] / np.maximum(duration_s[members], 1e-12)
-        repaired_s[members] *= np.minimum(factor, 1.0)[:, None]
-        excess_s = float(sum((duration_s - usual_s)[order.members[number][0]] for number in transfers))
-        place = recorded.places[index]
-        suspect = Suspect(place, recorded.ranks(place), "transfer", slower - 1, excess_s, True)
-        yield _Repair(suspect, repaired_s, recorded.gap_s)
-        left = [number for number in left if index not in places[number]]
-
-
-def _relative_times(recorded: _Recorded) -> tuple[Float, Float]:
-    """Return each transfer's time over the usual time of its size, and that usual time in s; shape (num_operations,).
-
-    The usual time is the median over sets of partners, or that of the faster one of two sets. The ratio is NaN for
-    computation, and for transfers of a class with a single set of partners.
-    """
-    operations = recorded.operations
-    duration_s = operations.work_s.mean(axis=1)
-    partners = np.empty(len(duration_s), dtype=np.int64)
-    numbers: dict[frozenset[int], int] = {}
-    for members in recorded.order.members:
-        partners[members] = numbers.setdefault(frozenset(recorded.place[members].tolist()), len(numbers))
-    ratio, usual_s = np.full(len(duration_s), np.nan), np.zeros(len(duration_s))
-    for number in np.unique(operations.rate_class[operations.is_comm]):
-        of_class = np.flatnonzero((operations.rate_class == number) & operations.is_comm)
-        sets, s_per_byte = np.unique(partners[of_class]), duration_s[of_class] / operations.size_bytes[of_class]
-        medians = [float(np.median(s_per_byte[partners[of_class] == one])) for one in sets]
-        usual = np.median(medians) if len(sets) >= _LEAST_PEERS else min(medians)
-        usual_s[of_class] = operations.size_bytes[of_class] * usual
-        if len(sets) > 1 and usual_s[of_class[0]] > 0:
-            ratio[of_class] = duration_s[of_class] / usual_s[of_class]
-    return ratio, usual_s
-
-
-def _slowest_place(
-    recorded: _Recorded, transfers: Sequence[int], places: Sequence[frozenset[int]], ratio: Float
-) -> tuple[int, float] | None:
-    """Return the place whose transfers are slow with all partners, with most excess, and its ratio; None without one.
-
-    Args:
-        recorded: The recorded operations.
-        transfers: Numbers of the transfers that are compared.
-        places: Places of the members of each transfer.
-        ratio: Time of each operation's transfer over the usual time; shape (num_operations,).
-    """
-    by_partners: dict[tuple[int, frozenset[int]], list[float]] = {}
-    for number in transfers:
-        for place in places[number]:
-            by_partners.setdefault((place, places[number]), []).append(float(ratio[recorded.order.members[number][0]]))
-    least: dict[int, float] = {}
-    excess: dict[int, float] = {}
-    for (place, _), ratios in by_partners.items():
-        median = float(np.median(ratios))
-        least[place] = min(least.get(place, np.inf), median)
-        excess[place] = excess.get(place, 0.0) + max(median - 1, 0.0)
-    slow = [place for place, ratio_of_fastest in least.items() if ratio_of_fastest >= _LEAST_SLOWER]
-    if not slow:
-        return None
-    slowest = max(slow, key=lambda place: (excess[place], -place))
-    return slowest, least[slowest]
-
-
-def _with_costs(recorded: _Recorded, repairs: Sequence[_Repair]) -> list[Suspect]:
+def _with_costs(recorded: Recorded, repairs: Sequence[Repair]) -> list[Suspect]:
     """Return the suspects with their costs, most costly first."""
     if not repairs:
         return []
@@ -432,7 +254,7 @@ def _with_costs(recorded: _Recorded, repairs: Sequence[_Repair]) -> list[Suspect
     return sorted(suspects, key=lambda suspect: -suspect.lost_s)
 
 
-def _repaired(recorded: _Recorded, repairs: Sequence[_Repair]) -> tuple[Float, Float]:
+def _repaired(recorded: Recorded, repairs: Sequence[Repair]) -> tuple[Float, Float]:
     """Return durations and gaps with several repairs; shapes (num_operations, num_steps). Unit: s."""
     work_s, gap_s = recorded.operations.work_s.copy(), recorded.gap_s.copy()
     for repair in repairs:
@@ -441,7 +263,7 @@ def _repaired(recorded: _Recorded, repairs: Sequence[_Repair]) -> tuple[Float, F
     return work_s, gap_s
 
 
-def _step_times(recorded: _Recorded, cases: Sequence[tuple[Float, Float]]) -> list[float]:
+def _step_times(recorded: Recorded, cases: Sequence[tuple[Float, Float]]) -> list[float]:
     """Return the mean time of a step for each case of durations and gaps. Unit: s."""
     work_s = np.concatenate([work_s for work_s, _ in cases], axis=1)
     gap_s = np.concatenate([gap_s for _, gap_s in cases], axis=1)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from triplepoint.why.explain import cause_of_clock, explain, explain_clocks
+from triplepoint.why.repairs import Suspect
 from triplepoint.why.sensed import Sensed
-from triplepoint.why.suspects import Suspect
 
 SOUND = Sensed(
     0, "n0", "gpu0", 0, clock_mhz=1900.0, power_w=600.0, limit_w=700.0, temp_c=60.0, inlet_c=25.0,

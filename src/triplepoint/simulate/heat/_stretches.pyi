@@ -21,7 +21,8 @@ def run(
 ) -> None:
     """Simulate all stretches of a step once, and record them; other threads run meanwhile.
 
-    Arrays are contiguous, of floats of 64 bits where nothing else is said. Those from `record` on are changed.
+    Arrays are contiguous, of floats of 64 bits where nothing else is said. Those from `record` on are changed. Indices
+    in `twin` and `clock` are not checked.
 
     Args:
         rates: See `Profile.rates`; shape (5, num_periods, num_nodes, num_devices).
