@@ -75,10 +75,10 @@ def rank_processes(folder: Path) -> dict[int, psutil.Process]:
         folder: Folder of a run, or of one of its attempts.
     """
     ranks: dict[int, psutil.Process] = {}
-    for process in psutil.process_iter(["cmdline", "environ", "ppid"]):
-        words = process.info["cmdline"] or []
-        if "triplepoint.launch.rank" in words and Path(words[-1]).is_relative_to(folder):
-            rank = int((process.info["environ"] or {}).get("RANK", -1))
+    for process in psutil.process_iter(["cmdline", "name", "ppid"]):
+        words, name = process.info["cmdline"] or [], process.info["name"]
+        if "triplepoint.launch.rank" in words and Path(words[-1]).is_relative_to(folder) and name.startswith("rank"):
+            rank = int(name.removeprefix("rank"))
             # A child of a rank has its parent's command line until it executes another program.
             if rank not in ranks or ranks[rank].info["ppid"] == process.pid:
                 ranks[rank] = process

@@ -9,6 +9,7 @@ import random
 import resource
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -20,7 +21,7 @@ from triplepoint.errors import UserError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 """Source: Linux prctl(2)."""
 _EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST_PORT, _FIRST_EPHEMERAL = 10_000, 32_768
@@ -130,6 +131,27 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
     if os.environ.get(_PARENT, str(os.getppid())) != str(os.getppid()):
         os.kill(os.getpid(), number)
     os.environ[_PARENT] = str(os.getpid())
+
+
+def adopt_orphans(adopts: bool = True) -> None:
+    """Make this process the parent of its descendants whose own parent ends, in place of init; or stop doing that."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopts))
+
+
+def fork_for_parent() -> bool:
+    """Fork a process that becomes a child of this one's parent; return True in the new process.
+
+    The parent has called `adopt_orphans`, and this process `die_with_parent`. The new process waits until this one has
+    ended, so that should be soon. It ends with its new parent, as `die_with_parent` has it.
+    """
+    starter, parent = os.getpid(), os.getppid()
+    if os.fork():
+        return False
+    while os.getppid() == starter:
+        time.sleep(0.002)
+    os.environ[_PARENT] = str(parent)
+    die_with_parent()
+    return True
 
 
 def allow_open_files(num_ranks: int) -> None:

@@ -32,7 +32,7 @@ from triplepoint.launch.clock import Meeting, NodeClock
 from triplepoint.launch.outcome import Failure, judge_kill, root_cause
 from triplepoint.launch.slurm import count_host_kills, memory_limit, missing_devices, placement, rank_environment
 from triplepoint.launch.watch import Ending, Ranks, Sampler, Watch, read_status, stop
-from triplepoint.processes import allow_open_files, die_with_parent, free_port, has_ended, start_ticks
+from triplepoint.processes import adopt_orphans, allow_open_files, die_with_parent, free_port, has_ended, start_ticks
 from triplepoint.redact import Redactor
 from triplepoint.status import Status
 from triplepoint.units import NS_PER_S
@@ -279,7 +279,7 @@ def _train(
             sampler.watch()
         return around.ending()
 
-    with watch.over({rank: process.pid for rank, process in started.processes.items()}):
+    with watch.over(started.pids):
         return started.wait(ending)
 
 
@@ -331,26 +331,25 @@ def limits_of(point: Point, ranks: range) -> dict[int, float]:
 
 
 def _start_ranks(raw: Path, ranks: range, planned: PlannedRun, meeting: tuple[str, int]) -> Ranks:
-    processes = {}
-    for rank in ranks:
-        environment = rank_environment(planned.point.cluster.device) | {
-            "RANK": str(rank),
-            "WORLD_SIZE": str(planned.point.num_gpus),
-            "LOCAL_RANK": str(rank - ranks[0]),
-            "MASTER_ADDR": meeting[0],
-            "MASTER_PORT": str(meeting[1]),
-            **dict.fromkeys(THREAD_VARIABLES, str(max(1, len(os.sched_getaffinity(0)) // len(ranks)))),
-            "PYTHONUNBUFFERED": "1",
-        }
-        with (raw / "logs" / f"rank{rank}.log").open("wb") as log:
-            processes[rank] = subprocess.Popen(
-                [sys.executable, "-m", "triplepoint.launch.rank", str(raw)],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-    return Ranks(raw, processes, planned.limits.time_limit_s, planned.limits.hang_timeout_s)
+    """Start the process that starts the ranks. Ranks that it leaves are adopted, and no other process."""
+    environment = rank_environment(planned.point.cluster.device) | {
+        "WORLD_SIZE": str(planned.point.num_gpus),
+        "MASTER_ADDR": meeting[0],
+        "MASTER_PORT": str(meeting[1]),
+        **dict.fromkeys(THREAD_VARIABLES, str(max(1, len(os.sched_getaffinity(0)) // len(ranks)))),
+        "PYTHONUNBUFFERED": "1",
+    }
+    adopt_orphans()
+    with (raw / "logs" / f"rank{ranks[0]}.log").open("wb") as log:
+        starter = subprocess.Popen(
+            [sys.executable, "-m", "triplepoint.launch.rank", str(ranks.start), str(ranks.stop), str(raw)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            bufsize=0,
+        )
+    return Ranks(raw, ranks, starter, planned.limits.time_limit_s, planned.limits.hang_timeout_s)
 
 
 def _rendezvous(raw: Path, around: Surroundings, clock: NodeClock) -> tuple[str, int] | Ending:

@@ -1,10 +1,13 @@
-"""One rank of a gang: `python -m triplepoint.launch.rank RAW`, started by the node's agent.
+"""The ranks of one node: `python -m triplepoint.launch.rank FIRST END RAW`, started by the node's agent.
 
-The rank trains and writes `status/rank<N>.json` at its end: facts if it finished, else the error.
+This process imports the engine once, forks the ranks FIRST to END - 1 and ends, which leaves them to the agent as its
+children. Importing takes 5 to 8 s of CPU time. Each rank writes its process number to the command's standard output,
+trains, and writes `status/rank<N>.json` at its end: facts if it finished, else the error.
 """
 
 import contextlib
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -16,16 +19,52 @@ from typing import Any
 from triplepoint.config.plan import read_planned_run
 from triplepoint.errors import UserError, explain_os_error
 from triplepoint.files import write_json
-from triplepoint.launch.engines import RankContext, StepRecorder, get_engine
+from triplepoint.launch.engines import RankContext, StepRecorder, get_engine, import_trainer
 from triplepoint.launch.outcome import classify
-from triplepoint.processes import die_with_parent
+from triplepoint.processes import die_with_parent, fork_for_parent
 from triplepoint.redact import Redactor
 from triplepoint.status import Status
 
 
-def main(raw: Path) -> int:
-    """Train in this process and return its exit status."""
+def main(ranks: range, raw: Path) -> int:
+    """Start the ranks and return 0; in each of them, train and return its exit status."""
     die_with_parent()
+    agent = os.dup(1)
+    os.dup2(2, 1)  # DeepSpeed writes to standard output when it is imported
+    _import_engine(raw)
+    gc.freeze()  # what is imported is no garbage of the ranks
+    for rank in ranks:
+        if fork_for_parent():
+            os.write(agent, f"{rank} {os.getpid()}\n".encode())
+            os.close(agent)
+            _be_rank(rank, rank - ranks[0], raw / "logs" / f"rank{rank}.log")
+            return train(raw)
+    return 0
+
+
+def _import_engine(raw: Path) -> None:
+    """Import the engine of the planned run, unless its import could open a GPU, which processes cannot share by fork.
+
+    An error is left to the ranks, which import the engine again and write the error down.
+    """
+    with contextlib.suppress(Exception):
+        point = read_planned_run(raw / "point.json").point
+        if point.cluster.device == "cpu":
+            import_trainer(point.engine)
+
+
+def _be_rank(rank: int, local_rank: int, log: Path) -> None:
+    """Give this process the variables, the name and the log of a rank."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(local_rank))
+    with contextlib.suppress(OSError):  # for people who look at a list of processes
+        Path("/proc/self/comm").write_text(f"rank{rank}")
+    with log.open("ab") as out:
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+
+
+def train(raw: Path) -> int:
+    """Train in this process and return its exit status."""
     context = RankContext.from_environment(raw)
     # When the gang makes no progress the agent sends SIGUSR1, to learn where each rank is.
     stack = (raw / "logs" / f"rank{context.rank}.stack").open("w")
@@ -74,7 +113,7 @@ def _write_status(context: RankContext, status: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    exit_status = main(Path(sys.argv[1]))
+    exit_status = main(range(int(sys.argv[1]), int(sys.argv[2])), Path(sys.argv[3]))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_status)  # destructors of collective libraries hang if another rank is gone

@@ -119,14 +119,48 @@ class Ending:
 
 
 @dataclass
+class Rank:
+    """The process of a rank: a child of this process by adoption, which `subprocess.Popen` cannot be."""
+
+    pid: int
+    returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit status, negative for a signal; None while the process runs."""
+        return self.wait(os.WNOHANG)
+
+    def wait(self, options: int = 0) -> int | None:
+        """Wait for the end of the process and return its exit status.
+
+        Args:
+            options: Of `os.waitpid`.
+        """
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def send(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+@dataclass
 class Ranks:
-    """The rank processes of one node, by global rank."""
+    """The ranks of one node, and the process that starts them."""
 
     raw: Path
-    processes: dict[int, subprocess.Popen[bytes]]
+    ranks: range
+    starter: subprocess.Popen[bytes]
+    """`triplepoint.launch.rank`, with a pipe as standard output. This process adopts the ranks that it leaves."""
     time_limit_s: float
     hang_timeout_s: float
     _started: float = field(default_factory=time.monotonic)
+    _told: bytes = field(init=False, default=b"")
+    """What the pipe has told: rank and process number of each rank that has been started, one line each."""
+    _processes: dict[int, Rank] = field(init=False, default_factory=dict)
+    """By rank; empty until all have been started."""
 
     def wait(self, give_up: Callable[[], Ending | None]) -> list[Failure]:
         """Wait until every rank has finished. If one fails, end the others.
@@ -139,7 +173,7 @@ class Ranks:
         """
         progress, progress_at = self.steps_written(), time.monotonic()
         last = time.monotonic()
-        while any(process.poll() is None for process in self.processes.values()):
+        while self._is_starting() or self._is_running():
             now = time.monotonic()
             if (stood_s := now - last - POLL_S) > STOOD_S:  # the node was suspended: that time does not count
                 self._started, progress_at = self._started + stood_s, progress_at + stood_s
@@ -165,46 +199,78 @@ class Ranks:
         files = [*self.raw.glob("steps/rank*.jsonl"), *self.raw.glob("traces/*")]
         return sum(map(_size, files))
 
+    def pids(self) -> dict[int, int]:
+        """Return the process number of each rank; none before all have been started."""
+        return {rank: process.pid for rank, process in self._processes.items()}
+
     def stop(self) -> None:
         """End the ranks that are still running."""
-        running = [process for process in self.processes.values() if process.poll() is None]
-        for process in running:
-            process.terminate()
         deadline = time.monotonic() + STOP_S
-        while any(process.poll() is None for process in running) and time.monotonic() < deadline:
+        if self._is_starting():
+            self.starter.kill()
+            while self._is_starting() and time.monotonic() < deadline:  # the ranks there are tell their numbers
+                time.sleep(POLL_S / 10)
+        self._send(signal.SIGTERM)
+        while self._is_running() and time.monotonic() < deadline:
             time.sleep(POLL_S / 2)
-        for process in running:
-            if process.poll() is None:
-                process.kill()
+        self._send(signal.SIGKILL)
+        for process in self._processes.values():
             process.wait()
+
+    def _is_starting(self) -> bool:
+        """Return whether ranks are still being started. Once all are, note their processes."""
+        pipe = self.starter.stdout
+        if pipe is None or pipe.closed:
+            return False
+        os.set_blocking(pipe.fileno(), False)
+        while part := pipe.read():
+            self._told += part
+        if part is None:
+            return True
+        pipe.close()
+        self.starter.wait()
+        told = sorted((int(rank), int(pid)) for rank, pid in map(bytes.split, self._told.splitlines()))
+        self._processes = {rank: Rank(pid) for rank, pid in told}
+        return False
+
+    def _is_running(self) -> bool:
+        return any(process.poll() is None for process in self._processes.values())
+
+    def _send(self, number: int) -> None:
+        for process in self._processes.values():
+            process.send(number)
+
+    def _exit_status(self, rank: int) -> int | None:
+        """Return the exit status of a rank, None while it runs. A rank that was not started has its starter's."""
+        if rank in self._processes:
+            return self._processes[rank].poll()
+        return None if self._is_starting() else self.starter.returncode or 1
 
     def _patience(self, progress: int) -> float:
         """Return the time after which a lack of progress counts as a hang. Unit: s."""
         return self.hang_timeout_s if progress else max(self.hang_timeout_s, STARTUP_S)
 
     def _failed_ranks(self) -> list[int]:
-        return [rank for rank, process in self.processes.items() if process.poll() not in (None, 0)]
+        return [rank for rank in self.ranks if self._exit_status(rank) not in (None, 0)]
 
     def _failure(self, rank: int) -> Failure:
         account = read_status(self.raw, rank)
         if account is None:
-            message = describe_exit(self.processes[rank].poll() or 0)
+            message = describe_exit(self._exit_status(rank) or 0)
             return Failure(rank, Status.CRASHED, message, time.time_ns())
         return Failure(rank, account["status"], account["message"], account["t_wall_ns"], account["is_user_error"])
 
     def _give_up(self, ending: Ending) -> list[Failure]:
-        rank, message = min(self.processes), ending.message
+        rank, message = self.ranks[0], ending.message
         if ending.status == Status.HUNG:
             self._dump_stacks()
-            rank, because = find_hung(self.raw, list(self.processes))
+            rank, because = find_hung(self.raw, self.ranks)
             message = f"{message}: rank {rank} {because}"
         self.stop()
         return [Failure(rank, ending.status, message, time.time_ns())]
 
     def _dump_stacks(self) -> None:
-        for process in self.processes.values():
-            if process.poll() is None:
-                os.kill(process.pid, signal.SIGUSR1)
+        self._send(signal.SIGUSR1)
         time.sleep(GRACE_S)
 
 
@@ -256,11 +322,11 @@ class Watch:
         self._is_over = threading.Event()
 
     @contextlib.contextmanager
-    def over(self, processes: Mapping[int, int]) -> Iterator[None]:
+    def over(self, processes: Callable[[], Mapping[int, int]]) -> Iterator[None]:
         """Watch processes while the code inside runs.
 
         Args:
-            processes: Process number of each rank.
+            processes: Returns the process number of each rank that has been started.
         """
         thread = threading.Thread(target=self._run, args=(processes,), daemon=True)
         thread.start()
@@ -270,10 +336,10 @@ class Watch:
             self._is_over.set()
             thread.join()
 
-    def _run(self, processes: Mapping[int, int]) -> None:
+    def _run(self, processes: Callable[[], Mapping[int, int]]) -> None:
         while not self._is_over.wait(TICK_S):
             now_ns, host_ns = time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-            self.look(now_ns, host_ns, {rank for rank, pid in processes.items() if is_stopped(pid)})
+            self.look(now_ns, host_ns, {rank for rank, pid in processes().items() if is_stopped(pid)})
 
     def look(self, now_ns: int, host_ns: int, stopped: Iterable[int]) -> None:
         """Record the observations of one check.

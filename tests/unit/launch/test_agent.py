@@ -120,7 +120,7 @@ class Rank:
     def poll(self) -> int | None:
         return 0 if self._clock.now_s >= self._end_s else None
 
-    def terminate(self) -> None:
+    def send(self, number: int) -> None:
         self._end_s = 0.0
 
     def wait(self) -> int:
@@ -143,5 +143,7 @@ def test_ranks_time_of_a_suspension_does_not_count(
     (raw / "steps").mkdir()
     (raw / "steps" / "rank0.jsonl").write_text("{}\n")
     rank = Rank(clock, end_s=4650.0)
-    ranks = Ranks(raw, {0: rank}, time_limit_s=3000.0, hang_timeout_s=100.0, _started=clock.now_s)  # type: ignore[dict-item]
+    starter = SimpleNamespace(stdout=None)
+    ranks = Ranks(raw, range(1), starter, time_limit_s=3000.0, hang_timeout_s=100.0, _started=clock.now_s)  # type: ignore[arg-type]
+    ranks._processes[0] = rank  # type: ignore[assignment]
     assert [failure.status for failure in ranks.wait(lambda: None)] == failed

@@ -156,7 +156,7 @@ _MODULES = {name: f"triplepoint.launch.engines.{name}" for name in ("native", "m
 
 
 class Engine(Protocol):
-    """Interface of an engine package."""
+    """Interface of an engine package. Its module `trainer` is what imports torch."""
 
     LIMITS: tuple[Rule, ...]
     """Rules for what the engine cannot do, checked by `config.rules.refusal`."""
@@ -184,3 +184,8 @@ def get_engine(name: str) -> Engine:
     if name not in _MODULES:
         raise UserError(f"engine {name!r} is not in this version of triplepoint; engines here: {', '.join(_MODULES)}")
     return cast(Engine, importlib.import_module(_MODULES[name]))
+
+
+def import_trainer(name: str) -> None:
+    """Import the part of an engine that `Engine.train` would import: torch, and Megatron-Core or DeepSpeed."""
+    importlib.import_module(f"{_MODULES[name]}.trainer")
