@@ -42,7 +42,9 @@ $(READY): pyproject.toml envs/constraints.txt $(NATIVE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	    || { echo "triplepoint needs Python 3.11 or newer; name one with: make PYTHON=python3.11 ..." >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c envs/constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c envs/constraints.txt -e '.[dev]'
+	@# Byte code on all cores, and without tests, which are a third; packages have a few files that are no Python 3.
+	@$(BIN)/python -m compileall -qq -j 0 -x /tests/ $(VENV)/lib || :
 	@touch $(READY)
 
 # Six lanes side by side, so that none is left alone with one core at the end. Gangs have time limits and wait for most
@@ -53,8 +55,10 @@ TRACES := $(addprefix tests/unit/,figures telemetry trace)
 # Tests marked `long` repeat for more layouts, models and rows what others show for one; `test-all` runs them too, and
 # tries properties on all of their examples.
 SHORT := -m "not long"
+TESTS := $(addprefix test-,slurm gangs workflow models traces rest)
+LANES := --jobs=7 --keep-going --output-sync=target
 test: env
-	$(MAKE) --jobs=6 --keep-going --output-sync=target test-slurm test-gangs test-workflow test-models test-traces test-rest
+	$(MAKE) $(LANES) $(TESTS)
 
 test-all: export TRIPLEPOINT_ALL_EXAMPLES := 1
 test-all:
@@ -93,7 +97,9 @@ BASE ?= HEAD~1
 regression: env
 	$(BIN)/python -m tests.benchmarks.regression --base $(BASE)
 
-check: env format lint types docs test
+# The type checker takes a minute and a half of one core, so it runs beside the tests.
+check: env format lint docs
+	$(MAKE) $(LANES) types $(TESTS)
 
 format: env
 	$(BIN)/ruff format --check src tests
@@ -104,7 +110,7 @@ lint: env
 	$(BIN)/snakemake --lint
 
 types: env
-	$(BIN)/mypy
+	nice -n 5 $(BIN)/mypy
 
 # Offline and without telemetry; pages, links and anchors that are not there fail it. `--quiet` would hide them from `--strict`.
 docs: env
