@@ -1,23 +1,38 @@
-"""Ranks forked from a process that has imported their engine once: `forked_gang.py SCRIPT FOLDER WORLD_SIZE PORT`."""
+"""Gangs forked from a process that has imported their engine once: `forked_gang.py SCRIPT`.
+
+Each line of standard input is a gang: folder, number of ranks and port, as JSON. A line with its exit status answers.
+"""
 
 import gc
 import importlib.util
+import json
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
-def main(script: Path, folder: Path, world_size: int, port: str) -> int:
+def main(script: Path) -> None:
     spec = importlib.util.spec_from_file_location("gang", script)
     assert spec is not None and spec.loader is not None
     gang = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(gang)
-    os.environ.update(WORLD_SIZE=str(world_size), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    gang.prepare(folder)
-    gc.freeze()  # what is imported is no garbage of the ranks
+    answers = os.dup(1)
+    os.dup2(2, 1)  # DeepSpeed writes to standard output when it is imported
+    for line in sys.stdin:
+        folder, world_size, port = json.loads(line)
+        gang.prepare(Path(folder))
+        gc.freeze()  # what is imported is no garbage of the ranks
+        if (process := os.fork()) == 0:
+            os.environ.update(WORLD_SIZE=str(world_size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+            os._exit(_run(gang, Path(folder), world_size))
+        os.write(answers, f"{os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])}\n".encode())
+
+
+def _run(gang: Any, folder: Path, world_size: int) -> int:
     ranks = set()
     for rank in range(world_size):
         process = os.fork()
@@ -52,4 +67,4 @@ def _train(main: Callable[[Path], None], folder: Path, rank: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]))
+    main(Path(sys.argv[1]))

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -20,6 +21,8 @@ from triplepoint.config.point import Layout, Point, PointCluster, Steps
 from triplepoint.launch.engines.native.model import FeedForward, Stage, TransformerLayer
 from triplepoint.launch.engines.native.parameters import materialise
 from triplepoint.processes import free_port
+
+Content = TypeVar("Content")
 
 LLAMA = ModelConfig(
     name="tiny-llama",
@@ -112,8 +115,8 @@ def parameters(names: Iterable[str], kept: Collection[str]) -> list[Any]:
     return [name if name in kept else pytest.param(name, marks=pytest.mark.long) for name in names]
 
 
-def asked_for(request: pytest.FixtureRequest, points: dict[str, Point], kept: Collection[str]) -> dict[str, Point]:
-    """Return the points that are `kept`, and those that a parameter of a test of this run names."""
+def asked_for(request: pytest.FixtureRequest, points: dict[str, Content], kept: Collection[str]) -> dict[str, Content]:
+    """Return what stands under names that are `kept`, or that a parameter of a test of this run names."""
     given = [item.callspec.params.values() for item in request.session.items if hasattr(item, "callspec")]
     named = {value for values in given for value in values if isinstance(value, str)}
     return {name: point for name, point in points.items() if name in kept or name in named}
@@ -122,24 +125,39 @@ def asked_for(request: pytest.FixtureRequest, points: dict[str, Point], kept: Co
 def train(
     points: dict[str, Point], folder: Path, timeout_s: float = 200, gang: str = "native_gang.py"
 ) -> dict[str, Trained]:
-    """Train all points, which have the same number of ranks, in one gang of the script `gang`."""
-    (world_size,) = {point.num_gpus for point in points.values()}
+    """Train all points, which have the same engine and number of ranks, in one gang of the script `gang`."""
+    (engine,), (world_size,) = (
+        {point.engine for point in points.values()},
+        {point.num_gpus for point in points.values()},
+    )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "points.json").write_text(json.dumps({name: p.model_dump(mode="json") for name, p in points.items()}))
-    scripts = [str(Path(__file__).with_name(name)) for name in ("forked_gang.py", gang)]
-    with (folder / "gang.log").open("wb") as log:
-        command = [sys.executable, *scripts, str(folder), str(world_size), str(free_port())]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        started = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-    try:
-        status = started.wait(timeout_s)
-    finally:
-        if started.poll() is None:
-            os.killpg(started.pid, signal.SIGKILL)
-            started.wait()
-    logs = "\n".join(file.read_text()[-3000:] for file in sorted(folder.glob("*.log")))
-    assert status == 0, logs
+    server = _server(gang, engine)
+    assert server.stdin is not None and server.stdout is not None
+    server.stdin.write(json.dumps([str(folder), world_size, free_port()]) + "\n")
+    server.stdin.flush()
+    if select.select([server.stdout], [], [], timeout_s)[0]:
+        status = server.stdout.readline().strip()
+    else:
+        status = f"no end within {timeout_s} s"
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+    assert status == "0", "\n".join([status, *(file.read_text()[-3000:] for file in sorted(folder.glob("*.log")))])
     return {name: Trained(folder / name) for name in points}
+
+
+_servers: dict[tuple[str, str], subprocess.Popen[str]] = {}
+
+
+def _server(gang: str, engine: str) -> subprocess.Popen[str]:
+    """Return the process that starts gangs of an engine; it ends with this one."""
+    if (gang, engine) not in _servers or _servers[gang, engine].poll() is not None:
+        command = [sys.executable, *(str(Path(__file__).with_name(name)) for name in ("forked_gang.py", gang))]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        _servers[gang, engine] = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+    return _servers[gang, engine]
 
 
 def save_weights(path: Path, seed: int) -> str:
