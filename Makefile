@@ -47,16 +47,17 @@ $(READY): pyproject.toml envs/constraints.txt $(NATIVE)
 	@$(BIN)/python -m compileall -qq -j 0 -x /tests/ $(VENV)/lib || :
 	@touch $(READY)
 
-# Six lanes side by side, so that none is left alone with one core at the end. Gangs have time limits and wait for most
-# of their time, so they go first.
+# Lanes side by side, of equal work where they can be, so that none is left alone with one core at the end. Gangs have
+# time limits and wait for most of their time, so they go first.
 GANGS := $(addprefix tests/unit/,doctor launch recorded)
-MODELS := $(addprefix tests/unit/,advise aggregate calibrate published simulate)
-TRACES := $(addprefix tests/unit/,figures telemetry trace)
+MODELS := $(addprefix tests/unit/,advise aggregate calibrate published)
+TRACES := $(addprefix tests/unit/,simulate trace)
+FIGURES := $(addprefix tests/unit/,figures telemetry)
 # Tests marked `long` repeat for more layouts, models and rows what others show for one; `test-all` runs them too, and
 # tries properties on all of their examples.
 SHORT := -m "not long"
-TESTS := $(addprefix test-,slurm gangs workflow models traces rest)
-LANES := --jobs=7 --keep-going --output-sync=target
+TESTS := $(addprefix test-,slurm gangs workflow models traces figures rest)
+LANES := --jobs=8 --keep-going --output-sync=target
 test: env
 	$(MAKE) $(LANES) $(TESTS)
 
@@ -65,7 +66,7 @@ test-all:
 	$(MAKE) test SHORT=
 
 # Byte code of the tests too, see env: compiling them takes as long as importing them.
-test-slurm test-gangs test-workflow test-models test-traces test-rest: export PYTHONDONTWRITEBYTECODE :=
+$(TESTS): export PYTHONDONTWRITEBYTECODE :=
 
 test-slurm: env
 	$(BIN)/python -m pytest $(SHORT) -p no:cacheprovider tests/slurm
@@ -82,8 +83,11 @@ test-models: env
 test-traces: env
 	nice -n 5 $(BIN)/python -m pytest $(SHORT) -p no:cacheprovider $(TRACES)
 
+test-figures: env
+	nice -n 5 $(BIN)/python -m pytest $(SHORT) -p no:cacheprovider $(FIGURES)
+
 test-rest: env
-	nice -n 5 $(BIN)/python -m pytest $(SHORT) $(addprefix --ignore=,tests/slurm tests/workflow $(GANGS) $(MODELS) $(TRACES))
+	nice -n 5 $(BIN)/python -m pytest $(SHORT) $(addprefix --ignore=,tests/slurm tests/workflow $(GANGS) $(MODELS) $(TRACES) $(FIGURES))
 
 # The same seeds do the same; another week: make campaign FIRST=1000. Slurm of the tests has to be up, or say SLURM=0.
 FIRST ?= 1
