@@ -13,7 +13,13 @@ import numpy as np
 from triplepoint.advise.search.candidate import Candidate, look
 from triplepoint.advise.search.front import Bool, Few, few_to_measure, may_reach_front, pareto_front
 from triplepoint.advise.search.limits import DRIFT, UNLIMITED, Limits
-from triplepoint.advise.search.power_limits import LowerLimits, check_power_limits, follow_within, lower_limits
+from triplepoint.advise.search.power_limits import (
+    NO_LOWER_LIMITS,
+    LowerLimits,
+    check_power_limits,
+    follow_within,
+    lower_limits,
+)
 from triplepoint.advise.search.space import Question, Row, groups_of
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import Problems, UserError
@@ -265,12 +271,10 @@ def _followed(
     say: Callable[[str], None],
     many: int = _MANY,
     limits: Limits = UNLIMITED,
-    lower: LowerLimits = LowerLimits(),
+    lower: LowerLimits = NO_LOWER_LIMITS,
 ) -> list[Candidate]:
     """Return candidates with power and heat, without those whose GPUs would shut down; see `follow_within`."""
-    do = partial(
-        follow_within, config=config, with_few_nodes=with_few_nodes, prices=prices, limits=limits, lower=lower
-    )
+    do = partial(follow_within, config=config, with_few_nodes=with_few_nodes, prices=prices, limits=limits, lower=lower)
     found = on_all_cores(
         do, candidates, many, lambda done: say(f"power and heat: {done} of {len(candidates)} configurations")
     )

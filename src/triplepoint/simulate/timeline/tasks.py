@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from triplepoint.simulate.timeline.durations import Durations, Float
-from triplepoint.simulate.timeline.schedule import FORWARD, Int64, Order, Queue
+from triplepoint.simulate.timeline.schedule import FORWARD, Order, Queue
 from triplepoint.units import NS_PER_S
 
 _NARROW, _MANY_TASKS = 16, 100_000
-"""Mean tasks of a wave below which tasks of one class are run one by one, since numpy takes as long for a wave as Python
-for 20 tasks; and number of tasks from which lists of them take too much memory."""
+"""Mean tasks of a wave below which tasks of one class are run one by one: numpy takes as long for a wave as Python for
+20 tasks. Number of tasks from which lists of them take too much memory."""
 _CLASSES_AT_ONCE = 64
 """Classes run together: as many as leave their times in the processor's cache."""
 _CLASSES_ACCOUNTED = 16
@@ -280,7 +280,7 @@ def _run_queue(queue: Queue, time: Float, send: Float, earliest: Float, is_block
 
 
 def _run_one_by_one(queue: Queue, work: Float, lag: Float, held: Float, is_blocking: bool) -> tuple[Float, Float]:
-    """Return the result of `_run_waves` for tasks of one class: for short waves, a tenth of the time."""
+    """Return the result of `_run_waves` for tasks of one class: for narrow waves, in less than half the time."""
     end, arrival = [0.0], [0.0]
     free = arrival if is_blocking else end
     columns = work[:, 0], lag[:, 0], held[:, 0], queue.previous, queue.needs, queue.link
