@@ -91,7 +91,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     if point.task == "inference":
         raise PointError(f"{request.where}: inference; a frontier is of training with a pipeline")
     powers_kw = arguments.max_node_power, arguments.max_rack_power, arguments.max_power
-    budget = Budget(*(None if most is None else KILO * most for most in powers_kw), arguments.max_temp)
+    node_w, rack_w, hall_w = (None if most is None else KILO * most for most in powers_kw)
+    budget = Budget(node_w, rack_w, hall_w, arguments.max_temp)
     slowdown = None if arguments.slowdown is None else arguments.slowdown / 100.0
     try:
         job, cluster = job_on_cluster(point, arguments.config, request.stack)

@@ -180,7 +180,7 @@ class Cold:
         Raises:
             PointError: If GPUs would shut down.
         """
-        warm = warm_up and warm_up.steady
+        warm = warm_up.steady if warm_up else None
         found = replace(self.candidate, prediction=self.job.prediction(warm), power_limit_w=limit_w)
         if warm is not None:
             found = replace(found, followed="few" if self._is_few else "all")

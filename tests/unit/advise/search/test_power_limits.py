@@ -74,7 +74,7 @@ def test_follow_within_keeps_to_the_budget_and_the_next_higher_limit_does_not() 
     limits = Limits(node_power_kw=5.0)
     lower = lower_limits(question, CONFIG, limits)
     found = follow_within(one, CONFIG, True, UNPRICED, limits, lower)
-    assert found.power_limit_w in lower.limits_w
+    assert found.power_limit_w is not None and found.power_limit_w in lower.limits_w
     assert not limits.power_excess(found)
     given = Candidate(one.row, one.request, CONFIG, memory=one.memory, power_limit_w=found.power_limit_w + 50.0)
     higher = follow_within(given, CONFIG, True, UNPRICED, limits, LowerLimits())
