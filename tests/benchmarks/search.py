@@ -19,6 +19,7 @@ import numpy as np
 
 from tests.benchmarks.predict_accuracy import CONFIG, DATA, TABLES
 from triplepoint.advise.search.front import few_to_measure, may_reach_front
+from triplepoint.advise.search.limits import Limits
 from triplepoint.advise.search.search import search
 from triplepoint.advise.search.space import Question, groups_of
 from triplepoint.calibrate.layout_pairs import Pair, left_out, pairs_of
@@ -34,6 +35,7 @@ MOST_MEASURED = 6
 OF_OBJECTIVE = {"time": "step_time_s", "energy": "gpu_energy_per_token_j"}
 FEW = {"tp": [2, 4, 8], "vp": [1], "micro_batch_size": [1, 2], "recompute": ["none", "full"], "overlap": [[]]}
 SETS = {"micro_batch_size": [1, 2, 4], "recompute": ["none", "selective", "full"]}
+WITH_MORE: dict[str, dict[str, list[int]]] = {"llama3-70b": {}, "mixtral-8x22b": {"vp": [1, 2]}}
 
 
 @dataclass(frozen=True)
@@ -120,15 +122,20 @@ def first() -> None:
 
 
 def speed() -> None:
-    """Print the CPU time of a search for a dense model, and for one with experts on 512 GPUs."""
+    """Print the CPU time of searches for a dense model, and for one with experts, without and with power budgets."""
     read_calibrations(Path(CONFIG))
-    for model in ("llama3-70b", "mixtral-8x22b"):
-        values = SETS if model == "llama3-70b" else SETS | {"vp": [1, 2]}
+    dense, experts = (Question(model, "h100x512", 1024, SETS | more) for model, more in WITH_MORE.items())
+    few = Question("llama3-70b", "h200x32", 128, {"tp": [4, 8], "pp": [2, 4], "vp": [1, 2]})
+    for question, budget in (
+        (dense, {}), (experts, {}), (dense, {"node_power_kw": 6.0}), (experts, {"node_power_kw": 6.0}),
+        (dense, {"power_kw": 350.0}), (experts, {"power_kw": 350.0}), (few, {"power_kw": 20.0}),
+    ):  # fmt: skip
         before, wall = _cpu_s(), time.monotonic()
-        found = search(Question(model, "h100x512", 1024, values), CONFIG)
+        found = search(question, CONFIG, limits=Limits(**budget))
         number = sum(found.counts.get(word, 0) for word in ("ok", "oom", "undecided", "invalid", "unsupported"))
         took_s = time.monotonic() - wall
-        print(f"{model}: {number} configurations, {_cpu_s() - before:.1f} CPU s, {took_s:.1f} s; {dict(found.counts)}")
+        print(f"{question.model}, {question.cluster}, {budget or 'no budget'}: {number} configurations, ", end="")
+        print(f"{_cpu_s() - before:.1f} CPU s, {took_s:.1f} s; {dict(found.counts)}", flush=True)
 
 
 def _cpu_s() -> float:

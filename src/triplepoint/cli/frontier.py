@@ -5,6 +5,7 @@ import argparse
 from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_config, add_results, make_parser, number, out_figure, out_file, say
 from triplepoint.errors import PointError
+from triplepoint.units import KILO
 
 _ABOUT = """\
 SOURCE is one of
@@ -18,7 +19,7 @@ is printed; nothing is applied. The method is in docs/frontier.md.
 _EXAMPLES = (
     "triplepoint frontier gpt3-175b_h200x32_tp2-pp16_mbs1_act_r1",
     "triplepoint frontier point.yaml --slowdown 5 --figure frontier.pdf",
-    "triplepoint frontier point.yaml --node-power 6000 --gpu-temp 75 --script clocks.sh",
+    "triplepoint frontier point.yaml --max-node-power 6 --max-temp 75 --script clocks.sh",
 )
 _ANSWER = {
     "answer": "one sentence",
@@ -55,25 +56,15 @@ def parser() -> argparse.ArgumentParser:
         "--slowdown", type=number(0, 100, "percent"), metavar="PERCENT",
         help="how much longer a step may take (default: 1; with a budget not kept now, as little as it needs)",
     )  # fmt: skip
-    parser.add_argument(
-        "--node-power",
-        type=number(1, 1e6, "watts"),
-        metavar="W",
-        help="budget of the node that draws most (default: none)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--rack-power", type=number(1, 1e7, "watts"), metavar="W",
-        help="budget of the rack that draws most; the cluster needs nodes_per_rack (default: none)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--hall-power",
-        type=number(1, 1e9, "watts"),
-        metavar="W",
-        help="budget of all nodes of the job together (default: none)",
-    )
-    parser.add_argument(
-        "--gpu-temp", type=number(1, 150, "degC"), metavar="C", help="limit of the hottest GPU (default: none)"
-    )
+    budgets = {
+        "node-power": ("KW", "budget of the mean power of the node that draws most"),
+        "rack-power": ("KW", "budget of the rack that draws most; the cluster needs nodes_per_rack"),
+        "power": ("KW", "budget of all nodes of the job together"),
+        "temp": ("DEGC", "limit of the hottest GPU"),
+    }
+    for name, (unit, what) in budgets.items():
+        most = number(0, 1e15, is_least_allowed=False)
+        parser.add_argument(f"--max-{name}", type=most, metavar=unit, help=f"{what} (default: none)")
     parser.add_argument("--figure", type=out_figure, metavar="OUT", help=".pdf, .png or .svg to write (default: none)")
     parser.add_argument(
         "--script", type=out_file, metavar="FILE", help="file for the script that sets clocks (default: none)"
@@ -99,7 +90,9 @@ def run(arguments: argparse.Namespace) -> Answer:
         raise PointError(f"{request.where}: {request.invalid_because}")
     if point.task == "inference":
         raise PointError(f"{request.where}: inference; a frontier is of training with a pipeline")
-    budget = Budget(arguments.node_power, arguments.rack_power, arguments.hall_power, arguments.gpu_temp)
+    powers_kw = arguments.max_node_power, arguments.max_rack_power, arguments.max_power
+    node_w, rack_w, hall_w = (None if most is None else KILO * most for most in powers_kw)
+    budget = Budget(node_w, rack_w, hall_w, arguments.max_temp)
     slowdown = None if arguments.slowdown is None else arguments.slowdown / 100.0
     try:
         job, cluster = job_on_cluster(point, arguments.config, request.stack)

@@ -176,6 +176,11 @@ class ClusterConfig(Strict):
         return {place_of(name): speed for name, speed in self.slow_gpus.items()}
 
     @property
+    def num_nics(self) -> int:
+        """Number of network adapters of a node; where it is not given, one for each GPU."""
+        return int(self.nics_per_node.value) if self.nics_per_node else self.gpus_per_node
+
+    @property
     def num_gpus(self) -> int:
         """Devices in the cluster."""
         return self.num_nodes * self.gpus_per_node

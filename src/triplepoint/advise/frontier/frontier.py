@@ -17,6 +17,7 @@ from triplepoint.simulate.heat.nodes import node_power_of
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.power.node import rack_power_w
 from triplepoint.simulate.predict.power import nodes_power_w, predict_power
+from triplepoint.units import KILO
 
 USUAL_SLOWDOWN = 0.01
 """Default slowdown of a step, as in Perseus. Unit: 1."""
@@ -368,8 +369,8 @@ def _broken(outcome: Outcome, budget: Budget) -> str:
     for name, most in asdict(budget).items():
         value = getattr(outcome, name)
         if most is not None and value is not None and value > most:
-            unit = "degC" if name.endswith("_c") else "W"
-            return f"{_WORDS[name]} {value:.0f} {unit}, more than the budget of {most:.0f} {unit}"
+            scale, unit = (1.0, "degC") if name.endswith("_c") else (KILO, "kW")
+            return f"{_WORDS[name]} {value / scale:.4g} {unit}, more than the budget of {most / scale:.4g} {unit}"
     return ""
 
 

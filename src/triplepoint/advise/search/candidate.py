@@ -10,19 +10,20 @@ from typing import Any
 from triplepoint.advise.search.space import Row, with_power_limit
 from triplepoint.config.base import parse
 from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.plan import run_id
 from triplepoint.config.point import Point
 from triplepoint.errors import PointError
 from triplepoint.predictions import Configuration, Request, request_of
 from triplepoint.prices import TOKENS_PRICED, UNPRICED, Prices
-from triplepoint.simulate.heat.nodes import is_known, node_power_of
-from triplepoint.simulate.heat.warm import Warm
+from triplepoint.simulate.heat.nodes import node_power_of
+from triplepoint.simulate.heat.warm import Warm, WarmUp
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.training import MemoryUse, peak_memory
 from triplepoint.simulate.power.node import rack_power_w
 from triplepoint.simulate.predict.point import job_on_cluster
-from triplepoint.simulate.predict.power import nodes_power_w, plug_power_w
-from triplepoint.simulate.predict.prediction import Prediction, predict_times, predict_warm, read_calibrations
+from triplepoint.simulate.predict.power import highest_w, nodes_power_w, plug_power_w
+from triplepoint.simulate.predict.prediction import ColdJob, Prediction, predict_times, read_calibrations
 from triplepoint.status import PredictionStatus
 from triplepoint.units import GIB
 
@@ -114,14 +115,14 @@ def look(rows: Sequence[Row], config: Path, least_fit: float) -> dict[Point, Can
         one = Candidate(row, request, config, num_nodes=point.num_nodes)
         found[point] = one
         if request.invalid_because:
-            found[point] = _refused(one, request.invalid_because)
+            found[point] = refused(one, request.invalid_because)
             continue
         try:
             job, cluster = job_on_cluster(point, config, request.stack)
             # Overlap does not change memory.
             memory = memory_of(replace(job, overlap=frozenset()))
         except PointError as error:
-            found[point] = _refused(one, str(error))
+            found[point] = refused(one, str(error))
             continue
         memory_gib = memory.total / GIB
         one = replace(one, fits_probability=memory.fits_probability, memory_gib=memory_gib, memory=memory)
@@ -137,45 +138,72 @@ def look(rows: Sequence[Row], config: Path, least_fit: float) -> dict[Point, Can
     return found
 
 
-def follow(candidate: Candidate, config: Path, with_few_nodes: bool, prices: Prices = UNPRICED) -> Candidate:
-    """Return a candidate with power and heat, and its time at the resulting clocks.
+@dataclass(frozen=True, eq=False)
+class Cold:
+    """A candidate that fits in memory, at the clocks of the calibration: power and heat can be predicted from there.
 
-    Args:
-        candidate: A candidate that fits in memory.
+    Attributes:
+        candidate: The candidate.
         config: Folder of the configuration.
         with_few_nodes: Whether a few nodes may represent the others, see `simulate.heat.alike`.
-        prices: Prices for the cost; none: no cost.
+        cluster: The cluster, with its own power limits.
+        job: The simulated job.
     """
-    request = candidate.request
-    try:
-        job, cluster = job_on_cluster(request.point, config, request.stack)
-        cluster = with_power_limit(cluster, candidate.power_limit_w)
+
+    candidate: Candidate
+    config: Path
+    with_few_nodes: bool
+    cluster: ClusterConfig
+    job: ColdJob
+
+    @classmethod
+    def of(cls, candidate: Candidate, config: Path, with_few_nodes: bool) -> "Cold":
+        """Simulate a candidate; arguments are those of the class. Raises `PointError` if it cannot run."""
+        job, cluster = job_on_cluster(candidate.request.point, config, candidate.request.stack)
         calibration = read_calibrations(config)[0]
-        prediction, warm = predict_warm(
-            job, calibration, config, cluster, with_few_nodes=with_few_nodes, memory=candidate.memory
+        cold = ColdJob.of(job, calibration, config, cluster, candidate.memory)
+        return cls(candidate, config, with_few_nodes, cluster, cold)
+
+    def warm_up(self, limit_w: float | None) -> WarmUp[Any]:
+        """Return the way of the job to its steady state at a power limit of every GPU; None: that of the cluster."""
+        cluster = with_power_limit(self.cluster, limit_w)
+        return WarmUp.of(self.job.load, self.job.reload, cluster, self.config, self.with_few_nodes)
+
+    def follow(self, limit_w: float | None, warm_up: WarmUp[Any] | None, prices: Prices = UNPRICED) -> Candidate:
+        """Return the candidate with power and heat, and its time at the resulting clocks.
+
+        Args:
+            limit_w: Power limit of every GPU. None: that of the cluster. Unit: W.
+            warm_up: Result of `warm_up` at this limit. None: power and heat of this GPU type are not known.
+            prices: Prices for the cost; none: no cost.
+
+        Raises:
+            PointError: If GPUs would shut down.
+        """
+        warm = warm_up.steady if warm_up else None
+        found = replace(self.candidate, prediction=self.job.prediction(warm), power_limit_w=limit_w)
+        if warm is not None:
+            found = replace(found, followed="few" if self._is_few else "all")
+            found = self.with_peaks(found, warm)
+        return _priced(found, prices)
+
+    def with_peaks(self, candidate: Candidate, warm: Warm[Any], share: float = 0.0) -> Candidate:
+        """Return a candidate with the power of a warm job at the plug; `share` is that of `highest_w`."""
+        mean_w, node_w, job_w = plug_power_w(warm, self.config, share)
+        rack_w = math.nan
+        if self.cluster.nodes_per_rack and not self._is_few:
+            watts = nodes_power_w(warm, node_power_of(warm.load.job.gpu, self.config))
+            numbers, step = range(watts.shape[1]), self.cluster.nodes_per_rack
+            rack_w = highest_w(rack_power_w(watts, [numbers[low : low + step] for low in numbers[::step]]), share)
+        return replace(
+            candidate, node_power_w=mean_w, node_power_peak_w=node_w, rack_power_peak_w=rack_w, job_power_peak_w=job_w
         )
-    except PointError as error:
-        return _refused(candidate, str(error))
-    found = replace(candidate, prediction=prediction)
-    if warm is not None and is_known(job.gpu, config):
-        conditions = cluster.conditions
-        is_few = with_few_nodes and conditions == conditions.without_faults and not conditions.power_limits_w
-        mean_w, peak_w, all_w = plug_power_w(warm, config)
-        found = replace(
-            found, followed="few" if is_few else "all", node_power_w=mean_w, node_power_peak_w=peak_w,
-            job_power_peak_w=all_w,
-        )  # fmt: skip
-        if cluster.nodes_per_rack and not is_few:
-            found = replace(found, rack_power_peak_w=_rack_power_peak_w(warm, config, cluster.nodes_per_rack))
-    return _priced(found, prices)
 
-
-def _rack_power_peak_w(warm: Warm[Any], config: Path, nodes_per_rack: int) -> float:
-    """Return the highest power of any rack, if all nodes were simulated. Unit: W."""
-    watts = nodes_power_w(warm, node_power_of(warm.load.job.gpu, config))
-    numbers = range(watts.shape[1])
-    racks = [numbers[low : low + nodes_per_rack] for low in numbers[::nodes_per_rack]]
-    return float(rack_power_w(watts, racks).max())
+    @property
+    def _is_few(self) -> bool:
+        """Whether a few nodes represent the others."""
+        conditions = self.cluster.conditions
+        return self.with_few_nodes and conditions == conditions.without_faults and not conditions.power_limits_w
 
 
 def _priced(one: Candidate, prices: Prices) -> Candidate:
@@ -189,7 +217,8 @@ def _priced(one: Candidate, prices: Prices) -> Candidate:
     return replace(one, cost_per_mtoken=of_step * TOKENS_PRICED / (tokens_per_s * step_s), energy_cost_share=share)
 
 
-def _refused(candidate: Candidate, reason: str) -> Candidate:
+def refused(candidate: Candidate, reason: str) -> Candidate:
+    """Return a candidate that cannot run, and why."""
     return replace(candidate, prediction=Prediction(PredictionStatus.INVALID, reason))
 
 

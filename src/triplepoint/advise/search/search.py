@@ -13,7 +13,13 @@ import numpy as np
 from triplepoint.advise.search.candidate import Candidate, look
 from triplepoint.advise.search.front import Bool, Few, few_to_measure, may_reach_front, pareto_front
 from triplepoint.advise.search.limits import DRIFT, UNLIMITED, Limits
-from triplepoint.advise.search.power_limits import check_power_limits, follow_within, lower_limits
+from triplepoint.advise.search.power_limits import (
+    NO_LOWER_LIMITS,
+    LowerLimits,
+    check_power_limits,
+    follow_within,
+    lower_limits,
+)
 from triplepoint.advise.search.space import Question, Row, groups_of
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import Problems, UserError
@@ -146,9 +152,9 @@ def search(
         for limit_w in question.power_limits_w or (None,)
     ]
     follow_all = partial(_followed, config=config, prices=prices, say=say)
-    lower_w = lower_limits(question, config, limits)
+    lower = lower_limits(question, config, limits)
     # The power of a rack needs all nodes.
-    follow_first = partial(follow_all, with_few_nodes=math.isinf(limits.rack_power_kw), limits=limits, lower_w=lower_w)
+    follow_first = partial(follow_all, with_few_nodes=math.isinf(limits.rack_power_kw), limits=limits, lower=lower)
     counts = Counter(str(one.prediction.status) for one in looked)
     timed = sorted((one for one in looked if not math.isnan(one.step_time_s)), key=lambda one: one.step_time_s)
     if not timed:
@@ -265,12 +271,10 @@ def _followed(
     say: Callable[[str], None],
     many: int = _MANY,
     limits: Limits = UNLIMITED,
-    lower_w: Sequence[float] = (),
+    lower: LowerLimits = NO_LOWER_LIMITS,
 ) -> list[Candidate]:
     """Return candidates with power and heat, without those whose GPUs would shut down; see `follow_within`."""
-    do = partial(
-        follow_within, config=config, with_few_nodes=with_few_nodes, prices=prices, limits=limits, lower_w=lower_w
-    )
+    do = partial(follow_within, config=config, with_few_nodes=with_few_nodes, prices=prices, limits=limits, lower=lower)
     found = on_all_cores(
         do, candidates, many, lambda done: say(f"power and heat: {done} of {len(candidates)} configurations")
     )

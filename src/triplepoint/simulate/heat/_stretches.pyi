@@ -2,6 +2,23 @@
 
 from triplepoint.simulate.power.gpu import Float, Int64
 
+def chain(stay: Float, steady: Float, end: Float, start: Float, /) -> None:
+    """Replace the heat at the start of each stretch of a periodic step by that which the stretches before leave.
+
+    Arrays are contiguous, of floats of 64 bits.
+
+    Args:
+        stay: Heat after a stretch by heat before it, without power; shape (num_nodes, num_states, num_states), states
+            before it first.
+        steady: Heat under the mean power of the step; shape (num_nodes, num_states). Unit: K.
+        end: Heat at the end of each stretch, then what power in it has added; shape (num_nodes, num_stretches,
+            num_states). Unit: K.
+        start: Heat at the start of each stretch, of which `end` is the result; same shape. Unit: K.
+
+    Raises:
+        ValueError: If the sizes do not fit each other.
+    """
+
 def run(
     rates: Float,
     dither: Float,

@@ -61,12 +61,17 @@ class Machine:
             power_w: Mean power of every device; shape (num_nodes, num_devices). Unit: W.
         """
         if not self.cooled_by.preheat_share.value:
-            return replace(self, fan_flow=0.0)
+            return self._without_air
         if self.airflow.fans is None:
             return self
         flow, before = self.airflow.fans.flow(power_w.mean(axis=1)), np.asarray(self.fan_flow)
         devices = replace(self.devices, flow=self.devices.flow * (flow / before)[:, None])
         return replace(self, devices=devices, fan_flow=flow)
+
+    @cached_property
+    def _without_air(self) -> "Machine":
+        """The nodes with fans at rest; always the same object, whose network is built once."""
+        return replace(self, fan_flow=0.0)
 
     def of_nodes(self, nodes: Int64) -> "Machine":
         """Return some of the nodes.

@@ -29,8 +29,6 @@ Clocks at a limit keep swinging, by 6e-4 per iteration and device. On 20 layouts
 after four iterations differs by 7e-5 from the mean of iterations 13 to 32, and mean power by 5e-5; after 8 or 32
 iterations the difference is as large (RMS).
 """
-_HEAT_PASSES = 2
-"""Times that the heat of a step is computed from its mean: after one, slow parts of the network still depend on it."""
 _TOLERANCE_K, _MAX_SEARCHES = 0.05, 40
 """Tolerance of the temperature of dies that heat throttles, and most iterations of the search for their ceilings."""
 _MAX_CEILING_STEP = 30.0
@@ -93,10 +91,8 @@ class Periodic:
         shutdown_k = machine.heat.limits.shutdown_temperature.value - machine.inlet_c[:, None]
         self._values = np.broadcast_arrays(machine.limits_w, leakage_w, shutdown_k)
         period = propagator(machine.network, self._period_s)
-        self._stay = period.repeated(self._length).both[:, :, : 3 * shape[1]]
-        self._stay_powers = [self._stay]
-        while 2 ** len(self._stay_powers) < number // self._length:
-            self._stay_powers.append(self._stay_powers[-1] @ self._stay_powers[-1])
+        stay = period.repeated(self._length).both[:, :, : 3 * shape[1]]
+        self._stay = np.ascontiguousarray(stay.swapaxes(1, 2))
         self._propagator = np.ascontiguousarray(period.both.swapaxes(1, 2))
         self._record = np.empty((4, number, *shape))
         self._power_w, self._rise_k, self._slowdown, self._allowed = self._record
@@ -164,10 +160,11 @@ class Periodic:
             is_settled = iteration > _MIN_ITERATIONS and np.abs(mean_w / before_w - 1.0).max() < _SETTLED
             is_last = is_settled or iteration == max_iterations
             if not is_last or self._continues:
-                heat = self._stretch_starts(end - heat @ self._stay.swapaxes(1, 2))
+                _stretches.chain(self._stay, machine.network.steady(mean_w), end, heat)
                 # Each stretch takes over the clocks of the stretch before.
                 for name in ("allowed", "requested", "index"):
-                    setattr(clocks, name, np.roll(getattr(clocks, name), 1, axis=0))
+                    values = getattr(clocks, name)
+                    setattr(clocks, name, np.concatenate((values[-1:], values[:-1])))
             if is_last:
                 break
             before_w = mean_w
@@ -196,27 +193,6 @@ class Periodic:
             self._record, self._index, self._rate, clocks.allowed, clocks.requested, clocks.index, end,
         )  # fmt: skip
         return end
-
-    def _stretch_starts(self, driven: Float) -> Float:
-        """Return the heat at the start of each stretch of a periodic step.
-
-        Args:
-            driven: Heat that the power in each stretch adds by its end; shape (num_nodes, num_stretches, num_states).
-                Unit: K.
-
-        Returns:
-            Heat in the shape of `driven`.
-        """
-        heat = self._machine.network.steady(self._power_w.mean(axis=0))
-        starts = np.empty_like(driven)
-        for _ in range(_HEAT_PASSES):
-            starts[:, 0], starts[:, 1:] = heat, driven[:, :-1]
-            # Prefix sums over the stretches before, in log2 of their number of products.
-            for place, power in enumerate(self._stay_powers):
-                step = 2**place
-                starts[:, step:] += starts[:, :-step] @ power.swapaxes(1, 2)
-            heat = (self._stay @ starts[:, -1, :, None])[..., 0] + driven[:, -1]
-        return starts
 
     def _trace(self) -> Trace:
         """Return the recorded step."""

@@ -8,6 +8,7 @@ compute at the pace of the slowest GPU without a fault; a GPU that is slower bec
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Generic
@@ -126,17 +127,55 @@ def warm_up(
         PointError: If GPUs would shut down under these conditions.
     """
     site = _Site.of(load.job, cluster, config, power_deviates)
-    fastest_s = math.nan
-    if start is not None:
-        free = _continue_from(start, reload, site)
-    else:
-        calibrated = _estimate_calibrated(load, site, with_few_nodes)
-        free = _apply_faults(iterate_common_pace(calibrated, reload), reload, site)
-        if not with_few_nodes:
-            fastest_s = _length_at_highest_clocks(calibrated, reload, is_by_stage=False)
+    if start is None:
+        return WarmUp(_estimate_calibrated(load, site, with_few_nodes), reload, site, with_few_nodes).steady
+    return _matched(_continue_from(start, reload, site), cluster)
+
+
+@dataclass(frozen=True, eq=False)
+class WarmUp(Generic[AnyLoad]):
+    """The way of a job from the clocks of the calibration to its thermal steady state.
+
+    Attributes:
+        calibrated: Estimate at the clocks of the calibration, without faults.
+        reload: Simulates the timeline again, with factors on the computation of ranks.
+        site: Nodes of the job.
+        with_few_nodes: See `warm_up`.
+    """
+
+    calibrated: Estimate[AnyLoad]
+    reload: Reload[AnyLoad]
+    site: "_Site"
+    with_few_nodes: bool
+
+    @classmethod
+    def of(
+        cls, load: AnyLoad, reload: Reload[AnyLoad], cluster: ClusterConfig, config: Path, with_few_nodes: bool
+    ) -> "WarmUp[AnyLoad]":
+        """Estimate a job at the clocks of the calibration; arguments are those of `warm_up`."""
+        site = _Site.of(load.job, cluster, config)
+        return cls(_estimate_calibrated(load, site, with_few_nodes), reload, site, with_few_nodes)
+
+    @property
+    def first(self) -> Warm[AnyLoad]:
+        """The job in the first estimate: its power is about right, clocks have not changed the length of its step."""
+        return _warm_of(self.calibrated, self.calibrated.prepared.machine, self.site.cluster, math.nan, None)
+
+    @cached_property
+    def steady(self) -> Warm[AnyLoad]:
+        """The thermal steady state. Raises `PointError` if GPUs would shut down."""
+        free = _apply_faults(iterate_common_pace(self.calibrated, self.reload), self.reload, self.site)
+        fastest_s = math.nan
+        if not self.with_few_nodes:
+            fastest_s = _length_at_highest_clocks(self.calibrated, self.reload, is_by_stage=False)
+        return _matched(free, self.site.cluster, fastest_s)
+
+
+def _matched(free: Estimate[AnyLoad], cluster: ClusterConfig, fastest_s: float = math.nan) -> Warm[AnyLoad]:
+    """Return the steady state of the last estimate of a job whose clocks are not locked."""
     machine = free.prepared.machine
     last = free if machine.braked.any() else match_timeline_length(free)
-    return _warm_of(last, machine, cluster, fastest_s, free.start)
+    return _sound(_warm_of(last, machine, cluster, fastest_s, free.start))
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,7 +250,7 @@ class Lockable(Generic[AnyLoad]):
             first = estimate(self.reload(dict(start.factor)), machine, dict(start.factor), self.sample, start)
         # Each pipeline stage computes at the pace of its slowest device.
         last = solve_factors(first, self.reload, lambda each: stage_factors(each.compute_factor, each.load))
-        return _warm_of(last, machine, self.cluster, self.fastest_s, last.start)
+        return _sound(_warm_of(last, machine, self.cluster, self.fastest_s, last.start))
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,7 +358,6 @@ def _warm_of(
     step, num_periods = last.step, len(last.step.trace.rate)
     simulated_s = step.trace.period_s * num_periods / step.num_steps
     trace = replace(step.trace, period_s=step.num_steps * last.load.length_s / num_periods)
-    _check_shutdown(trace, machine)
     return Warm(
         last.load,
         machine,
@@ -327,7 +365,7 @@ def _warm_of(
         last.prepared.profile,
         trace,
         num_alike=np.ones(cluster.gpus_per_node),
-        num_nics=int(cluster.nics_per_node.value) if cluster.nics_per_node else cluster.gpus_per_node,
+        num_nics=cluster.num_nics,
         factor=last.factor,
         is_steady=step.is_steady,
         fastest_s=fastest_s,
@@ -336,17 +374,18 @@ def _warm_of(
     )
 
 
-def _check_shutdown(trace: Trace, machine: Machine) -> None:
-    """Raise `PointError` if the mean temperature of a device reaches its shutdown temperature."""
+def _sound(warm: Warm[AnyLoad]) -> Warm[AnyLoad]:
+    """Return a job; raise `PointError` if the mean temperature of a device reaches its shutdown temperature."""
     # The mean: real clocks drop faster than the simulated control period, in which the temperature may overshoot.
-    hottest = trace.temp_c.mean(axis=0)
+    hottest = warm.trace.temp_c.mean(axis=0)
     node, gpu = np.unravel_index(hottest.argmax(), hottest.shape)
-    most_c = machine.heat.limits.shutdown_temperature.value
+    most_c = warm.machine.heat.limits.shutdown_temperature.value
     if hottest[node, gpu] >= most_c:
         raise PointError(
             f"node{node}.gpu{gpu} comes to {hottest[node, gpu]:.0f} degC under the conditions of its cluster and shuts "
             f"down at {most_c:g} degC; no job runs on it, ease them"
         )
+    return warm
 
 
 def warm_up_anywhere(load: AnyLoad, config: Path) -> Warm[AnyLoad]:

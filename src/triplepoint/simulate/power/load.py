@@ -1,7 +1,7 @@
 """Load of a job's GPUs: the work of one period, from which power, heat and clocks are computed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from triplepoint.simulate.job import Job
@@ -50,6 +50,7 @@ class Training(Generic[AnyRan]):
     """
 
     ran: AnyRan
+    _pieces: dict[tuple[Place, ...], Pieces] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def workload(self) -> Workload:
@@ -77,7 +78,10 @@ class Training(Generic[AnyRan]):
 
     def pieces(self, places: Sequence[Place]) -> Pieces:
         """Return passes, collectives, sends and update of the ranks at some places."""
-        return pieces_of(self.ran, self.workload, places)
+        key = tuple(places)
+        if key not in self._pieces:
+            self._pieces[key] = pieces_of(self.ran, self.workload, places)
+        return self._pieces[key]
 
     def phases(self, stages: Sequence[int], polling_share: float) -> Phases:
         """Return forward passes, backward passes, the update and the rest of the step."""

@@ -125,6 +125,21 @@ def _stage_pieces(ran: Ran, workload: Workload, stage: int) -> tuple[Float, Int6
         the sends, in the order of tasks, collectives and update; start and end of the collectives outside of passes.
     """
     timeline, order = ran.timeline, ran.timeline.order
+    if stage not in workload.of_stage:
+        workload.of_stage[stage] = _stage_work(ran, workload, stage)
+    task = order.kind[stage] * order.num_chunks + order.chunk[stage]
+    part = np.concatenate([task, 3 * order.num_chunks + np.array([0, *[1] * order.num_chunks, 2, 3])])
+    gathered_s = float(timeline.durations.gather_overlapped[stage].sum())
+    return (
+        workload.of_stage[stage],
+        part,
+        np.concatenate([[[0.0, gathered_s]], timeline.sync[stage], timeline.final_sync[stage : stage + 1]]),
+    )
+
+
+def _stage_work(ran: Ran, workload: Workload, stage: int) -> Float:
+    """Return the work of the pieces of a stage, see `_stage_pieces`; shape (num_pieces, len(UNITS)). Unit: s."""
+    order = ran.timeline.order
     passes = np.zeros((3, order.num_chunks, len(UNITS)))
     for index, chunk in enumerate(ran.stages[stage].chunks):
         for kind, parts in operations_by_task(chunk, order.is_split).items():
@@ -133,18 +148,10 @@ def _stage_pieces(ran: Ran, workload: Workload, stage: int) -> tuple[Float, Int6
     num_bytes = max(chunk.send_bytes for one in ran.stages for chunk in one.chunks)
     # Neighbouring stages share a node, except at its edge.
     is_inside = ran.job.mesh.ranks_per_stage < ran.job.fabric.gpus_per_node
-    work = np.concatenate([passes.reshape(-1, len(UNITS)), [
+    return np.concatenate([passes.reshape(-1, len(UNITS)), [
         workload.of(gathers) * order.num_chunks, workload.of(reductions), workload.of(after),
         workload.of(ran.stages[stage].optimizer), workload.sent(num_bytes, is_inside),
     ]])  # fmt: skip
-    task = order.kind[stage] * order.num_chunks + order.chunk[stage]
-    part = np.concatenate([task, 3 * order.num_chunks + np.array([0, *[1] * order.num_chunks, 2, 3])])
-    gathered_s = float(timeline.durations.gather_overlapped[stage].sum())
-    return (
-        work,
-        part,
-        np.concatenate([[[0.0, gathered_s]], timeline.sync[stage], timeline.final_sync[stage : stage + 1]]),
-    )
 
 
 def _sends(ran: Ran, stage: int, which: int) -> Float:

@@ -76,6 +76,8 @@ class Workload:
         # By identity, with the operation kept alive: comparing operations takes longer than counting their work.
         self._each: dict[int, tuple[Operation, tuple[float, ...]]] = {}
         self._sums: dict[int, tuple[tuple[Operation, ...], Float]] = {}
+        self.of_stage: dict[int, Float] = {}
+        """Work of the pieces of pipeline stages that were asked for, by stage. Unit: s."""
 
     def of(self, operations: tuple[Operation, ...]) -> Float:
         """Return the work of all runs of operations; shape (len(UNITS),). Unit: s."""

@@ -240,10 +240,28 @@ def nodes_power_w(warm: Warm[Any], node: NodePowerConfig) -> Float:
     return node_power_w(node, gpus_w, warm.machine.fan_flow, warm.num_nics)
 
 
-def plug_power_w(warm: Warm[Any], config: Path) -> tuple[float, float, float]:
-    """Return the power at the plug: mean of a node, highest of a node, highest of all nodes together. Unit: W."""
+def plug_power_w(warm: Warm[Any], config: Path, share: float = 0.0) -> tuple[float, float, float]:
+    """Return the power at the plug: mean of a node, highest of a node, highest of all nodes together. Unit: W.
+
+    Args:
+        warm: The job.
+        config: Folder of the configuration.
+        share: See `highest_w`.
+    """
     watts, weight = nodes_power_w(warm, node_power_of(warm.load.job.gpu, config)), warm.seats.weight.max(axis=1)
-    return float(np.average(watts.mean(axis=0), weights=weight)), float(watts.max()), float((watts @ weight).max())
+    mean_w = float(np.average(watts.mean(axis=0), weights=weight))
+    return mean_w, highest_w(watts, share), highest_w(watts @ weight, share)
+
+
+def highest_w(watts: Float, share: float = 0.0) -> float:
+    """Return the mean over the highest control periods of a step, highest of all columns. Unit: W.
+
+    Args:
+        watts: Power; shape (num_periods,) or (num_periods, num_columns). Unit: W.
+        share: Share of the control periods, at least one of them: 0 returns the peak.
+    """
+    number = max(1, int(share * len(watts)))
+    return float(np.partition(watts, -number, axis=0)[-number:].mean(axis=0).max())
 
 
 def _sigma_w(warm: Warm[Any], rate_sigma: float) -> float:

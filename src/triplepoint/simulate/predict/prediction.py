@@ -15,6 +15,7 @@ from triplepoint.flops import inference_flops_per_token, peak_flops, training_fl
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.costs import Constants, Cost
 from triplepoint.simulate.heat.nodes import is_known
+from triplepoint.simulate.heat.pace import Reload
 from triplepoint.simulate.heat.warm import Warm, slow_ranks, warm_up, warm_up_anywhere, with_factors
 from triplepoint.simulate.inference import Serving, batch_of, warm_batch
 from triplepoint.simulate.inference_calibration import ServingCalibration
@@ -201,22 +202,67 @@ def predict_warm(
         PointError: If the job cannot run.
         UserError: If the configuration is wrong.
     """
-    prepared = prepare_step(job, calibration.constants(job) if calibration else Constants(), config)
-    slow = slow_ranks(cluster, job) if cluster else {}
+    cold, warm = ColdJob.of(job, calibration, config, cluster, memory), None
+    if cold.is_warmed(cluster, with_power):
+        warm = (
+            warm_up(cold.load, cold.reload, cluster, config, with_few_nodes)
+            if cluster
+            else warm_up_anywhere(cold.load, config)
+        )
+    return cold.prediction(warm, with_power), warm
 
-    def simulate(factor: Mapping[int, float]) -> Training[Step]:
-        return Training(prepared.run(with_factors(slow, factor)))
 
-    memory = memory or peak_memory(job)
-    load, warm = simulate({}), None
-    # What does not fit in memory draws no power.
-    if not memory.is_out_of_memory and _is_warmed(job, config, cluster, with_power):
-        warm = warm_up(load, simulate, cluster, config, with_few_nodes) if cluster else warm_up_anywhere(load, config)
-        load = warm.load
-    found = replace(_prediction(job, load.ran, memory, calibration), software=software_use(job, config))
-    if warm is None or not with_power:
-        return found, warm
-    return replace(found, power=predict_power(warm, (found.step_time_lo_s, found.step_time_hi_s), config)), warm
+@dataclass(frozen=True, eq=False)
+class ColdJob:
+    """A training job at the clocks of the calibration, from which power, heat and clocks can be worked out.
+
+    Attributes:
+        job: The job.
+        calibration: Constants of stacks and spread of errors; None: no interval.
+        config: Folder of the configuration.
+        memory: Its peak memory.
+        load: Its step.
+        reload: Simulates the step again, with factors on the computation of ranks.
+    """
+
+    job: Job
+    calibration: Calibration | None
+    config: Path
+    memory: MemoryUse
+    load: Training[Step]
+    reload: Reload[Training[Step]]
+
+    @classmethod
+    def of(
+        cls,
+        job: Job,
+        calibration: Calibration | None,
+        config: Path,
+        cluster: ClusterConfig | None = None,
+        memory: MemoryUse | None = None,
+    ) -> "ColdJob":
+        """Simulate a job at the clocks of the calibration; arguments and errors are those of `predict_warm`."""
+        prepared = prepare_step(job, calibration.constants(job) if calibration else Constants(), config)
+        slow = slow_ranks(cluster, job) if cluster else {}
+
+        def reload(factor: Mapping[int, float]) -> Training[Step]:
+            return Training(prepared.run(with_factors(slow, factor)))
+
+        return cls(job, calibration, config, memory or peak_memory(job), reload({}), reload)
+
+    def is_warmed(self, cluster: ClusterConfig | None, with_power: bool = True) -> bool:
+        """Return whether power, heat and clocks are worked out; what does not fit in memory draws no power."""
+        return not self.memory.is_out_of_memory and _is_warmed(self.job, self.config, cluster, with_power)
+
+    def prediction(self, warm: Warm[Training[Step]] | None, with_power: bool = True) -> Prediction:
+        """Return the prediction of the job, warm or at the clocks of the calibration, with or without its power."""
+        load = warm.load if warm else self.load
+        found = _prediction(self.job, load.ran, self.memory, self.calibration)
+        found = replace(found, software=software_use(self.job, self.config))
+        if warm is None or not with_power:
+            return found
+        interval_s = found.step_time_lo_s, found.step_time_hi_s
+        return replace(found, power=predict_power(warm, interval_s, self.config))
 
 
 def predict_times(

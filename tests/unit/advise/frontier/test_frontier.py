@@ -264,8 +264,8 @@ def test_command_says_what_its_help_names(tmp_path: Path, capsys: pytest.Capture
         ({"pp": 1, "model": "llama3-8b"}, [], "point.json: pp: 1 is one stage"),
         ({"task": "inference", "prompt_tokens": 64, "output_tokens": 8}, [], "inference"),
         ({}, ["--slowdown", "-1"], "expected percent from 0 to 100"),
-        ({}, ["--node-power", "nan"], "expected watts"),
-        ({}, ["--hall-power", "1000"], " more than the budget of 1000 W, even with steps 50% longer"),
+        ({}, ["--max-node-power", "nan"], "expected a number"),
+        ({}, ["--max-power", "1"], " more than the budget of 1 kW, even with steps 50% longer"),
     ],
 )
 def test_command_refuses_in_one_line(

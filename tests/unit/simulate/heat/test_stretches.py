@@ -1,4 +1,4 @@
-"""The loop of stretches in C against the same loop in numpy, and its refusal of arrays that do not fit."""
+"""The loop of stretches in C, and the chain of their heat, against numpy; arrays that do not fit are refused."""
 
 from typing import Any
 
@@ -99,3 +99,36 @@ def test_a_ceiling_that_is_no_number_is_the_lowest_clock() -> None:
     made["values"][3] = np.nan
     _stretches.run(*made.values())
     assert (made["index"] == 0).all()
+
+
+def heat_of_stretches(seed: int) -> tuple[Any, ...]:
+    """Return the arguments of `_stretches.chain`."""
+    random, shape = np.random.default_rng(seed), (NUM_NODES, NUM_STRETCHES, NUM_STATES)
+    stay = random.uniform(0, 1 / NUM_STATES, (NUM_NODES, NUM_STATES, NUM_STATES))
+    return (
+        stay,
+        random.uniform(0, 60, (NUM_NODES, NUM_STATES)),
+        random.uniform(0, 60, shape),
+        random.uniform(0, 60, shape),
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_chain_starts_each_stretch_where_the_one_before_ends(seed: int) -> None:
+    stay, steady, end, start = heat_of_stretches(seed)
+    driven = end - start @ stay
+    expected, first = np.empty_like(start), steady
+    for _ in range(2):
+        for number in range(NUM_STRETCHES):
+            expected[:, number] = first
+            first = (first[:, None] @ stay)[:, 0] + driven[:, number]
+    _stretches.chain(stay, steady, end, start)
+    assert start == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_chain_refuses_arrays_of_another_size(place: int) -> None:
+    arrays = list(heat_of_stretches(0))
+    arrays[place] = arrays[place][..., :-1].copy()
+    with pytest.raises(ValueError, match="wrong size"):
+        _stretches.chain(*arrays)

@@ -48,12 +48,12 @@ typedef struct {
 static double smaller(double a, double b) { return a < b ? a : b; }
 static double larger(double a, double b) { return a > b ? a : b; }
 
-/* Multiply heat and power at the start of a period, `column`, by the propagator of a node. */
-static inline void propagate(const double *column, const double *propagator, size_t num_rows, size_t num_states,
-                             double *restrict after) {
+/* Multiply a column, such as heat and power of a node at the start of a period, by a matrix stored column by column. */
+static inline void multiply(const double *column, const double *matrix, size_t num_rows, size_t num_states,
+                            double *restrict after) {
     memset(after, 0, num_states * sizeof *after);
-    for (size_t row = 0; row < num_rows; row++, propagator += num_states)
-        for (size_t state = 0; state < num_states; state++) after[state] += column[row] * propagator[state];
+    for (size_t row = 0; row < num_rows; row++, matrix += num_states)
+        for (size_t state = 0; state < num_states; state++) after[state] += column[row] * matrix[state];
 }
 
 /* Set the clocks of all devices by the power of the last period, as `Governor.steer` does without heat and brakes. */
@@ -129,7 +129,7 @@ WIDE static void simulate_stretch(const Loop *loop, const Scratch *scratch, size
         find_power(loop, scratch, period);
         for (size_t node = 0; node < loop->num_nodes; node++) {
             double *column = scratch->columns + node * num_rows;
-            propagate(column, loop->propagator + node * num_rows * num_states, num_rows, num_states, scratch->after);
+            multiply(column, loop->propagator + node * num_rows * num_states, num_rows, num_states, scratch->after);
             memcpy(column, scratch->after, num_states * sizeof *column);
         }
         steer(loop, scratch, stretch);
@@ -150,6 +150,82 @@ static int simulate(const Loop *loop) {
     for (size_t stretch = 0; stretch < loop->num_stretches; stretch++) simulate_stretch(loop, &scratch, stretch);
     free(room);
     return 1;
+}
+
+/* Arguments of `chain`, all of them arrays of floats. */
+enum { STAY, STEADY, END, START, NUM_LINKS };
+
+typedef struct {
+    size_t num_nodes, num_stretches, num_states;
+    const double *stay, *steady;
+    double *end, *start;
+} Chain;
+
+/* Times that the heat of a step is computed from its mean: after one, slow parts of the network still depend on
+   it. */
+enum { HEAT_PASSES = 2 };
+
+/* Replace the heat at the start of every stretch of a node by that which the stretches before leave; `after` is scratch.
+   What the power in a stretch adds by its end does not depend on its start. */
+WIDE static void chain_node(const Chain *chain, size_t node, double *after) {
+    size_t num_states = chain->num_states, num_stretches = chain->num_stretches, size = num_states * sizeof(double);
+    const double *stay = chain->stay + node * num_states * num_states;
+    double *start = chain->start + node * num_stretches * num_states, *end = chain->end + node * num_stretches * num_states;
+    for (size_t stretch = 0; stretch < num_stretches; stretch++) {
+        multiply(start + stretch * num_states, stay, num_states, num_states, after);
+        for (size_t state = 0; state < num_states; state++) end[stretch * num_states + state] -= after[state];
+    }
+    memcpy(start, chain->steady + node * num_states, size);
+    for (int pass = 0; pass < HEAT_PASSES; pass++) {
+        for (size_t stretch = 0; stretch < num_stretches; stretch++) {
+            multiply(start + stretch * num_states, stay, num_states, num_states, after);
+            for (size_t state = 0; state < num_states; state++) after[state] += end[stretch * num_states + state];
+            if (stretch + 1 < num_stretches) memcpy(start + (stretch + 1) * num_states, after, size);
+        }
+        if (pass + 1 < HEAT_PASSES) memcpy(start, after, size);
+    }
+}
+
+/* Get all arrays of a call, those from number `first_changed` on for writing; return whether that failed. */
+static int get_arrays(PyObject *const *arguments, int number, int first_changed, Py_buffer *arrays) {
+    for (int open = 0; open < number; open++) {
+        int flags = PyBUF_C_CONTIGUOUS | (open < first_changed ? 0 : PyBUF_WRITABLE);
+        if (PyObject_GetBuffer(arguments[open], &arrays[open], flags) < 0) {
+            while (open--) PyBuffer_Release(&arrays[open]);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *method_chain(PyObject *module, PyObject *const *arguments, Py_ssize_t num_arguments) {
+    (void)module;
+    Py_buffer arrays[NUM_LINKS];
+    if (num_arguments != NUM_LINKS) return PyErr_Format(PyExc_TypeError, "chain takes %d arrays", NUM_LINKS);
+    if (get_arrays(arguments, NUM_LINKS, END, arrays)) return NULL;
+    int is_sized = arrays[START].ndim == 3, has_memory = 1;
+    if (is_sized) {
+        const Py_ssize_t *shape = arrays[START].shape;
+        Chain chain = {
+            .num_nodes = (size_t)shape[0], .num_stretches = (size_t)shape[1], .num_states = (size_t)shape[2],
+            .stay = arrays[STAY].buf, .steady = arrays[STEADY].buf, .end = arrays[END].buf, .start = arrays[START].buf,
+        };
+        Py_ssize_t size = (Py_ssize_t)sizeof(double) * shape[0] * shape[2];
+        is_sized = arrays[STAY].len == size * shape[2] && arrays[STEADY].len == size &&
+                   arrays[END].len == size * shape[1] && arrays[START].len == size * shape[1] && shape[1];
+        double *after = is_sized ? malloc(chain.num_states * sizeof *after) : NULL;
+        has_memory = !is_sized || after;
+        if (after) {
+            Py_BEGIN_ALLOW_THREADS
+            for (size_t node = 0; node < chain.num_nodes; node++) chain_node(&chain, node, after);
+            Py_END_ALLOW_THREADS
+        }
+        free(after);
+    }
+    for (int number = 0; number < NUM_LINKS; number++) PyBuffer_Release(&arrays[number]);
+    if (!is_sized) return PyErr_Format(PyExc_ValueError, "an array has a wrong size");
+    if (!has_memory) return PyErr_NoMemory();
+    Py_RETURN_NONE;
 }
 
 /* Arguments of `run`, all of them arrays. */
@@ -193,34 +269,29 @@ static PyObject *method_run(PyObject *module, PyObject *const *arguments, Py_ssi
     (void)module;
     Py_buffer arrays[NUM_ARGUMENTS];
     if (num_arguments != NUM_ARGUMENTS) return PyErr_Format(PyExc_TypeError, "run takes %d arrays", NUM_ARGUMENTS);
-    int num_open = 0, wrong = -1, has_memory = 1;
-    for (; num_open < NUM_ARGUMENTS; num_open++) {
-        int flags = PyBUF_C_CONTIGUOUS | (num_open < RECORD ? 0 : PyBUF_WRITABLE);
-        if (PyObject_GetBuffer(arguments[num_open], &arrays[num_open], flags) < 0) break;
+    int wrong = -1, has_memory = 1;
+    if (get_arrays(arguments, NUM_ARGUMENTS, RECORD, arrays)) return NULL;
+    Loop loop = {
+        .rates = arrays[RATES].buf, .dither = arrays[DITHER].buf, .tables = arrays[TABLES].buf,
+        .values = arrays[VALUES].buf, .twin = arrays[TWIN].buf, .propagator = arrays[PROPAGATOR].buf,
+        .numbers = arrays[NUMBERS].buf, .record = arrays[RECORD].buf, .index = arrays[INDEX].buf,
+        .rate = arrays[RATE].buf, .allowed = arrays[CLOCK_ALLOWED].buf, .requested = arrays[CLOCK_REQUESTED].buf,
+        .clock = arrays[CLOCK].buf, .heat = arrays[HEAT].buf,
+    };
+    wrong = find_sizes(arrays, &loop);
+    if (wrong < 0) {
+        Py_BEGIN_ALLOW_THREADS
+        has_memory = simulate(&loop);
+        Py_END_ALLOW_THREADS
     }
-    if (num_open == NUM_ARGUMENTS) {
-        Loop loop = {
-            .rates = arrays[RATES].buf, .dither = arrays[DITHER].buf, .tables = arrays[TABLES].buf,
-            .values = arrays[VALUES].buf, .twin = arrays[TWIN].buf, .propagator = arrays[PROPAGATOR].buf,
-            .numbers = arrays[NUMBERS].buf, .record = arrays[RECORD].buf, .index = arrays[INDEX].buf,
-            .rate = arrays[RATE].buf, .allowed = arrays[CLOCK_ALLOWED].buf, .requested = arrays[CLOCK_REQUESTED].buf,
-            .clock = arrays[CLOCK].buf, .heat = arrays[HEAT].buf,
-        };
-        wrong = find_sizes(arrays, &loop);
-        if (wrong < 0) {
-            Py_BEGIN_ALLOW_THREADS
-            has_memory = simulate(&loop);
-            Py_END_ALLOW_THREADS
-        }
-    }
-    for (int number = 0; number < num_open; number++) PyBuffer_Release(&arrays[number]);
-    if (num_open < NUM_ARGUMENTS) return NULL;
+    for (int number = 0; number < NUM_ARGUMENTS; number++) PyBuffer_Release(&arrays[number]);
     if (wrong >= 0) return PyErr_Format(PyExc_ValueError, "array %d has a wrong size", wrong);
     if (!has_memory) return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {
+    {"chain", (PyCFunction)(void (*)(void))method_chain, METH_FASTCALL, NULL},
     {"run", (PyCFunction)(void (*)(void))method_run, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
