@@ -249,7 +249,7 @@ def test_wait_for_slowest_arrives_early_and_leaves_together() -> None:
     slowest = lay_out((gemm(), all_reduce, gemm(), all_reduce, gemm()), time_of, 3000, 600, 300)
     assert slowest.start.tolist() == [60, 1020, 1380, 2340, 2700]
     assert slowest.end.tolist() == [960, 1320, 2280, 2640, 3600]
-    laid = wait_for_slowest(slowest, 0.5)
+    laid = wait_for_slowest(slowest, 0.5, 0.5)
     assert laid.start.tolist() == [30, 510, 1350, 1830, 2670]
     assert laid.end.tolist() == [480, 1320, 1800, 2640, 3120]
 
@@ -258,7 +258,7 @@ def test_wait_for_slowest_arrives_early_and_leaves_together() -> None:
 def test_wait_for_slowest_joins_overlapped_communication_when_its_kernels_are_done(pace: float, joined_ns: int) -> None:
     beside = Communication("all_gather", "dp", 2e5, is_overlapped=True, count=2)
     slowest = lay_out((beside, gemm()), lambda operation: 5e-7, 4000, 0, ends_with_pass=True)
-    laid = wait_for_slowest(slowest, pace)
+    laid = wait_for_slowest(slowest, pace, 1.0)
     of_stream = [index for index, stream in enumerate(laid.stream) if stream == "dp"]
     assert laid.start[of_stream].tolist() == [joined_ns, 3500]
     assert laid.end[of_stream].tolist() == [3500, 4000]
@@ -297,7 +297,7 @@ def test_wait_for_slowest_scales_computation_alone(
     ops: list[Operation], compute_ns: int, comm_ns: int, pace: float
 ) -> None:
     slowest = lay_out([*ops, gemm()], time_of, compute_ns, comm_ns, ends_with_pass=True)
-    laid = wait_for_slowest(slowest, pace)
+    laid = wait_for_slowest(slowest, pace, 1.0)
     of_kernels, of_slowest = (
         sum(run.duration[index] for index, which in enumerate(run.which) if isinstance(run.operations[which], Kernel))
         for run in (laid, slowest)
