@@ -274,7 +274,7 @@ def answer_of(
         notes: What could not be determined, and why.
     """
     order = find_order(operations)
-    suspects = find_suspects(operations, order, {rank: gpu.compute_s for rank, gpu in sensed.items()})
+    suspects = find_suspects(operations, order, sensed)
     step_s = float(operations.step_time_s.mean())
     findings = explain(suspects, sensed, ranks_of, step_s)
     traced = _traced_ranks(operations, ranks_of) if source == "traces" else set()
