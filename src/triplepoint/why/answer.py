@@ -284,30 +284,11 @@ def answer_of(
     heat = explain_heat(findings, sensed, step_s)
     num_steps = len(operations.steps)
     slowdown = find_slowdown(operations, order)
-    findings = within_loss(findings, step_s - float(slowdown.ideal_s.mean()))
     return Answer(
         name, source, num_gpus, num_steps, step_s, slowdown, findings, power_w, heat,
         gpus=tuple(describe_gpus(sensed)), notes=notes, sensed=tuple(sensed.values()),
         is_by_rank=all((worker.dp, worker.stage) == (worker.rank, 0) for worker in operations.workers),
     )  # fmt: skip
-
-
-def within_loss(findings: Sequence[Finding], lost_s: float) -> list[Finding]:
-    """Return findings whose total cost is not above the time that the step loses; costs that are bounds are unchanged.
-
-    The costs may exceed that time, since the ideal is a mean over workers, and a repaired worker is as fast as the
-    median of its peers.
-
-    Args:
-        findings: The findings.
-        lost_s: Time of the step beyond that of an ideal job. Unit: s.
-    """
-    total_s = sum(finding.lost_s for finding in findings if not finding.is_bound)
-    lost_s = max(lost_s, 0.0)  # the marked step may be a little shorter than the replay of its traces
-    if total_s <= lost_s:
-        return list(findings)
-    factor = lost_s / total_s
-    return [finding if finding.is_bound else replace(finding, lost_s=factor * finding.lost_s) for finding in findings]
 
 
 def _with_needed_clocks(

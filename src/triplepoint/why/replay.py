@@ -10,8 +10,9 @@ Source:
     Lin et al. 2025, Understanding Stragglers in Large Model Training Using What-if Analysis, OSDI'25, section 3.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,8 +37,10 @@ class Order(NamedTuple):
         members: Operations of each transfer.
         awaited: For each operation the operation of another worker that it waits for without a recorded transfer; -1
             if there is none; same shape.
-        users: For each operation overlapped with computation, the first pass that needs it. Any other operation
-            delays the next one of its worker.
+        users: For each operation overlapped with computation, the first pass that needs it.
+        after: Lanes of each operation; it starts when all operations that ended before on them have ended. The lanes
+            are those of the workers, and more for transfers that overlap each other.
+        delays: Lanes on which each operation delays later ones.
     """
 
     events: Int64
@@ -46,6 +49,8 @@ class Order(NamedTuple):
     members: list[Int64]
     awaited: Int64
     users: dict[int, int]
+    after: list[tuple[int, ...]]
+    delays: list[tuple[int, ...]]
 
 
 def find_order(operations: Operations) -> Order:
@@ -65,7 +70,58 @@ def find_order(operations: Operations) -> Order:
     turn = np.concatenate((np.where(is_early, 0, 2), np.ones(len(end))))
     awaited = np.full(len(start), -1, dtype=np.int64)
     users = _users_of_overlapped(operations, inside, start, end)
-    return Order(events[np.lexsort((turn, time))], inside, share, members, awaited, users)
+    after, delays = _lanes(operations, members, users, start, end)
+    return Order(events[np.lexsort((turn, time))], inside, share, members, awaited, users, after, delays)
+
+
+def _lanes(
+    operations: Operations, members: list[Int64], users: dict[int, int], start: Float, end: Float
+) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """Return `after` and `delays` of `Order`.
+
+    An operation waits for all that its worker did before. But if pipeline transfers with different partners or in
+    different directions overlap on any worker, they wait for computation and for transfers of their own kind alone.
+
+    Args:
+        operations: The operations.
+        members: Operations of each transfer.
+        users: As in `Order`.
+        start: Start of each operation; shape (num_operations,). Unit: s.
+        end: End of each operation; same shape. Unit: s.
+    """
+    num_workers, worker = len(operations.workers), operations.worker.tolist()
+    after = [(number,) for number in worker]
+    delays = [() if index in users else (number,) for index, number in enumerate(worker)]
+    partners = [tuple(sorted(worker[index] for index in of_transfer)) for of_transfer in members]
+    of_pipeline = np.array(["pp-comm" in name for name in operations.kinds])[operations.kind]
+    keys = [
+        (worker[index], kind, partners[transfer]) if of_pipeline[index] else (worker[index],)
+        for index, (kind, transfer) in enumerate(
+            zip(operations.kind.tolist(), operations.transfer.tolist(), strict=True)
+        )
+    ]
+    if not _is_overlap(keys, np.flatnonzero(of_pipeline), start, end):
+        return after, delays
+    lane_of: dict[tuple[Any, ...], int] = {}
+    for index, key in enumerate(keys):
+        lane = num_workers + lane_of.setdefault(key, len(lane_of))
+        delays[index] += (lane,) if delays[index] else ()
+        if of_pipeline[index]:
+            computation = num_workers + lane_of.setdefault(key[:1], len(lane_of))
+            after[index] = (computation, lane)
+    return after, delays
+
+
+def _is_overlap(keys: Sequence[tuple[Any, ...]], transfers: Int64, start: Float, end: Float) -> bool:
+    """Return whether transfers with different keys overlap on a worker, the first part of a key."""
+    in_turn = sorted(transfers.tolist(), key=lambda index: (keys[index][0], start[index]))
+    tolerance_s = _tolerance_s(end - start)
+    return any(
+        keys[first][0] == keys[second][0]
+        and keys[first] != keys[second]
+        and start[second] < end[first] - tolerance_s[first]
+        for first, second in pairwise(in_turn)
+    )
 
 
 def _surrounding_computation(operations: Operations, start: Float, end: Float) -> tuple[Int64, Float]:
@@ -139,16 +195,16 @@ def replay(operations: Operations, order: Order, work_s: Float, gap_s: Float | N
     """
     work, gap = _rows(work_s), None if gap_s is None else _rows(gap_s)
     later: Callable[[Any, Any], Any] = np.maximum if work_s.shape[1] > 1 else max
-    free = _rows(np.zeros((len(operations.workers), work_s.shape[1])))
+    free = _rows(np.zeros((_num_lanes(order), work_s.shape[1])))
     start, end = _rows(np.zeros(work_s.shape)), _rows(np.zeros(work_s.shape))
-    worker, transfer = operations.worker.tolist(), operations.transfer.tolist()
+    transfer = operations.transfer.tolist()
     members = [indices.tolist() for indices in order.members]
     inside, share, waits = order.inside.tolist(), order.share.tolist(), operations.is_waiting.tolist()
     awaited, needs = order.awaited.tolist(), _needs(order)
     is_shared = [len(members[number]) > 1 and waits[index] for index, number in enumerate(transfer)]
     for event in order.events.tolist():
         if event >= 0:
-            ready = free[worker[event]]
+            ready = reduce(later, [free[lane] for lane in order.after[event]])
             if inside[event] >= 0:
                 computation = inside[event]
                 ready = later(ready, start[computation] + share[event] * work[computation])
@@ -165,14 +221,18 @@ def replay(operations: Operations, order: Order, work_s: Float, gap_s: Float | N
             if gap is not None:
                 last_start = last_start + reduce(later, [gap[member] for member in members[transfer[index]]])
         end[index] = last_start + work[index]
-        if index not in order.users:
-            free[worker[index]] = later(free[worker[index]], end[index])
+        for lane in order.delays[index]:
+            free[lane] = later(free[lane], end[index])
     return Replayed(np.array(start).reshape(work_s.shape), np.array(end).reshape(work_s.shape))
 
 
 def _rows(matrix: Float) -> list[Any]:
     """Return the rows of a matrix, as floats if it has one column: arrays of one number are ten times as slow."""
     return matrix[:, 0].tolist() if matrix.shape[1] == 1 else list(matrix)
+
+
+def _num_lanes(order: Order) -> int:
+    return 1 + max(chain.from_iterable((*order.after, *order.delays)))
 
 
 def _needs(order: Order) -> dict[int, list[int]]:
@@ -192,7 +252,7 @@ def find_gaps(operations: Operations, order: Order) -> tuple[Float, Bool]:
     Returns:
         Gaps of shape (num_operations, num_steps), none below 0, in s; and booleans of shape (num_operations,).
     """
-    free = _rows(np.zeros((len(operations.workers), len(operations.steps))))
+    free = _rows(np.zeros((_num_lanes(order), len(operations.steps))))
     later: Callable[[Any, Any], Any] = np.maximum if len(operations.steps) > 1 else max
     ready, is_first = _rows(operations.start_s), np.zeros(len(operations.worker), dtype=np.bool_)
     end, worker_of, needs = _rows(operations.end_s), operations.worker.tolist(), _needs(order)
@@ -203,11 +263,13 @@ def find_gaps(operations: Operations, order: Order) -> tuple[Float, Bool]:
         if event >= 0:
             if inside[event] < 0:
                 needed = [*needs.get(event, ()), *([awaited[event]] if awaited[event] >= 0 else [])]
-                ready[event] = reduce(later, [free[worker], *(end[index] for index in needed)])
+                lanes = [free[lane] for lane in order.after[event]]
+                ready[event] = reduce(later, [*lanes, *(end[index] for index in needed)])
             is_first[event] = worker not in begun
             begun.add(worker)
-        elif -1 - event not in order.users:
-            free[worker] = later(free[worker], end[-1 - event])
+        else:
+            for lane in order.delays[-1 - event]:
+                free[lane] = later(free[lane], end[-1 - event])
     for members in (indices.tolist() for indices in order.members):
         if len(members) > 1:
             last_ready = reduce(later, [ready[index] for index in members])

@@ -7,10 +7,10 @@ two repairs save by replay: that of it alone, and that of it after all others. C
 what the repair of all suspects saves; so two equally slow workers in parallel share their cost.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -85,7 +85,11 @@ def _slow_computation(recorded: Recorded, sensed: Mapping[int, Sensed]) -> Itera
         for index in _outliers(recorded, times_s, group, LEAST_EXCESS, usual_s, are_peers):
             excess_s, place = float(times_s[index].mean() - usual_s), recorded.places[index]
             suspect = Suspect(place, recorded.ranks(place), respect, excess_s / usual_s, excess_s, are_peers)
-            yield Repair(suspect, _as_fast_as_peers_s(recorded, index, group, left), recorded.gap_s)
+            yield Repair(
+                suspect,
+                _as_fast_as_peers_s(recorded, index, group, left, _usual if are_peers else np.mean),
+                recorded.gap_s,
+            )
 
 
 def _slow_ranks(recorded: Recorded, sensed: Mapping[int, Sensed], times_s: Float) -> Iterator[tuple[int, Repair]]:
@@ -191,7 +195,9 @@ def _outliers(
     return [slow] if is_usually and is_large and is_felt else []
 
 
-def _as_fast_as_peers_s(recorded: Recorded, place: int, group: Bool, left: Float) -> Float:
+def _as_fast_as_peers_s(
+    recorded: Recorded, place: int, group: Bool, left: Float, usual_of: Callable[[Float], Any]
+) -> Float:
     """Return durations with the computation of one place as long as that of its peers, class by class. Unit: s.
 
     Args:
@@ -199,6 +205,8 @@ def _as_fast_as_peers_s(recorded: Recorded, place: int, group: Bool, left: Float
         place: Index of the place.
         group: Places that are compared; shape (num_places,).
         left: Share of the computation of each place that is left once its slow ranks are repaired; same shape.
+        usual_of: Returns the usual time of those of the places. Stages have a mean time, since a stage with too many
+            layers gives them to others.
     """
     operations, repaired_s = recorded.operations, recorded.operations.work_s.copy()
     compute = np.flatnonzero(~operations.is_comm)
@@ -209,7 +217,7 @@ def _as_fast_as_peers_s(recorded: Recorded, place: int, group: Bool, left: Float
     for number in np.unique(operations.duration_class[here]):
         if sums_s[place, number] > 0:
             of_class = here[operations.duration_class[here] == number]
-            repaired_s[of_class] *= _usual(sums_s[group, number]) / sums_s[place, number]
+            repaired_s[of_class] *= float(usual_of(sums_s[group, number])) / sums_s[place, number]
     return repaired_s
 
 

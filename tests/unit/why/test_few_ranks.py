@@ -7,7 +7,6 @@ import pytest
 
 from tests.unit.why.test_step_times import noise, whole_steps
 from tests.unit.why.test_traced_operations import LATE_MS, TRANSFER_MS, WORK_MS, one_late, write_traces
-from triplepoint.why.answer import within_loss
 from triplepoint.why.slowdown import find_slowdown, ideal_work_s
 from triplepoint.why.sources import why_traces
 
@@ -38,7 +37,3 @@ def test_causes_cost_no_more_than_the_step_loses(num_ranks: int, tmp_path: Path)
     assert 0.8 * LATE_MS / 1e3 < cost_s <= lost_s * (1 + 1e-9)
     if num_ranks < 8:
         assert answer.slowdown.slowdown == pytest.approx((WORK_MS + TRANSFER_MS + LATE_MS) / (WORK_MS + TRANSFER_MS))
-
-
-def test_step_shorter_than_its_ideal_has_no_causes() -> None:
-    assert within_loss([], lost_s=-1e-9) == []

@@ -5,6 +5,7 @@ import pytest
 
 from triplepoint.why.operations import Operations, Worker
 from triplepoint.why.replay import find_gaps, find_order, replay, with_unrecorded_waits
+from triplepoint.why.sensed import Sensed
 from triplepoint.why.slowdown import find_slowdown
 from triplepoint.why.suspects import find_suspects
 
@@ -139,8 +140,9 @@ def test_slower_of_two_ranks_of_a_tensor_parallel_group(
     ends_s = [1.0 + excess[worker.stage] for worker in workers]
     rows: list[Row] = [(rank, "forward-compute", rank, False, 0.0, end_s) for rank, end_s in enumerate(ends_s)]
     rows += [(rank, "all-gather", len(workers), True, end_s, max(ends_s) + 0.1) for rank, end_s in enumerate(ends_s)]
-    compute_s = {rank: end_s if rank % 2 else 1.0 for rank, end_s in enumerate(ends_s)}
-    suspects = [one for one in find_suspects(operations(rows, workers), None, compute_s) if one.is_single]
+    own_s = {rank: end_s if rank % 2 else 1.0 for rank, end_s in enumerate(ends_s)}
+    sensed = {rank: Sensed(rank, "", "", 0, compute_s=one_s, passes_s=one_s) for rank, one_s in own_s.items()}
+    suspects = [one for one in find_suspects(operations(rows, workers), None, sensed) if one.is_single]
     assert [one.ranks for one in suspects] == found
     if found:
         assert suspects[0].lost_s == pytest.approx(max(excess), rel=0.03)

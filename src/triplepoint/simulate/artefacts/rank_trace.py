@@ -114,7 +114,9 @@ class RankTrace:
             own_host: Waits of this rank for the host. Unit: ns.
         """
         laid = lay_out(operations, self._simulated.time_of, compute, comm, host, ends_with_pass=self._is_uneven)
-        laid = wait_for_slowest(laid, self._pace, own_host / host if host else 1.0) if self._pace < 1 else laid
+        if self._pace < 1:
+            saved = (1 - self._pace) * (compute - host)
+            laid = wait_for_slowest(laid, self._pace, (own_host - host) / saved if saved else 0.0)
         return self._template(laid, laid.start // 2)
 
     def _template(self, laid: Runs, launch_ns: Int64) -> Template:

@@ -80,7 +80,7 @@ def lay_out(
     return Runs(operations, which[kept], tuple(group[kept].tolist()), start[kept], duration[kept])
 
 
-def wait_for_slowest(slowest: Runs, pace: float, host_pace: float) -> Runs:
+def wait_for_slowest(slowest: Runs, pace: float, host_share: float = 0.0) -> Runs:
     """Return the pass of a rank that computes faster than the slowest rank of its groups.
 
     Each collective ends when it does on the slowest rank, since no rank leaves it before. So the faster rank arrives
@@ -90,39 +90,27 @@ def wait_for_slowest(slowest: Runs, pace: float, host_pace: float) -> Runs:
     Args:
         slowest: Pass of the slowest rank.
         pace: Time of kernels over that of the slowest rank.
-        host_pace: The same for the gaps in which the GPU waits for the host; above 1, since shorter kernels wait more.
+        host_share: Share of the time that faster kernels save in which the GPU waits longer for the host.
     """
     is_main = np.array(slowest.stream, dtype=object) == MAIN
     is_comm = np.array([isinstance(slowest.operations[index], Communication) for index in slowest.which], dtype=bool)
-    is_exposed = is_main & is_comm
-    waited_ns, worked_ns = (
-        np.cumsum(length_ns) - length_ns
-        for length_ns in (np.where(chosen, slowest.duration, 0) for chosen in (is_exposed, is_main & ~is_comm))
-    )
-    gaps_ns = np.where(is_main, slowest.start - worked_ns - waited_ns, 0)
-    # Times of the slowest rank at the last collective before each run; index -1 is the start of the pass.
-    last = np.maximum.accumulate(np.append(-1, np.where(is_exposed, np.arange(len(is_main)), -1)))[:-1]
-    left_ns, worked_before_ns, gaps_before_ns = (
-        np.append(times, 0)[last] for times in (slowest.end, worked_ns, gaps_ns)
-    )
+    is_exposed, kernel_ns = is_main & is_comm, np.where(is_main & ~is_comm, slowest.duration, 0)
     # Times are scaled from the start of the pass on, so that rounding errors do not add up.
-    own_work_ns = _scaled(worked_ns, pace) - _scaled(worked_before_ns, pace)
-    own_gaps_ns = _scaled(gaps_ns, host_pace) - _scaled(gaps_before_ns, host_pace)
-    own_start_ns = left_ns + own_work_ns + own_gaps_ns
-    start = np.where(is_main, np.minimum(own_start_ns, slowest.start), slowest.start)
-    own_end_ns = start + _scaled(worked_ns + slowest.duration, pace) - _scaled(worked_ns, pace)
-    end = np.where(is_main & ~is_exposed, own_end_ns, slowest.end)
+    done_ns = np.cumsum(kernel_ns)
+    own_done_ns, saved_ns = (
+        np.rint(factor * done_ns).astype(np.int64) for factor in (pace, (1.0 - pace) * (1.0 - host_share))
+    )
+    own_kernel_ns, before_ns = np.diff(own_done_ns, prepend=0), np.append(0, saved_ns)[: len(saved_ns)]
+    at_last_collective_ns = np.maximum.accumulate(np.append(0, np.where(is_exposed, saved_ns, 0)))[: len(saved_ns)]
+    start = np.where(is_main, slowest.start - (before_ns - at_last_collective_ns), slowest.start)
+    end = np.where(is_main & ~is_exposed, start + own_kernel_ns, slowest.end)
     if not is_main.all():
-        last_run = int(np.where(is_main, -1, end).argmax())
-        first = slowest.stream.index(slowest.stream[last_run])
+        last = int(np.where(is_main, -1, end).argmax())
+        first = slowest.stream.index(slowest.stream[last])
         start[first] = min(start[first], end[is_main].max(initial=0))
     kept = np.flatnonzero(end > start)
     streams = tuple(slowest.stream[index] for index in kept.tolist())
     return Runs(slowest.operations, slowest.which[kept], streams, start[kept], (end - start)[kept])
-
-
-def _scaled(times_ns: Int64, factor: float) -> Int64:
-    return np.rint(factor * times_ns).astype(np.int64)
 
 
 def spread(operations: Sequence[Operation], time_of: TimeOf, length_ns: int) -> Runs:
