@@ -16,6 +16,7 @@ from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from triplepoint.why.operations import Bool, Float, Int64, Operations
 
@@ -37,10 +38,11 @@ class Order(NamedTuple):
         members: Operations of each transfer.
         awaited: For each operation the operation of another worker that it waits for without a recorded transfer; -1
             if there is none; same shape.
-        users: For each operation overlapped with computation, the first pass that needs it.
-        after: Lanes of each operation; it starts when all operations that ended before on them have ended. The lanes
-            are those of the workers, and more for transfers that overlap each other.
-        delays: Lanes on which each operation delays later ones.
+        users: For each operation overlapped with computation, the first pass that needs it; for received transfers too
+            if transfers overlap each other.
+        after: Lanes of each operation, which starts when all that delay these lanes have ended. A worker has a lane for
+            all operations, one for computation and, if pipeline transfers overlap, one for each partner and direction.
+        delays: Lanes that each operation delays.
     """
 
     events: Int64
@@ -69,59 +71,101 @@ def find_order(operations: Operations) -> Order:
     is_early = (np.bincount(operations.transfer)[operations.transfer] > 1) | (end == start)
     turn = np.concatenate((np.where(is_early, 0, 2), np.ones(len(end))))
     awaited = np.full(len(start), -1, dtype=np.int64)
-    users = _users_of_overlapped(operations, inside, start, end)
-    after, delays = _lanes(operations, members, users, start, end)
+    lanes = _transfer_lanes(operations, members)
+    is_late_user = inside >= 0
+    direction, is_received = _directions(operations, members, start, event_end)
+    if are_parallel := _are_parallel(operations, lanes, start, event_end):
+        is_late_user |= is_received
+    users = _users(operations, direction, is_late_user, start, event_end)
+    after, delays = _waits(operations, lanes if are_parallel else [None] * len(lanes), users)
     return Order(events[np.lexsort((turn, time))], inside, share, members, awaited, users, after, delays)
 
 
-def _lanes(
-    operations: Operations, members: list[Int64], users: dict[int, int], start: Float, end: Float
+def _is_of_pipeline(operations: Operations) -> Bool:
+    return np.array(["pp-comm" in name for name in operations.kinds])[operations.kind]
+
+
+def _transfer_lanes(operations: Operations, members: list[Int64]) -> list[tuple[Any, ...] | None]:
+    """Return worker, kind and partners of each pipeline transfer; None for other operations."""
+    worker, of_pipeline = operations.worker.tolist(), _is_of_pipeline(operations).tolist()
+    partners = [tuple(sorted(worker[index] for index in of_transfer)) for of_transfer in members]
+    kinds, transfers = operations.kind.tolist(), operations.transfer.tolist()
+    return [
+        (worker[index], kinds[index], partners[transfers[index]]) if of_pipeline[index] else None
+        for index in range(len(worker))
+    ]
+
+
+def _are_parallel(operations: Operations, lanes: Sequence[tuple[Any, ...] | None], start: Float, end: Float) -> bool:
+    """Return whether pipeline transfers with other partners, or in another direction, overlap on any worker."""
+    transfers = [index for index, lane in enumerate(lanes) if lane is not None]
+    in_turn = sorted(transfers, key=lambda index: (operations.worker[index], start[index]))
+    return any(
+        operations.worker[first] == operations.worker[second]
+        and lanes[first] != lanes[second]
+        and start[second] < end[first]
+        for first, second in pairwise(in_turn)
+    )
+
+
+def _waits(
+    operations: Operations, lanes: Sequence[tuple[Any, ...] | None], users: dict[int, int]
 ) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
     """Return `after` and `delays` of `Order`.
 
-    An operation waits for all that its worker did before. But if pipeline transfers with different partners or in
-    different directions overlap on any worker, they wait for computation and for transfers of their own kind alone.
+    An operation waits for all that its worker did before. But a transfer with a lane waits for its lane, and for
+    operations without one: the computation.
+
+    Args:
+        operations: The operations.
+        lanes: Lane of each transfer that may overlap others; None for other operations.
+        users: As in `Order`.
+    """
+    num_workers = len(operations.workers)
+    numbers: dict[tuple[Any, ...], int] = {}
+    after, delays = [], []
+    for index, (worker, lane) in enumerate(zip(operations.worker.tolist(), lanes, strict=True)):
+        computation = num_workers + worker
+        own = 2 * num_workers + numbers.setdefault(lane, len(numbers)) if lane else computation
+        after.append((computation, own) if lane else (worker,))
+        delays.append((own,) if index in users and lane else () if index in users else (worker, own))
+    return after, delays
+
+
+def _directions(
+    operations: Operations, members: list[Int64], start: Float, end: Float
+) -> tuple[npt.NDArray[np.str_], Bool]:
+    """Return the direction of passes and transfers, and which operations receive; both of shape (num_operations,).
+
+    The direction is that of the pass whose result is sent: the last one that its worker ended before. So a transfer
+    from the last stage to the first one of an interleaved schedule is forward.
 
     Args:
         operations: The operations.
         members: Operations of each transfer.
-        users: As in `Order`.
         start: Start of each operation; shape (num_operations,). Unit: s.
         end: End of each operation; same shape. Unit: s.
     """
-    num_workers, worker = len(operations.workers), operations.worker.tolist()
-    after = [(number,) for number in worker]
-    delays = [() if index in users else (number,) for index, number in enumerate(worker)]
-    partners = [tuple(sorted(worker[index] for index in of_transfer)) for of_transfer in members]
-    of_pipeline = np.array(["pp-comm" in name for name in operations.kinds])[operations.kind]
-    keys = [
-        (worker[index], kind, partners[transfer]) if of_pipeline[index] else (worker[index],)
-        for index, (kind, transfer) in enumerate(
-            zip(operations.kind.tolist(), operations.transfer.tolist(), strict=True)
-        )
+    of_pipeline, is_received = _is_of_pipeline(operations), np.zeros(len(start), dtype=np.bool_)
+    by_kind = [name.split("-")[0] if "pp-comm" in name or "compute" in name else "" for name in operations.kinds]
+    direction = np.array(by_kind)[operations.kind]
+    passes = [
+        np.flatnonzero((operations.worker == worker) & ~operations.is_comm & (direction != ""))
+        for worker in range(len(operations.workers))
     ]
-    if not _is_overlap(keys, np.flatnonzero(of_pipeline), start, end):
-        return after, delays
-    lane_of: dict[tuple[Any, ...], int] = {}
-    for index, key in enumerate(keys):
-        lane = num_workers + lane_of.setdefault(key, len(lane_of))
-        delays[index] += (lane,) if delays[index] else ()
-        if of_pipeline[index]:
-            computation = num_workers + lane_of.setdefault(key[:1], len(lane_of))
-            after[index] = (computation, lane)
-    return after, delays
-
-
-def _is_overlap(keys: Sequence[tuple[Any, ...]], transfers: Int64, start: Float, end: Float) -> bool:
-    """Return whether transfers with different keys overlap on a worker, the first part of a key."""
-    in_turn = sorted(transfers.tolist(), key=lambda index: (keys[index][0], start[index]))
-    tolerance_s = _tolerance_s(end - start)
-    return any(
-        keys[first][0] == keys[second][0]
-        and keys[first] != keys[second]
-        and start[second] < end[first] - tolerance_s[first]
-        for first, second in pairwise(in_turn)
-    )
+    passes = [of_worker[np.argsort(end[of_worker])] for of_worker in passes]
+    for of_transfer in members:
+        if len(of_transfer) != 2 or not of_pipeline[of_transfer].all():
+            continue
+        # Kinds are named by rank: forward transfers go to the higher one.
+        ranks = operations.worker[of_transfer]
+        sender = of_transfer[ranks.argmin() if direction[of_transfer[0]] == "forward" else ranks.argmax()]
+        is_received[of_transfer] = of_transfer != sender
+        of_sender = passes[operations.worker[sender]]
+        number = np.searchsorted(end[of_sender], start[sender], side="right") - 1
+        if number >= 0:
+            direction[of_transfer] = direction[of_sender[number]]
+    return direction, is_received
 
 
 def _surrounding_computation(operations: Operations, start: Float, end: Float) -> tuple[Int64, Float]:
@@ -148,20 +192,28 @@ def _surrounding_computation(operations: Operations, start: Float, end: Float) -
     return inside, share
 
 
-def _users_of_overlapped(operations: Operations, inside: Int64, start: Float, end: Float) -> dict[int, int]:
-    """Return for each transfer overlapped with computation the next pass of its direction, which needs it."""
-    by_kind = [name.split("-")[0] if "pp-comm" in name or "compute" in name else "" for name in operations.kinds]
-    direction_of = np.array(by_kind)[operations.kind]
+def _users(
+    operations: Operations, direction: npt.NDArray[np.str_], chosen: Bool, start: Float, end: Float
+) -> dict[int, int]:
+    """Return for each chosen transfer the next pass of its direction, which needs it.
+
+    Args:
+        operations: The operations.
+        direction: Direction of passes and transfers; shape (num_operations,).
+        chosen: Transfers that do not delay the next pass of the other direction; same shape.
+        start: Start of each operation; same shape. Unit: s.
+        end: End of each operation; same shape. Unit: s.
+    """
     users: dict[int, int] = {}
     for worker in range(len(operations.workers)):
-        for direction in ("forward", "backward"):
-            indices = np.flatnonzero((operations.worker == worker) & (direction_of == direction))
+        for name in ("forward", "backward"):
+            indices = np.flatnonzero((operations.worker == worker) & (direction == name))
             passes = indices[~operations.is_comm[indices]]
             passes = passes[np.argsort(start[passes])]
-            overlapped = indices[operations.is_comm[indices] & (inside[indices] >= 0)]
-            following = np.searchsorted(start[passes], end[overlapped])
+            transfers = indices[operations.is_comm[indices] & chosen[indices]]
+            following = np.searchsorted(start[passes], end[transfers])
             has_user = following < len(passes)
-            users |= dict(zip(overlapped[has_user].tolist(), passes[following[has_user]].tolist(), strict=True))
+            users |= dict(zip(transfers[has_user].tolist(), passes[following[has_user]].tolist(), strict=True))
     return users
 
 

@@ -73,7 +73,7 @@ def _slow_computation(recorded: Recorded, sensed: Mapping[int, Sensed]) -> Itera
     groups, are_peers = recorded.peers()
     respect: Respect = "work" if WORK in operations.kinds else "computation"
     left = np.ones(len(recorded.places))
-    if not are_peers:
+    if max(group.sum() for group in groups) < LEAST_PEERS or not are_peers:
         for index, repair in _slow_ranks(recorded, sensed, times_s):
             yield repair
             left[index] = min(left[index], 1.0 - repair.suspect.excess_s / times_s[index].mean())
