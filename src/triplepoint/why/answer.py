@@ -14,6 +14,7 @@ from triplepoint.config.plan import read_planned_run
 from triplepoint.config.point import Point
 from triplepoint.errors import UserError
 from triplepoint.manifest import NO_STEP, Origin, read_manifest
+from triplepoint.text import percent
 from triplepoint.units import S_PER_HOUR, counted
 from triplepoint.why.explain import CAUSES, OF_HEAT, Finding, explain, explain_clocks
 from triplepoint.why.gpus import describe_gpus, explain_heat, lowest_clock
@@ -81,11 +82,11 @@ class Answer:
         """The answer in a sentence: what is slow, why, and what it costs."""
         if rows := self.rows():
             first = rows[0]
-            cost = f"{'up to ' * first['is_bound']}{first['lost_share']:.1%} of each step"
+            cost = f"{'up to ' * first['is_bound']}{percent(first['lost_share'])} of each step"
             hours = f"{first['lost_gpu_hours_per_day']:.3g} {self.unit} hours a day"
             more = f"; {counted(len(rows) - 1, 'smaller cause')} below" if len(rows) > 1 else ""
             rest = self._uneven_share - sum(row["lost_share"] for row in rows)
-            other = f"; other differences between {self.unit}s cost {rest:.0%}" if rest >= _LEAST_UNEVEN else ""
+            other = f"; other differences between {self.unit}s cost {percent(rest, 0)}" if rest >= _LEAST_UNEVEN else ""
             are, costs = ("are", "they cost") if first["gpu"].startswith("all ") else ("is", "it costs")
             return f"{first['gpu']} {are} slow, cause: {first['cause']}; {costs} {cost}, {hours}{more}{other}"
         if self.step_parts:
@@ -95,8 +96,9 @@ class Answer:
         if self._uneven_share >= _LEAST_UNEVEN:
             kind = next(iter(self.slowdown.by_kind))
             return (
-                f"no single {self.unit} is slow, but {self.unit}s differ: a step would be {self._uneven_share:.0%} "
-                f"shorter if equal operations lasted equally long, mostly {kind_name(kind)}"
+                f"no single {self.unit} is slow, but {self.unit}s differ: a step would be "
+                f"{percent(self._uneven_share, 0)} shorter if equal operations lasted equally long, mostly "
+                f"{kind_name(kind)}"
             )
         times = self.step_times
         long_share = times.long_s / times.total_s if times is not None else 0.0

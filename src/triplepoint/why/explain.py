@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from triplepoint.text import percent
 from triplepoint.why.held import THERMAL, Hold, find_held, whole_nodes
 from triplepoint.why.repairs import LEAST_PEERS, Suspect
 from triplepoint.why.sensed import Sensed
@@ -170,13 +171,13 @@ def _usual(name: str, gpu: Sensed, sensed: Mapping[int, Sensed], min_others: int
 
 def _parts(suspect: Suspect, rank: int, sensed: Mapping[int, Sensed]) -> Iterator[tuple[str, float, str]]:
     """Yield the causes of a suspect, each with the share of the excess that it explains, and the evidence."""
-    percent = f"{suspect.excess:.1%}"
+    longer = percent(suspect.excess)
     if suspect.respect == "transfer":
-        yield "network", 1.0, f"its transfers take {percent} longer than equal ones, with every partner"
+        yield "network", 1.0, f"its transfers take {longer} longer than equal ones, with every partner"
     elif suspect.respect == "launch":
         yield "launch", 1.0, f"its host is {suspect.excess_s:.3g} s a step later with work that could start than others"
     elif suspect.respect == "data":
-        yield "data", 1.0, f"its step begins {suspect.excess_s:.3g} s after that of others ({percent} of the step)"
+        yield "data", 1.0, f"its step begins {suspect.excess_s:.3g} s after that of others ({longer} of the step)"
     else:
         yield from _parts_of_computation(suspect, rank, sensed)
 
@@ -188,7 +189,7 @@ def _parts_of_computation(
     others = "workers of its stage" if suspect.has_peers else "other stages"
     if suspect.is_single:
         others = "the other ranks of its stage"
-    slow = f"computes {suspect.excess:.1%} longer than {others}"
+    slow = f"computes {percent(suspect.excess)} longer than {others}"
     if suspect.respect == "work":
         slow = f"comes to collectives {suspect.excess_s:.3g} s a step later than {others}"
     left = 1.0
@@ -241,10 +242,12 @@ def cause_of_clock(gpu: Sensed, all_gpus: Mapping[int, Sensed]) -> tuple[str, st
     )
     limit_w = _usual("limit_w", gpu, peers)
     if brake - usual_brake >= _LEAST_THROTTLED:
-        held = f"{clocks}; a power brake held the clock {brake:.0%} of the time against {usual_brake:.0%}"
+        held = (
+            f"{clocks}; a power brake held the clock {percent(brake, 0)} of the time against {percent(usual_brake, 0)}"
+        )
         return "power limit", held, True
     if thermal - usual_thermal >= _LEAST_THROTTLED:
-        held = f"{clocks}; heat held the clock {thermal:.0%} of the time against {usual_thermal:.0%}"
+        held = f"{clocks}; heat held the clock {percent(thermal, 0)} of the time against {percent(usual_thermal, 0)}"
         return *_cause_of_heat(gpu, all_gpus, held), True
     if gpu.limit_w < (1 - _LOWER_LIMIT) * limit_w:
         return "power limit", f"{clocks}; its power limit is {gpu.limit_w:.0f} W against {limit_w:.0f}", True
@@ -255,7 +258,9 @@ def cause_of_clock(gpu: Sensed, all_gpus: Mapping[int, Sensed]) -> tuple[str, st
         return *_cause_of_heat(gpu, all_gpus, f"{clocks}{at_limit}"), False
     if is_capped:
         capped = gpu.throttled["power_cap_share"]
-        evidence = f"{clocks}; at the same limit, held by it {capped:.0%} of the time: a part that needs more power"
+        evidence = (
+            f"{clocks}; at the same limit, held by it {percent(capped, 0)} of the time: a part that needs more power"
+        )
         return "power limit", evidence, False
     return "computation", f"{clocks}, and no cause counted", False
 

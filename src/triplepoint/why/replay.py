@@ -78,6 +78,8 @@ def find_order(operations: Operations) -> Order:
         is_late_user |= is_received
     users = _users(operations, direction, is_late_user, start, event_end)
     after, delays = _waits(operations, lanes if are_parallel else [None] * len(lanes), users)
+    # A receive that begins with its send was posted before, at a time that is not recorded.
+    inside[is_received & (np.abs(start - latest) <= _tolerance_s(end - start))] = -1
     return Order(events[np.lexsort((turn, time))], inside, share, members, awaited, users, after, delays)
 
 
