@@ -30,7 +30,7 @@ OF_HEAT = ("heat", "contact", "contact or air")
 
 _LEAST_CLOCK = 0.01
 """Smallest relative difference in clock that counts as a cause. GPUs of one type differ by about 1 %."""
-_LEAST_THROTTLED = 0.05
+LEAST_THROTTLED = 0.05
 """Smallest throttled share of time, beyond that of peers, that counts as a cause."""
 _LOWER_LIMIT = 0.02
 """Smallest relative difference in power limit that counts as a cause."""
@@ -241,18 +241,18 @@ def cause_of_clock(gpu: Sensed, all_gpus: Mapping[int, Sensed]) -> tuple[str, st
         _throttled_shares(gpu, peers, names) for names in (("power_brake",), ("sw_thermal", "hw_thermal"))
     )
     limit_w = _usual("limit_w", gpu, peers)
-    if brake - usual_brake >= _LEAST_THROTTLED:
+    if brake - usual_brake >= LEAST_THROTTLED:
         held = (
             f"{clocks}; a power brake held the clock {percent(brake, 0)} of the time against {percent(usual_brake, 0)}"
         )
         return "power limit", held, True
-    if thermal - usual_thermal >= _LEAST_THROTTLED:
+    if thermal - usual_thermal >= LEAST_THROTTLED:
         held = f"{clocks}; heat held the clock {percent(thermal, 0)} of the time against {percent(usual_thermal, 0)}"
         return *_cause_of_heat(gpu, all_gpus, held), True
     if gpu.limit_w < (1 - _LOWER_LIMIT) * limit_w:
         return "power limit", f"{clocks}; its power limit is {gpu.limit_w:.0f} W against {limit_w:.0f}", True
     hotter_k = gpu.temp_c - _usual("temp_c", gpu, peers)
-    is_capped = gpu.throttled.get("power_cap_share", 0.0) >= _LEAST_THROTTLED
+    is_capped = gpu.throttled.get("power_cap_share", 0.0) >= LEAST_THROTTLED
     if hotter_k >= _HOTTER_K:
         at_limit = "; hotter at its power limit, so it leaks more" if is_capped else ""
         return *_cause_of_heat(gpu, all_gpus, f"{clocks}{at_limit}"), False

@@ -125,7 +125,8 @@ def _waits(
     """
     num_workers = len(operations.workers)
     numbers: dict[tuple[Any, ...], int] = {}
-    after, delays = [], []
+    after: list[tuple[int, ...]] = []
+    delays: list[tuple[int, ...]] = []
     for index, (worker, lane) in enumerate(zip(operations.worker.tolist(), lanes, strict=True)):
         computation = num_workers + worker
         own = 2 * num_workers + numbers.setdefault(lane, len(numbers)) if lane else computation

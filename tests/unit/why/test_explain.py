@@ -95,9 +95,9 @@ def stages(**odd: object) -> dict[int, Sensed]:
 @pytest.mark.parametrize(
     ("shares", "cause", "says"),
     [
-        ({"power_brake_share": 1.0, "hw_slowdown_share": 1.0}, "degraded", "power brake for 100% of the time"),
-        ({"hw_slowdown_share": 0.8}, "degraded", "hardware slowdown for 80% of the time"),
-        ({"hw_thermal_share": 0.8, "hw_slowdown_share": 0.8}, "heat", "hardware thermal slowdown for 80% of the time"),
+        ({"power_brake_share": 1.0, "hw_slowdown_share": 1.0}, "degraded", "power brake for 100 % of the time"),
+        ({"hw_slowdown_share": 0.8}, "degraded", "hardware slowdown for 80 % of the time"),
+        ({"hw_thermal_share": 0.8, "hw_slowdown_share": 0.8}, "heat", "hardware thermal slowdown for 80 % of the time"),
     ],
 )
 def test_a_stage_whose_node_the_hardware_holds_down_is_not_the_division_of_layers(

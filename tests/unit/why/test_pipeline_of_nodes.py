@@ -66,7 +66,7 @@ def test_a_node_under_the_power_brake_is_degraded_and_not_too_many_layers(tmp_pa
     answer = why_with(tmp_path, conditions={"braked_nodes": [1]})
     (found,) = answer.findings
     assert (found.name, found.cause, found.is_bound) == ("all 4 GPUs of node 1", "degraded", True)
-    assert "power brake for 100% of the time, 990 MHz against" in found.evidence
+    assert "power brake for 100 % of the time, 990 MHz against" in found.evidence
     assert answer.sentence.startswith("all 4 GPUs of node 1 are slow, cause: degraded; they cost up to ")
     # The traced step shows what the brake costs of the mean of the other stages.
     assert answer.slowdown.slowdown > 1.0
@@ -110,7 +110,7 @@ def test_a_hot_gpu_whose_rank_has_no_trace_is_named(tmp_path: Path) -> None:
     answer = why_with(tmp_path, traced=(0, 4, 8), conditions={"bad_contact": {"node1.gpu2": 5}})
     (found,) = answer.findings
     assert (found.rank, found.cause, found.is_bound) == (6, "contact", True)
-    assert "heat held the clock 100% of the time against 0%" in found.evidence
+    assert "heat held the clock 100 % of the time against 0 %" in found.evidence
 
 
 def test_a_sound_pipeline_has_no_cause(tmp_path: Path) -> None:

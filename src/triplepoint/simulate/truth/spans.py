@@ -103,10 +103,8 @@ def _passes(timeline: Timeline, stage: int, which: int, pace: float) -> tuple[In
         if (kind, chunk) not in waits_by_kind:
             passes = by_kind.get(kind, (durations.optimizer,))
             at = (stage, chunk, which) if kind >= 0 else (stage, which)
-            waits_by_kind[kind, chunk] = (
-                sum(one_ns(time.comm[at]) for time in passes),
-                *(sum(one_ns(time.host_at(at, each)) for time in passes) for each in (1.0, pace)),
-            )
+            host, launch = (sum(one_ns(time.host_at(at, each)) for time in passes) for each in (1.0, pace))
+            waits_by_kind[kind, chunk] = sum(one_ns(time.comm[at]) for time in passes), host, launch
         comm, host, launch = waits_by_kind[kind, chunk]
         phase = _PHASES.index("optimizer" if kind < 0 else "forward" if kind == FORWARD else "backward")
         # The rest is computation, including its delay by contention.
