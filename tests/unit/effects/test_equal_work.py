@@ -151,6 +151,4 @@ def test_sentence_of_an_interval_with_zero_says_that_it_may_be_no_change() -> No
     """One pair cannot disagree with others; its interval alone says that it is not certain."""
     pair = {("a",): Effect(0.175, -0.005, 0.39, "steps", 1)}
     change = Change("recomputation", "", {"step time": pair}, is_paired=True)
-    assert change.sentence == (
-        "recomputation makes a step 17.5 % [-1, 39] longer in 1 layout, which may be no change"
-    )
+    assert change.sentence == ("recomputation makes a step 17.5 % [-1, 39] longer in 1 layout, which may be no change")

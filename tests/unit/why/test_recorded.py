@@ -104,5 +104,7 @@ def test_raw_run_is_parsed_first_and_one_window_compares_gpus(
     text = capsys.readouterr().out
     assert "gpu3 of b (rank 11)  contact" in text
     assert "hottest: gpu3 of b (rank 11), 86 degC, 26.0 K above the median of the 15 others at -42 % power" in text
-    assert "lowest clock: gpu3 of b (rank 11), 1400 MHz, 29.3 % below the median of the 15 others at -42 % power" in text
+    assert (
+        "lowest clock: gpu3 of b (rank 11), 1400 MHz, 29.3 % below the median of the 15 others at -42 % power" in text
+    )
     assert not (tmp_path / "runs" / name / "telemetry.parquet").exists()
