@@ -1,8 +1,8 @@
 """What `why` says that one slow GPU of a tensor parallel group costs, against the same job without it.
 
 Run from the repository: python -m tests.benchmarks.slow_gpu
-A GPU computes at 0.9 (or 0.8) of the speed of its peers, and no sensor shows it. Llama 3 8B, 64 sequences of 8192 tokens a step,
-on nodes of 8 H200; all ranks are traced.
+A GPU computes at 0.9 or 0.8 of the speed of its peers, and no sensor shows it. Llama 3 8B, 64 sequences of 8192 tokens
+a step, on nodes of 8 H200; all ranks are traced.
 """
 
 import tempfile

@@ -93,9 +93,11 @@ def explain(suspects: Sequence[Suspect], sensed: Mapping[int, Sensed], ranks_of:
         kept = [part for part in parts if part[1] >= _LEAST_PART * total]
         total = sum(share for _, share, _ in kept)
         for cause, share, evidence in kept:
-            # The order of transfers while a stage waits is no dependency, so the replay saves too little of it.
+            # The work of other stages may differ, so the excess over them is a bound.
             is_bound = cause == "degraded" and not suspect.has_peers
             lost_s, part = max(suspect.excess_s, suspect.lost_s) if is_bound else suspect.lost_s, share / total
+            if cause == "layers":  # all stages share the layers that this one gives away
+                part *= 1 - 1 / suspect.num_stages
             findings.append(Finding(rank, name, cause, lost_s * part, evidence, is_bound, suspect.excess * part))
     findings = [*_by_node(_by_stage(findings, suspects), sensed, max)]
     findings = [finding for finding in findings if finding.lost_s >= LEAST_LOST * step_s]

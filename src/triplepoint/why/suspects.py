@@ -7,10 +7,10 @@ two repairs save by replay: that of it alone, and that of it after all others. C
 what the repair of all suspects saves; so two equally slow workers in parallel share their cost.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -87,7 +87,7 @@ def _slow_computation(recorded: Recorded, sensed: Mapping[int, Sensed]) -> Itera
             suspect = Suspect(place, recorded.ranks(place), respect, excess_s / usual_s, excess_s, are_peers)
             yield Repair(
                 suspect,
-                _as_fast_as_peers_s(recorded, index, group, left, _usual if are_peers else np.mean),
+                _as_fast_as_peers_s(recorded, index, group, left),
                 recorded.gap_s,
             )
 
@@ -195,9 +195,7 @@ def _outliers(
     return [slow] if is_usually and is_large and is_felt else []
 
 
-def _as_fast_as_peers_s(
-    recorded: Recorded, place: int, group: Bool, left: Float, usual_of: Callable[[Float], Any]
-) -> Float:
+def _as_fast_as_peers_s(recorded: Recorded, place: int, group: Bool, left: Float) -> Float:
     """Return durations with the computation of one place as long as that of its peers, class by class. Unit: s.
 
     Args:
@@ -205,8 +203,6 @@ def _as_fast_as_peers_s(
         place: Index of the place.
         group: Places that are compared; shape (num_places,).
         left: Share of the computation of each place that is left once its slow ranks are repaired; same shape.
-        usual_of: Returns the usual time of those of the places. Stages have a mean time, since a stage with too many
-            layers gives them to others.
     """
     operations, repaired_s = recorded.operations, recorded.operations.work_s.copy()
     compute = np.flatnonzero(~operations.is_comm)
@@ -217,7 +213,7 @@ def _as_fast_as_peers_s(
     for number in np.unique(operations.duration_class[here]):
         if sums_s[place, number] > 0:
             of_class = here[operations.duration_class[here] == number]
-            repaired_s[of_class] *= float(usual_of(sums_s[group, number])) / sums_s[place, number]
+            repaired_s[of_class] *= _usual(sums_s[group, number]) / sums_s[place, number]
     return repaired_s
 
 
@@ -264,7 +260,11 @@ def _share_costs(recorded: Recorded, repairs: Sequence[Repair], done: Sequence[R
     lost_s = np.maximum((original_s - alone_s) + (without_s - best_s), 0.0) / 2
     if lost_s.sum() > 0:
         lost_s *= max(original_s - best_s, 0.0) / lost_s.sum()
-    return [replace(repair.suspect, lost_s=cost_s) for repair, cost_s in zip(repairs, lost_s.tolist(), strict=True)]
+    num_stages = len({stage for _, stage in recorded.places})
+    return [
+        replace(repair.suspect, lost_s=cost_s, num_stages=num_stages)
+        for repair, cost_s in zip(repairs, lost_s.tolist(), strict=True)
+    ]
 
 
 def _repaired(recorded: Recorded, repairs: Sequence[Repair]) -> tuple[Float, Float]:
