@@ -79,9 +79,13 @@ def test_late_launches_are_told_from_slow_kernels() -> None:
 
 
 def test_stage_without_peers_is_the_division_of_layers() -> None:
-    suspects = [Suspect((dp, 1), (2 + dp,), "computation", 0.3, 0.3, has_peers=False, lost_s=0.1) for dp in range(2)]
+    suspects = [
+        Suspect((dp, 1), (2 + dp,), "computation", 0.3, 0.3, has_peers=False, lost_s=0.1, num_stages=4)
+        for dp in range(2)
+    ]
     (found,) = explain(suspects, {}, lambda place: (), 2.0)
-    assert (found.name, found.cause, found.lost_s) == ("stage 1", "layers", pytest.approx(0.2))
+    # Of its layers beyond the others' it keeps a quarter.
+    assert (found.name, found.cause, found.lost_s) == ("stage 1", "layers", pytest.approx(0.2 * 3 / 4))
 
 
 def stages(**odd: object) -> dict[int, Sensed]:
