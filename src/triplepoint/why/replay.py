@@ -1,10 +1,11 @@
 """What-if replay: start and end of every operation if some operations had other durations.
 
 The order in time of a recorded step is taken as the order of dependencies. So an operation starts when all operations
-that its worker had ended before it have ended, and pipeline schedules and overlapped communication need no rule of
-their own. Communication that starts during a computation of its worker starts at the same fraction of that computation,
-and the next pass of the same direction needs it. A transfer ends its own duration after its last member has started; a
-buffered send does not wait.
+that its worker had ended before it have ended, and pipeline schedules need no rule of their own. Only pipeline
+transfers that overlap others in the record do not wait for those, and what they bring delays the next pass of its
+direction alone: which of two sides sends first depends on how fast they are. Communication that starts during a
+computation of its worker starts at the same fraction of that computation, and the next pass of the same direction needs
+it. A transfer ends its own duration after its last member has started; a buffered send does not wait.
 
 Source:
     Lin et al. 2025, Understanding Stragglers in Large Model Training Using What-if Analysis, OSDI'25, section 3.
@@ -72,11 +73,11 @@ def find_order(operations: Operations) -> Order:
     turn = np.concatenate((np.where(is_early, 0, 2), np.ones(len(end))))
     awaited = np.full(len(start), -1, dtype=np.int64)
     lanes = _transfer_lanes(operations, members)
-    is_late_user = inside >= 0
+    has_user = inside >= 0
     direction, is_received = _directions(operations, members, start, event_end)
     if are_parallel := _are_parallel(operations, lanes, start, event_end):
-        is_late_user |= is_received
-    users = _users(operations, direction, is_late_user, start, event_end)
+        has_user |= is_received
+    users = _users(operations, direction, has_user, start, event_end)
     after, delays = _waits(operations, lanes if are_parallel else [None] * len(lanes), users)
     # A receive that begins with its send was posted before, at a time that is not recorded.
     inside[is_received & (np.abs(start - latest) <= _tolerance_s(end - start))] = -1

@@ -4,7 +4,8 @@ A worker is compared with its peers, which do the same work: the workers of its 
 else the ranks of its tensor parallel group, then all workers. Of two neither is the outlier, but the excess of the
 slower one is lost all the same. To repair a suspect is to make it as fast as its peers. Its cost is the mean of what
 two repairs save by replay: that of it alone, and that of it after all others. Costs are scaled so that they add up to
-what the repair of all suspects saves; so two equally slow workers in parallel share their cost.
+what the repair of all suspects saves; so two equally slow workers in parallel share their cost. Stages that are
+compared with other stages are repaired last, since their work may differ by design.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
