@@ -48,6 +48,11 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100.0 * share:.{digits}f} %"
 
 
+def signed_percent(share: float, digits: int = 1) -> str:
+    """Return a change as percent with its sign and unit, such as `+14.6 %`."""
+    return f"{100.0 * share:+.{digits}f} %"
+
+
 def percent_within(share: float, low: float, high: float) -> str:
     """Return a share as percent with its 90 % interval, such as `14.6 % [6.6, 21.9]`."""
     return f"{percent(share)} [{100.0 * low:.1f}, {100.0 * high:.1f}]"

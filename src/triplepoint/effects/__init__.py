@@ -82,14 +82,14 @@ class Effect:
         """Interval with a leading space: ' [2.1, 7.0]'; '' if it is unknown."""
         if math.isnan(self.low):
             return ""
-        return f" [{digits(self.low * self.scale)}, {digits(self.high * self.scale)}]"
+        return f" [{', '.join(equal_digits(self.low * self.scale, self.high * self.scale))}]"
 
     @property
     def factor(self) -> str:
         """Change and interval; from `FACTOR_FROM` on as a factor: '3.0 times [2.1, 4.2]'."""
         if not self.is_relative or self.value < FACTOR_FROM:
             return self.text
-        ends = "" if math.isnan(self.low) else f" [{digits(1 + self.low)}, {digits(1 + self.high)}]"
+        ends = "" if math.isnan(self.low) else f" [{', '.join(equal_digits(1 + self.low, 1 + self.high))}]"
         return f"{digits(1 + self.value)} times{ends}"
 
     @property
@@ -353,5 +353,11 @@ def _effect(change: float, half: float, basis: Basis, num: int, is_relative: boo
 
 def digits(value: float) -> str:
     """Return a number of per cent or kelvin with one decimal; without decimals from 20 on."""
-    text = f"{value:.0f}" if abs(value) >= 19.95 else f"{value:.1f}"
-    return text.removeprefix("-") if float(text) == 0 else text
+    return equal_digits(value)[0]
+
+
+def equal_digits(*values: float) -> list[str]:
+    """Return numbers of per cent or kelvin with one decimal; without if one is 20 or more and none rounds to zero."""
+    decimals = 0 if max(map(abs, values)) >= 19.95 and min(map(abs, values)) >= 0.5 else 1
+    texts = [f"{value:.{decimals}f}" for value in values]
+    return [text.removeprefix("-") if float(text) == 0 else text for text in texts]

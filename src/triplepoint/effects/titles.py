@@ -103,7 +103,7 @@ class Change:
         return replace(mean, low=nan, high=nan) if len(set(_ends(mean))) == 1 else mean
 
     def short(self, name: str) -> str:
-        """Return the short text of the effect on a quantity, such as '+15.4 % [7.4, 24]'; '' if it is unknown.
+        """Return the short text of the effect on a quantity, such as '+15.4 % [7, 24]'; '' if it is unknown.
 
         If layouts disagree on the sign, the text is the range over layouts and the numbers of rises and falls.
         """
@@ -221,7 +221,7 @@ def mean_of(num: int, noun: str) -> str:
 
 
 def signed(effect: Effect) -> str:
-    """Return an effect with its sign and interval: '+15.4 % [7.4, 24]', '-3.1 K [-5.2, -1.0]' or '×2.8 [1.8, 4.2]'."""
+    """Return an effect with its sign and interval: '+15.4 % [7, 24]', '-3.1 K [-5.2, -1.0]' or '×2.8 [1.8, 4.2]'."""
     if effect.is_relative and effect.value >= FACTOR_FROM:
         return f"×{effect.factor.replace(' times', '')}"
     return f"{_signed_number(effect)} {effect.unit}{effect.ends}"

@@ -14,8 +14,9 @@ from triplepoint.config.plan import read_planned_run
 from triplepoint.config.point import Point
 from triplepoint.errors import UserError
 from triplepoint.manifest import NO_STEP, Origin, read_manifest
+from triplepoint.text import percent
 from triplepoint.units import S_PER_HOUR, counted
-from triplepoint.why.explain import CAUSES, OF_HEAT, Finding, explain, explain_clocks
+from triplepoint.why.explain import CAUSES, LEAST_THROTTLED, OF_HEAT, Finding, explain, explain_clocks
 from triplepoint.why.gpus import describe_gpus, explain_heat, lowest_clock
 from triplepoint.why.operations import WORK, Operations
 from triplepoint.why.operations_table import read_operations
@@ -81,11 +82,11 @@ class Answer:
         """The answer in a sentence: what is slow, why, and what it costs."""
         if rows := self.rows():
             first = rows[0]
-            cost = f"{'up to ' * first['is_bound']}{first['lost_share']:.1%} of each step"
+            cost = f"{'up to ' * first['is_bound']}{percent(first['lost_share'])} of each step"
             hours = f"{first['lost_gpu_hours_per_day']:.3g} {self.unit} hours a day"
             more = f"; {counted(len(rows) - 1, 'smaller cause')} below" if len(rows) > 1 else ""
             rest = self._uneven_share - sum(row["lost_share"] for row in rows)
-            other = f"; other differences between {self.unit}s cost {rest:.0%}" if rest >= _LEAST_UNEVEN else ""
+            other = f"; other differences between {self.unit}s cost {percent(rest, 0)}" if rest >= _LEAST_UNEVEN else ""
             are, costs = ("are", "they cost") if first["gpu"].startswith("all ") else ("is", "it costs")
             return f"{first['gpu']} {are} slow, cause: {first['cause']}; {costs} {cost}, {hours}{more}{other}"
         if self.step_parts:
@@ -95,8 +96,9 @@ class Answer:
         if self._uneven_share >= _LEAST_UNEVEN:
             kind = next(iter(self.slowdown.by_kind))
             return (
-                f"no single {self.unit} is slow, but {self.unit}s differ: a step would be {self._uneven_share:.0%} "
-                f"shorter if equal operations lasted equally long, mostly {kind_name(kind)}"
+                f"no single {self.unit} is slow, but {self.unit}s differ: a step would be "
+                f"{percent(self._uneven_share, 0)} shorter if equal operations lasted equally long, mostly "
+                f"{kind_name(kind)}"
             )
         times = self.step_times
         long_share = times.long_s / times.total_s if times is not None else 0.0
@@ -274,7 +276,7 @@ def answer_of(
         notes: What could not be determined, and why.
     """
     order = find_order(operations)
-    suspects = find_suspects(operations, order, {rank: gpu.compute_s for rank, gpu in sensed.items()})
+    suspects = find_suspects(operations, order, sensed)
     step_s = float(operations.step_time_s.mean())
     findings = explain(suspects, sensed, ranks_of, step_s)
     traced = _traced_ranks(operations, ranks_of) if source == "traces" else set()
@@ -284,7 +286,7 @@ def answer_of(
     heat = explain_heat(findings, sensed, step_s)
     num_steps = len(operations.steps)
     slowdown = find_slowdown(operations, order)
-    findings = within_loss(findings, step_s - float(slowdown.ideal_s.mean()))
+    notes += _note_on_clocks(findings, sensed)
     return Answer(
         name, source, num_gpus, num_steps, step_s, slowdown, findings, power_w, heat,
         gpus=tuple(describe_gpus(sensed)), notes=notes, sensed=tuple(sensed.values()),
@@ -292,22 +294,20 @@ def answer_of(
     )  # fmt: skip
 
 
-def within_loss(findings: Sequence[Finding], lost_s: float) -> list[Finding]:
-    """Return findings whose total cost is not above the time that the step loses; costs that are bounds are unchanged.
+def _note_on_clocks(findings: Sequence[Finding], sensed: Mapping[int, Sensed]) -> tuple[str, ...]:
+    """Return a note if clocks would fall once the slow GPUs are repaired, since GPUs wait less at their power limit.
 
-    The costs may exceed that time, since the ideal is a mean over workers, and a repaired worker is as fast as the
-    median of its peers.
-
-    Args:
-        findings: The findings.
-        lost_s: Time of the step beyond that of an ideal job. Unit: s.
+    If power grows with the cube of the clock and its mean stays, time goes with the power 2/3 of what it would be at
+    equal clocks. So at least two thirds of a cost are saved; idle power and steps that are not all computation save
+    more.
     """
-    total_s = sum(finding.lost_s for finding in findings if not finding.is_bound)
-    lost_s = max(lost_s, 0.0)  # the marked step may be a little shorter than the replay of its traces
-    if total_s <= lost_s:
-        return list(findings)
-    factor = lost_s / total_s
-    return [finding if finding.is_bound else replace(finding, lost_s=factor * finding.lost_s) for finding in findings]
+    num_capped = sum(gpu.throttled.get("power_cap_share", 0.0) >= LEAST_THROTTLED for gpu in sensed.values())
+    if not num_capped or all(finding.is_bound for finding in findings):
+        return ()
+    return (
+        f"costs are those at the clocks of this run: {num_capped} of {len(sensed)} GPUs are held by their power limit "
+        "at times, and their clocks fall when they wait less, so a repair may save a third less",
+    )
 
 
 def _with_needed_clocks(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from triplepoint.text import percent
 from triplepoint.why.held import THERMAL, Hold, find_held, whole_nodes
 from triplepoint.why.repairs import LEAST_PEERS, Suspect
 from triplepoint.why.sensed import Sensed
@@ -29,7 +30,7 @@ OF_HEAT = ("heat", "contact", "contact or air")
 
 _LEAST_CLOCK = 0.01
 """Smallest relative difference in clock that counts as a cause. GPUs of one type differ by about 1 %."""
-_LEAST_THROTTLED = 0.05
+LEAST_THROTTLED = 0.05
 """Smallest throttled share of time, beyond that of peers, that counts as a cause."""
 _LOWER_LIMIT = 0.02
 """Smallest relative difference in power limit that counts as a cause."""
@@ -92,9 +93,11 @@ def explain(suspects: Sequence[Suspect], sensed: Mapping[int, Sensed], ranks_of:
         kept = [part for part in parts if part[1] >= _LEAST_PART * total]
         total = sum(share for _, share, _ in kept)
         for cause, share, evidence in kept:
-            # The order of transfers while a stage waits is no dependency, so the replay saves too little of it.
+            # The work of other stages may differ, so the excess over them is a bound.
             is_bound = cause == "degraded" and not suspect.has_peers
             lost_s, part = max(suspect.excess_s, suspect.lost_s) if is_bound else suspect.lost_s, share / total
+            if cause == "layers":  # all stages share the layers that this one gives away
+                part *= 1 - 1 / suspect.num_stages
             findings.append(Finding(rank, name, cause, lost_s * part, evidence, is_bound, suspect.excess * part))
     findings = [*_by_node(_by_stage(findings, suspects), sensed, max)]
     findings = [finding for finding in findings if finding.lost_s >= LEAST_LOST * step_s]
@@ -170,13 +173,13 @@ def _usual(name: str, gpu: Sensed, sensed: Mapping[int, Sensed], min_others: int
 
 def _parts(suspect: Suspect, rank: int, sensed: Mapping[int, Sensed]) -> Iterator[tuple[str, float, str]]:
     """Yield the causes of a suspect, each with the share of the excess that it explains, and the evidence."""
-    percent = f"{suspect.excess:.1%}"
+    longer = percent(suspect.excess)
     if suspect.respect == "transfer":
-        yield "network", 1.0, f"its transfers take {percent} longer than equal ones, with every partner"
+        yield "network", 1.0, f"its transfers take {longer} longer than equal ones, with every partner"
     elif suspect.respect == "launch":
         yield "launch", 1.0, f"its host is {suspect.excess_s:.3g} s a step later with work that could start than others"
     elif suspect.respect == "data":
-        yield "data", 1.0, f"its step begins {suspect.excess_s:.3g} s after that of others ({percent} of the step)"
+        yield "data", 1.0, f"its step begins {suspect.excess_s:.3g} s after that of others ({longer} of the step)"
     else:
         yield from _parts_of_computation(suspect, rank, sensed)
 
@@ -188,7 +191,7 @@ def _parts_of_computation(
     others = "workers of its stage" if suspect.has_peers else "other stages"
     if suspect.is_single:
         others = "the other ranks of its stage"
-    slow = f"computes {suspect.excess:.1%} longer than {others}"
+    slow = f"computes {percent(suspect.excess)} longer than {others}"
     if suspect.respect == "work":
         slow = f"comes to collectives {suspect.excess_s:.3g} s a step later than {others}"
     left = 1.0
@@ -240,22 +243,26 @@ def cause_of_clock(gpu: Sensed, all_gpus: Mapping[int, Sensed]) -> tuple[str, st
         _throttled_shares(gpu, peers, names) for names in (("power_brake",), ("sw_thermal", "hw_thermal"))
     )
     limit_w = _usual("limit_w", gpu, peers)
-    if brake - usual_brake >= _LEAST_THROTTLED:
-        held = f"{clocks}; a power brake held the clock {brake:.0%} of the time against {usual_brake:.0%}"
+    if brake - usual_brake >= LEAST_THROTTLED:
+        held = (
+            f"{clocks}; a power brake held the clock {percent(brake, 0)} of the time against {percent(usual_brake, 0)}"
+        )
         return "power limit", held, True
-    if thermal - usual_thermal >= _LEAST_THROTTLED:
-        held = f"{clocks}; heat held the clock {thermal:.0%} of the time against {usual_thermal:.0%}"
+    if thermal - usual_thermal >= LEAST_THROTTLED:
+        held = f"{clocks}; heat held the clock {percent(thermal, 0)} of the time against {percent(usual_thermal, 0)}"
         return *_cause_of_heat(gpu, all_gpus, held), True
     if gpu.limit_w < (1 - _LOWER_LIMIT) * limit_w:
         return "power limit", f"{clocks}; its power limit is {gpu.limit_w:.0f} W against {limit_w:.0f}", True
     hotter_k = gpu.temp_c - _usual("temp_c", gpu, peers)
-    is_capped = gpu.throttled.get("power_cap_share", 0.0) >= _LEAST_THROTTLED
+    is_capped = gpu.throttled.get("power_cap_share", 0.0) >= LEAST_THROTTLED
     if hotter_k >= _HOTTER_K:
         at_limit = "; hotter at its power limit, so it leaks more" if is_capped else ""
         return *_cause_of_heat(gpu, all_gpus, f"{clocks}{at_limit}"), False
     if is_capped:
         capped = gpu.throttled["power_cap_share"]
-        evidence = f"{clocks}; at the same limit, held by it {capped:.0%} of the time: a part that needs more power"
+        evidence = (
+            f"{clocks}; at the same limit, held by it {percent(capped, 0)} of the time: a part that needs more power"
+        )
         return "power limit", evidence, False
     return "computation", f"{clocks}, and no cause counted", False
 

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from triplepoint.metrics import robust_sigma
+from triplepoint.text import percent, signed_percent
 from triplepoint.why.explain import OF_HEAT, Finding
 from triplepoint.why.held import find_held
 from triplepoint.why.operations import Float
@@ -77,7 +78,7 @@ def lowest_clock(sensed: Mapping[int, Sensed]) -> str:
 
 def _below(slow: _Extreme) -> str:
     """Return how far the lowest clock is below the others, in words."""
-    return f"{1 - slow.gpu.clock_mhz / slow.usual:.1%} below {_name_others(slow)}"
+    return f"{percent(1 - slow.gpu.clock_mhz / slow.usual)} below {_name_others(slow)}"
 
 
 def _extreme(name: _Quantity, sensed: Mapping[int, Sensed], sign: int) -> _Extreme | None:
@@ -114,7 +115,7 @@ def _describe_power(extreme: _Extreme) -> str:
     power_w, usual_w = extreme.gpu.power_w, extreme.usual_w
     if math.isnan(power_w) or math.isnan(usual_w):
         return "; power is not known"
-    words = "equal power" if _has_equal_power(extreme) else f"{power_w / usual_w - 1:+.0%} power"
+    words = "equal power" if _has_equal_power(extreme) else f"{signed_percent(power_w / usual_w - 1, 0)} power"
     return f" at {words} ({power_w:.0f} W against {usual_w:.0f} W)"
 
 
@@ -155,7 +156,7 @@ def explain_heat(findings: Sequence[Finding], sensed: Mapping[int, Sensed], step
         over = f"the {len(known)} GPUs do not differ in temperature or in clock"
     if lost_s < _NO_HEAT * step_s:
         return f"Heat explains nothing here: no GPU is slow because of it; {over}."
-    return f"Heat explains {lost_s / step_s:.1%} of the step; {over}."
+    return f"Heat explains {percent(lost_s / step_s)} of the step; {over}."
 
 
 def _rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from triplepoint.manifest import HELD_SHARE, USUAL_SHARE
+from triplepoint.text import percent
 from triplepoint.why.sensed import Sensed
 
 HARDWARE_REASONS: Mapping[str, str] = {
@@ -36,7 +37,7 @@ class Hold(NamedTuple):
     @property
     def evidence(self) -> str:
         """Reason, its share of time, and the clock, in words."""
-        words = f"{HARDWARE_REASONS[self.reason]} for {self.share:.0%} of the time"
+        words = f"{HARDWARE_REASONS[self.reason]} for {percent(self.share, 0)} of the time"
         if not np.isfinite(self.clock_mhz):
             return words
         against = f" against {self.usual_mhz:.0f} MHz of GPUs without it" if np.isfinite(self.usual_mhz) else ""

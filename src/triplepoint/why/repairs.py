@@ -31,6 +31,7 @@ class Suspect:
         has_peers: Whether it is compared with workers that do the same work; else stages are compared.
         lost_s: Time of the job's step that it costs. Unit: s.
         is_single: Whether it is one rank, compared with the others of its tensor parallel group.
+        num_stages: Stages of the pipeline.
     """
 
     place: Place
@@ -41,6 +42,7 @@ class Suspect:
     has_peers: bool
     lost_s: float = 0.0
     is_single: bool = False
+    num_stages: int = 1
 
 
 @dataclass(frozen=True)

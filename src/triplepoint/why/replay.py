@@ -1,20 +1,23 @@
 """What-if replay: start and end of every operation if some operations had other durations.
 
 The order in time of a recorded step is taken as the order of dependencies. So an operation starts when all operations
-that its worker had ended before it have ended, and pipeline schedules and overlapped communication need no rule of
-their own. Communication that starts during a computation of its worker starts at the same fraction of that computation,
-and the next pass of the same direction needs it. A transfer ends its own duration after its last member has started; a
-buffered send does not wait.
+that its worker had ended before it have ended, and pipeline schedules need no rule of their own. Only pipeline
+transfers that overlap others in the record do not wait for those, and what they bring delays the next pass of its
+direction alone: which of two sides sends first depends on how fast they are. Communication that starts during a
+computation of its worker starts at the same fraction of that computation, and the next pass of the same direction needs
+it. A transfer ends its own duration after its last member has started; a buffered send does not wait.
 
 Source:
     Lin et al. 2025, Understanding Stragglers in Large Model Training Using What-if Analysis, OSDI'25, section 3.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from triplepoint.why.operations import Bool, Float, Int64, Operations
 
@@ -36,8 +39,11 @@ class Order(NamedTuple):
         members: Operations of each transfer.
         awaited: For each operation the operation of another worker that it waits for without a recorded transfer; -1
             if there is none; same shape.
-        users: For each operation overlapped with computation, the first pass that needs it. Any other operation
-            delays the next one of its worker.
+        users: For each operation overlapped with computation, the first pass that needs it; for received transfers too
+            if transfers overlap each other.
+        after: Lanes of each operation, which starts when all that delay these lanes have ended. A worker has a lane for
+            all operations, one for computation and, if pipeline transfers overlap, one for each partner and direction.
+        delays: Lanes that each operation delays.
     """
 
     events: Int64
@@ -46,6 +52,8 @@ class Order(NamedTuple):
     members: list[Int64]
     awaited: Int64
     users: dict[int, int]
+    after: list[tuple[int, ...]]
+    delays: list[tuple[int, ...]]
 
 
 def find_order(operations: Operations) -> Order:
@@ -64,8 +72,104 @@ def find_order(operations: Operations) -> Order:
     is_early = (np.bincount(operations.transfer)[operations.transfer] > 1) | (end == start)
     turn = np.concatenate((np.where(is_early, 0, 2), np.ones(len(end))))
     awaited = np.full(len(start), -1, dtype=np.int64)
-    users = _users_of_overlapped(operations, inside, start, end)
-    return Order(events[np.lexsort((turn, time))], inside, share, members, awaited, users)
+    lanes = _transfer_lanes(operations, members)
+    has_user = inside >= 0
+    direction, is_received = _directions(operations, members, start, event_end)
+    if are_parallel := _are_parallel(operations, lanes, start, event_end):
+        has_user |= is_received
+    users = _users(operations, direction, has_user, start, event_end)
+    after, delays = _waits(operations, lanes if are_parallel else [None] * len(lanes), users)
+    # A receive that begins with its send was posted before, at a time that is not recorded.
+    inside[is_received & (np.abs(start - latest) <= _tolerance_s(end - start))] = -1
+    return Order(events[np.lexsort((turn, time))], inside, share, members, awaited, users, after, delays)
+
+
+def _is_of_pipeline(operations: Operations) -> Bool:
+    return np.array(["pp-comm" in name for name in operations.kinds])[operations.kind]
+
+
+def _transfer_lanes(operations: Operations, members: list[Int64]) -> list[tuple[Any, ...] | None]:
+    """Return worker, kind and partners of each pipeline transfer; None for other operations."""
+    worker, of_pipeline = operations.worker.tolist(), _is_of_pipeline(operations).tolist()
+    partners = [tuple(sorted(worker[index] for index in of_transfer)) for of_transfer in members]
+    kinds, transfers = operations.kind.tolist(), operations.transfer.tolist()
+    return [
+        (worker[index], kinds[index], partners[transfers[index]]) if of_pipeline[index] else None
+        for index in range(len(worker))
+    ]
+
+
+def _are_parallel(operations: Operations, lanes: Sequence[tuple[Any, ...] | None], start: Float, end: Float) -> bool:
+    """Return whether pipeline transfers with other partners, or in another direction, overlap on any worker."""
+    transfers = [index for index, lane in enumerate(lanes) if lane is not None]
+    in_turn = sorted(transfers, key=lambda index: (operations.worker[index], start[index]))
+    return any(
+        operations.worker[first] == operations.worker[second]
+        and lanes[first] != lanes[second]
+        and start[second] < end[first]
+        for first, second in pairwise(in_turn)
+    )
+
+
+def _waits(
+    operations: Operations, lanes: Sequence[tuple[Any, ...] | None], users: dict[int, int]
+) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """Return `after` and `delays` of `Order`.
+
+    An operation waits for all that its worker did before. But a transfer with a lane waits for its lane, and for
+    operations without one: the computation.
+
+    Args:
+        operations: The operations.
+        lanes: Lane of each transfer that may overlap others; None for other operations.
+        users: As in `Order`.
+    """
+    num_workers = len(operations.workers)
+    numbers: dict[tuple[Any, ...], int] = {}
+    after: list[tuple[int, ...]] = []
+    delays: list[tuple[int, ...]] = []
+    for index, (worker, lane) in enumerate(zip(operations.worker.tolist(), lanes, strict=True)):
+        computation = num_workers + worker
+        own = 2 * num_workers + numbers.setdefault(lane, len(numbers)) if lane else computation
+        after.append((computation, own) if lane else (worker,))
+        delays.append((own,) if index in users and lane else () if index in users else (worker, own))
+    return after, delays
+
+
+def _directions(
+    operations: Operations, members: list[Int64], start: Float, end: Float
+) -> tuple[npt.NDArray[np.str_], Bool]:
+    """Return the direction of passes and transfers, and which operations receive; both of shape (num_operations,).
+
+    The direction is that of the pass whose result is sent: the last one that its worker ended before. So a transfer
+    from the last stage to the first one of an interleaved schedule is forward.
+
+    Args:
+        operations: The operations.
+        members: Operations of each transfer.
+        start: Start of each operation; shape (num_operations,). Unit: s.
+        end: End of each operation; same shape. Unit: s.
+    """
+    of_pipeline, is_received = _is_of_pipeline(operations), np.zeros(len(start), dtype=np.bool_)
+    by_kind = [name.split("-")[0] if "pp-comm" in name or "compute" in name else "" for name in operations.kinds]
+    direction = np.array(by_kind)[operations.kind]
+    passes = [
+        np.flatnonzero((operations.worker == worker) & ~operations.is_comm & (direction != ""))
+        for worker in range(len(operations.workers))
+    ]
+    passes = [of_worker[np.argsort(end[of_worker])] for of_worker in passes]
+    for of_transfer in members:
+        if len(of_transfer) != 2 or not of_pipeline[of_transfer].all():
+            continue
+        # Kinds are named by rank: forward transfers go to the higher one.
+        ranks = operations.worker[of_transfer]
+        sender = of_transfer[ranks.argmin() if direction[of_transfer[0]] == "forward" else ranks.argmax()]
+        is_received[of_transfer] = of_transfer != sender
+        of_sender = passes[operations.worker[sender]]
+        number = np.searchsorted(end[of_sender], start[sender], side="right") - 1
+        if number >= 0:
+            direction[of_transfer] = direction[of_sender[number]]
+    return direction, is_received
 
 
 def _surrounding_computation(operations: Operations, start: Float, end: Float) -> tuple[Int64, Float]:
@@ -92,20 +196,28 @@ def _surrounding_computation(operations: Operations, start: Float, end: Float) -
     return inside, share
 
 
-def _users_of_overlapped(operations: Operations, inside: Int64, start: Float, end: Float) -> dict[int, int]:
-    """Return for each transfer overlapped with computation the next pass of its direction, which needs it."""
-    by_kind = [name.split("-")[0] if "pp-comm" in name or "compute" in name else "" for name in operations.kinds]
-    direction_of = np.array(by_kind)[operations.kind]
+def _users(
+    operations: Operations, direction: npt.NDArray[np.str_], chosen: Bool, start: Float, end: Float
+) -> dict[int, int]:
+    """Return for each chosen transfer the next pass of its direction, which needs it.
+
+    Args:
+        operations: The operations.
+        direction: Direction of passes and transfers; shape (num_operations,).
+        chosen: Transfers that do not delay the next pass of the other direction; same shape.
+        start: Start of each operation; same shape. Unit: s.
+        end: End of each operation; same shape. Unit: s.
+    """
     users: dict[int, int] = {}
     for worker in range(len(operations.workers)):
-        for direction in ("forward", "backward"):
-            indices = np.flatnonzero((operations.worker == worker) & (direction_of == direction))
+        for name in ("forward", "backward"):
+            indices = np.flatnonzero((operations.worker == worker) & (direction == name))
             passes = indices[~operations.is_comm[indices]]
             passes = passes[np.argsort(start[passes])]
-            overlapped = indices[operations.is_comm[indices] & (inside[indices] >= 0)]
-            following = np.searchsorted(start[passes], end[overlapped])
+            transfers = indices[operations.is_comm[indices] & chosen[indices]]
+            following = np.searchsorted(start[passes], end[transfers])
             has_user = following < len(passes)
-            users |= dict(zip(overlapped[has_user].tolist(), passes[following[has_user]].tolist(), strict=True))
+            users |= dict(zip(transfers[has_user].tolist(), passes[following[has_user]].tolist(), strict=True))
     return users
 
 
@@ -139,16 +251,16 @@ def replay(operations: Operations, order: Order, work_s: Float, gap_s: Float | N
     """
     work, gap = _rows(work_s), None if gap_s is None else _rows(gap_s)
     later: Callable[[Any, Any], Any] = np.maximum if work_s.shape[1] > 1 else max
-    free = _rows(np.zeros((len(operations.workers), work_s.shape[1])))
+    free = _rows(np.zeros((_num_lanes(order), work_s.shape[1])))
     start, end = _rows(np.zeros(work_s.shape)), _rows(np.zeros(work_s.shape))
-    worker, transfer = operations.worker.tolist(), operations.transfer.tolist()
+    transfer = operations.transfer.tolist()
     members = [indices.tolist() for indices in order.members]
     inside, share, waits = order.inside.tolist(), order.share.tolist(), operations.is_waiting.tolist()
     awaited, needs = order.awaited.tolist(), _needs(order)
     is_shared = [len(members[number]) > 1 and waits[index] for index, number in enumerate(transfer)]
     for event in order.events.tolist():
         if event >= 0:
-            ready = free[worker[event]]
+            ready = reduce(later, [free[lane] for lane in order.after[event]])
             if inside[event] >= 0:
                 computation = inside[event]
                 ready = later(ready, start[computation] + share[event] * work[computation])
@@ -165,14 +277,18 @@ def replay(operations: Operations, order: Order, work_s: Float, gap_s: Float | N
             if gap is not None:
                 last_start = last_start + reduce(later, [gap[member] for member in members[transfer[index]]])
         end[index] = last_start + work[index]
-        if index not in order.users:
-            free[worker[index]] = later(free[worker[index]], end[index])
+        for lane in order.delays[index]:
+            free[lane] = later(free[lane], end[index])
     return Replayed(np.array(start).reshape(work_s.shape), np.array(end).reshape(work_s.shape))
 
 
 def _rows(matrix: Float) -> list[Any]:
     """Return the rows of a matrix, as floats if it has one column: arrays of one number are ten times as slow."""
     return matrix[:, 0].tolist() if matrix.shape[1] == 1 else list(matrix)
+
+
+def _num_lanes(order: Order) -> int:
+    return 1 + max(chain.from_iterable((*order.after, *order.delays)))
 
 
 def _needs(order: Order) -> dict[int, list[int]]:
@@ -192,7 +308,7 @@ def find_gaps(operations: Operations, order: Order) -> tuple[Float, Bool]:
     Returns:
         Gaps of shape (num_operations, num_steps), none below 0, in s; and booleans of shape (num_operations,).
     """
-    free = _rows(np.zeros((len(operations.workers), len(operations.steps))))
+    free = _rows(np.zeros((_num_lanes(order), len(operations.steps))))
     later: Callable[[Any, Any], Any] = np.maximum if len(operations.steps) > 1 else max
     ready, is_first = _rows(operations.start_s), np.zeros(len(operations.worker), dtype=np.bool_)
     end, worker_of, needs = _rows(operations.end_s), operations.worker.tolist(), _needs(order)
@@ -203,11 +319,13 @@ def find_gaps(operations: Operations, order: Order) -> tuple[Float, Bool]:
         if event >= 0:
             if inside[event] < 0:
                 needed = [*needs.get(event, ()), *([awaited[event]] if awaited[event] >= 0 else [])]
-                ready[event] = reduce(later, [free[worker], *(end[index] for index in needed)])
+                lanes = [free[lane] for lane in order.after[event]]
+                ready[event] = reduce(later, [*lanes, *(end[index] for index in needed)])
             is_first[event] = worker not in begun
             begun.add(worker)
-        elif -1 - event not in order.users:
-            free[worker] = later(free[worker], end[-1 - event])
+        else:
+            for lane in order.delays[-1 - event]:
+                free[lane] = later(free[lane], end[-1 - event])
     for members in (indices.tolist() for indices in order.members):
         if len(members) > 1:
             last_ready = reduce(later, [ready[index] for index in members])

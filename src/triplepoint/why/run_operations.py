@@ -4,6 +4,7 @@ From traces come the passes of micro-batches and the optimizer of the first prof
 them (pipeline, data parallel). Communication inside a pass, such as tensor parallel collectives, is part of its time.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from triplepoint.units import NS_PER_S
 from triplepoint.why.operations import Float, Operations, Worker, number_groups
 
 Row = Mapping[str, Any]
+Key = tuple[Any, ...]
 
 _LARGE_BYTES = 16 * 2**20
 """Size from which the time of a transfer is proportional to its size; smaller transfers are compared at equal size. Our
@@ -47,7 +49,7 @@ def operations_of_traces(run: Path, place: Callable[[int], tuple[int, int]], gpu
         raise UserError(f"{run / 'timeline.parquet'}: has no phases; every rank needs its forward and backward passes")
     comm = _communication(run)
     offset_ns = clock_offset_ns(timeline, comm) if len(comm) else 0
-    rows = [_pass_row(row) for row in passes] + comm_rows(comm, offset_ns, gpus_per_node)
+    rows = _pass_rows(passes, place) + comm_rows(comm, offset_ns, gpus_per_node)
     ranks = sorted({row["rank"] for row in passes})
     rows = [row for row in rows if row["rank"] in ranks]
     return operations_of_rows(rows, [Worker(rank, *place(rank)) for rank in ranks])
@@ -91,18 +93,37 @@ def _starts_ns(table: pa.Table, kind: str) -> dict[tuple[Any, ...], list[int]]:
     return starts
 
 
-def _pass_row(row: Row) -> dict[str, Any]:
-    """Return the operation of a pass, as `operations_of_rows` takes it."""
-    kind = _PASSES[row["label"]]
-    return {
-        "rank": row["rank"],
-        "kind": kind,
-        "is_comm": False,
-        "transfer": ("pass", row["rank"], row["label"], row["stage"], row["microbatch"], row["t_start_ns"]),
-        "duration_class": kind,
-        "start": row["t_start_ns"],
-        "duration": row["duration_ns"],
-    }
+def _pass_rows(passes: Sequence[Row], place: Callable[[int], tuple[int, int]]) -> list[dict[str, Any]]:
+    """Return the operations of passes, as `operations_of_rows` takes them.
+
+    The ranks of a place leave the last collective of a pass together, even if a faster rank has nothing else to do.
+    So a forward or backward pass lasts until its last rank is done.
+
+    Args:
+        passes: Rows of table `timeline`.
+        place: Returns replica and stage of a rank.
+    """
+    numbers: Counter[Key] = Counter()
+    keys: list[Key] = []
+    ends_ns: dict[Key, int] = {}
+    for row in passes:
+        name = (row["label"], row["stage"], row["microbatch"])
+        key = (place(row["rank"]) if row["label"] != "optimizer" else row["rank"], *name, numbers[row["rank"], *name])
+        numbers[row["rank"], *name] += 1
+        keys.append(key)
+        ends_ns[key] = max(ends_ns.get(key, 0), row["t_start_ns"] + row["duration_ns"])
+    return [
+        {
+            "rank": row["rank"],
+            "kind": _PASSES[row["label"]],
+            "is_comm": False,
+            "transfer": ("pass", row["rank"], *key[1:]),
+            "duration_class": _PASSES[row["label"]],
+            "start": row["t_start_ns"],
+            "duration": ends_ns[key] - row["t_start_ns"],
+        }
+        for row, key in zip(passes, keys, strict=True)
+    ]
 
 
 def comm_rows(comm: pa.Table, origin_ns: int, gpus_per_node: int) -> list[dict[str, Any]]:

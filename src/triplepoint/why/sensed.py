@@ -51,6 +51,8 @@ class Sensed:
         throttled: Share of time that each cause throttles the clock, by `<cause>_share`; empty if not known.
         compute_s: Computation time per profiled step, without waits. Unit: s.
         host_s: Idle time per profiled step because the host launches late. Unit: s.
+        passes_s: Time per profiled step inside of forward and backward passes without communication: kernels, copies,
+            and gaps between them. Unit: s.
     """
 
     rank: int
@@ -67,6 +69,7 @@ class Sensed:
     throttled: Mapping[str, float] = field(default_factory=dict)
     compute_s: float = math.nan
     host_s: float = math.nan
+    passes_s: float = math.nan
 
     @property
     def name(self) -> str:
@@ -167,14 +170,20 @@ def _reason_shares(samples: Mapping[str, np.ndarray], windows_ns: np.ndarray) ->
 
 
 def _trace_times(run: Path) -> dict[int, dict[str, Any]]:
-    """Return `compute_s` and `host_s` of each traced rank; empty without a table of intervals."""
+    """Return `compute_s`, `host_s` and `passes_s` of each traced rank; empty without a table of intervals."""
     if not (run / "intervals.parquet").is_file():
         return {}
     table = INTERVALS.read(run / "intervals.parquet")
     num_steps = max(1, len(pc.unique(table["step"])))
-    is_late = pc.and_(pc.equal(table["category"], "idle"), pc.equal(table["kind"], "host"))
+    counted = {
+        "compute_s": pc.equal(table["category"], "compute"),
+        "host_s": pc.and_(pc.equal(table["category"], "idle"), pc.equal(table["kind"], "host")),
+        "passes_s": pc.and_(
+            pc.is_in(table["phase"], pa.array(["forward", "backward"])), pc.not_equal(table["category"], "comm")
+        ),
+    }
     by_rank: dict[int, dict[str, Any]] = {}
-    for field_name, is_counted in (("compute_s", pc.equal(table["category"], "compute")), ("host_s", is_late)):
+    for field_name, is_counted in counted.items():
         sums = table.filter(is_counted).group_by("rank").aggregate([("exposed_ns", "sum")]).to_pylist()
         times_s = {row["rank"]: row["exposed_ns_sum"] / NS_PER_S / num_steps for row in sums}
         for rank in pc.unique(table["rank"]).to_pylist():

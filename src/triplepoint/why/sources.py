@@ -7,6 +7,7 @@ from triplepoint.compare.sides import Context, origin_of_traces, parsed_run, par
 from triplepoint.compare.subjects import find_subject, one_run
 from triplepoint.compare.traced import of_tables, part_name
 from triplepoint.errors import UserError
+from triplepoint.text import percent
 from triplepoint.why.answer import Answer, answer_of, why_operations, why_run
 from triplepoint.why.operations import Operations
 from triplepoint.why.operations_table import is_operations_table
@@ -100,5 +101,5 @@ def _why_one_rank(operations: Operations, folder: Path, name: str) -> Answer:
     parts = sorted(traced.steps[0], key=lambda part: -traced.mean_s(part))[:_MOST_PARTS] if traced else []
     if traced is None or not parts:
         return answer
-    named = ", ".join(f"{part_name(part)} {traced.mean_s(part) / traced.step_s:.0%}" for part in parts)
+    named = ", ".join(f"{part_name(part)} {percent(traced.mean_s(part) / traced.step_s, 0)}" for part in parts)
     return replace(answer, step_times=analyse_step_times(operations, "profiled"), step_parts=named)

@@ -10,6 +10,7 @@ from triplepoint.effects import Effect
 from triplepoint.effects.samples import paired, unpaired
 from triplepoint.manifest import SLOW
 from triplepoint.metrics import robust_sigma
+from triplepoint.text import percent, signed_percent
 from triplepoint.units import counted, show_seconds
 from triplepoint.why.operations import Operations
 
@@ -103,7 +104,7 @@ class StepTimes:
         more = len(self.long_steps) - _MAX_NAMED
         return (
             f"{counted(len(self.long_steps), 'step')} far longer than the others cost {show_seconds(self.long_s)}, "
-            f"{self.long_s / self.total_s:.1%} of the time: {named}{f' and {more} more' if more > 0 else ''}"
+            f"{percent(self.long_s / self.total_s)} of the time: {named}{f' and {more} more' if more > 0 else ''}"
         )
 
     def _about_ranks(self) -> str:
@@ -127,8 +128,9 @@ class StepTimes:
         """Return a difference and its interval as percentages of the median step."""
         ends = ""
         if difference.low_s is not None and difference.high_s is not None:
-            ends = f" [{difference.low_s / self.median_s:+.1%}, {difference.high_s / self.median_s:+.1%}]"
-        return f"{difference.value_s / self.median_s:+.1%}{ends} of the median step"
+            low, high = (signed_percent(end_s / self.median_s) for end_s in (difference.low_s, difference.high_s))
+            ends = f" [{low.removesuffix(' %')}, {high.removesuffix(' %')}]"
+        return f"{signed_percent(difference.value_s / self.median_s)}{ends} of the median step"
 
 
 def analyse_step_times(operations: Operations, kind: str = "measured") -> StepTimes:

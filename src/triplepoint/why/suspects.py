@@ -4,7 +4,8 @@ A worker is compared with its peers, which do the same work: the workers of its 
 else the ranks of its tensor parallel group, then all workers. Of two neither is the outlier, but the excess of the
 slower one is lost all the same. To repair a suspect is to make it as fast as its peers. Its cost is the mean of what
 two repairs save by replay: that of it alone, and that of it after all others. Costs are scaled so that they add up to
-what the repair of all suspects saves; so two equally slow workers in parallel share their cost.
+what the repair of all suspects saves; so two equally slow workers in parallel share their cost. Stages that are
+compared with other stages are repaired last, since their work may differ by design.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from triplepoint.metrics import robust_sigma
 from triplepoint.why.operations import WORK, Bool, Float, Operations
 from triplepoint.why.repairs import LEAST_PEERS, Recorded, Repair, Respect, Suspect
 from triplepoint.why.replay import Order, find_order, replay
+from triplepoint.why.sensed import Sensed
 from triplepoint.why.slow_transfers import slow_transfers
 
 LEAST_EXCESS = 0.02
@@ -39,18 +41,18 @@ _MAX_SUSPECTS = 24
 
 
 def find_suspects(
-    operations: Operations, order: Order | None = None, compute_s: Mapping[int, float] = MappingProxyType({})
+    operations: Operations, order: Order | None = None, sensed: Mapping[int, Sensed] = MappingProxyType({})
 ) -> list[Suspect]:
     """Return the suspects with their costs, most costly first.
 
     Args:
         operations: Operations of the job.
         order: Order of their events; determined here if not given.
-        compute_s: Computation of ranks in a step, without waits inside of passes, by rank, where known. Unit: s.
+        sensed: Measurements of GPUs, by rank; of these the times inside of passes count here.
     """
     recorded = Recorded(operations, order or find_order(operations))
     repairs = [
-        *_slow_computation(recorded, compute_s), *slow_transfers(recorded),
+        *_slow_computation(recorded, sensed), *slow_transfers(recorded),
         *_late(recorded, "launch"), *_late(recorded, "data"),
     ]  # fmt: skip
     repairs = sorted(repairs, key=lambda repair: -repair.suspect.excess_s)[:_MAX_SUSPECTS]
@@ -65,15 +67,15 @@ def outlier_scores(values: Float) -> Float:
     return np.asarray((values - np.median(values)) / max(robust_sigma(values), _LEAST_SIGMA))
 
 
-def _slow_computation(recorded: Recorded, compute_s: Mapping[int, float]) -> Iterator[Repair]:
+def _slow_computation(recorded: Recorded, sensed: Mapping[int, Sensed]) -> Iterator[Repair]:
     """Yield the places whose computation takes longer than that of their peers, and single slow ranks of places."""
     operations = recorded.operations
     times_s = recorded.per_place(operations.work_s, ~operations.is_comm)
     groups, are_peers = recorded.peers()
     respect: Respect = "work" if WORK in operations.kinds else "computation"
     left = np.ones(len(recorded.places))
-    if not are_peers:
-        for index, repair in _slow_ranks(recorded, compute_s, times_s):
+    if max(group.sum() for group in groups) < LEAST_PEERS or not are_peers:
+        for index, repair in _slow_ranks(recorded, sensed, times_s):
             yield repair
             left[index] = min(left[index], 1.0 - repair.suspect.excess_s / times_s[index].mean())
         times_s = times_s * left[:, None]
@@ -84,24 +86,35 @@ def _slow_computation(recorded: Recorded, compute_s: Mapping[int, float]) -> Ite
         for index in _outliers(recorded, times_s, group, LEAST_EXCESS, usual_s, are_peers):
             excess_s, place = float(times_s[index].mean() - usual_s), recorded.places[index]
             suspect = Suspect(place, recorded.ranks(place), respect, excess_s / usual_s, excess_s, are_peers)
-            yield Repair(suspect, _as_fast_as_peers_s(recorded, index, group, left), recorded.gap_s)
+            yield Repair(
+                suspect,
+                _as_fast_as_peers_s(recorded, index, group, left),
+                recorded.gap_s,
+            )
 
 
-def _slow_ranks(recorded: Recorded, compute_s: Mapping[int, float], times_s: Float) -> Iterator[tuple[int, Repair]]:
+def _slow_ranks(recorded: Recorded, sensed: Mapping[int, Sensed], times_s: Float) -> Iterator[tuple[int, Repair]]:
     """Yield the ranks that compute longer than the others of their place, with the index of the place.
 
     The ranks of a place, such as a tensor parallel group, do the same work and wait for each other inside of passes.
+    The time of the slow rank between these waits, beyond that of the others, is what its repair saves of the passes.
+    That is less than the excess of its computation if the others wait for their hosts meanwhile.
 
     Args:
         recorded: The recorded operations.
-        compute_s: Computation of ranks in a step, without waits, by rank, where known. Unit: s.
+        sensed: Measurements of GPUs, by rank.
         times_s: Time of each place with these waits; shape (num_places, num_steps). Unit: s.
     """
     operations = recorded.operations
     of_place = [
-        {rank: compute_s[rank] for rank in recorded.ranks(place) if compute_s.get(rank, 0.0) > 0}
+        {
+            rank: sensed[rank].compute_s
+            for rank in recorded.ranks(place)
+            if rank in sensed and sensed[rank].compute_s > 0
+        }
         for place in recorded.places
     ]
+    between_s = _times_between_waits_s(operations, sensed)
     slow = _slower_of_pairs(recorded, of_place)
     for index, by_rank in enumerate(of_place):
         values_s = np.array(list(by_rank.values()))
@@ -111,13 +124,21 @@ def _slow_ranks(recorded: Recorded, compute_s: Mapping[int, float], times_s: Flo
             slow |= {(index, list(by_rank)[number]) for number in np.flatnonzero(is_slow).tolist()}
     for index, rank in sorted(slow):
         usual_s = _usual(np.array(list(of_place[index].values())))
-        excess_s = min(of_place[index][rank] - usual_s, float(times_s[index].mean()))
+        excess_s = between_s[rank] - _usual(np.array([between_s[other] for other in of_place[index]]))
         repaired_s, is_work = operations.work_s.copy(), (recorded.place == index) & ~operations.is_comm
-        repaired_s[is_work] *= 1.0 - excess_s / times_s[index].mean()
-        suspect = Suspect(
-            recorded.places[index], (rank,), "computation", excess_s / usual_s, excess_s, True, is_single=True
-        )
-        yield index, Repair(suspect, repaired_s, _gaps_without_waits(recorded, rank, excess_s))
+        repaired_s[is_work] *= 1.0 - min(max(excess_s / times_s[index].mean(), 0.0), 1.0)
+        excess = of_place[index][rank] / usual_s - 1.0
+        suspect = Suspect(recorded.places[index], (rank,), "computation", excess, excess_s, True, is_single=True)
+        yield index, Repair(suspect, repaired_s, recorded.gap_s)
+
+
+def _times_between_waits_s(operations: Operations, sensed: Mapping[int, Sensed]) -> dict[int, float]:
+    """Return the time of each rank in a step between waits for the ranks of its place, by rank. Unit: s."""
+    if WORK not in operations.kinds:
+        return {rank: gpu.passes_s for rank, gpu in sensed.items()}
+    is_work = ~operations.is_comm
+    sums_s = np.bincount(operations.worker[is_work], operations.work_s[is_work].mean(axis=1), len(operations.workers))
+    return {worker.rank: time_s for worker, time_s in zip(operations.workers, sums_s.tolist(), strict=True)}
 
 
 def _slower_of_pairs(recorded: Recorded, of_place: Sequence[Mapping[int, float]]) -> set[tuple[int, int]]:
@@ -140,27 +161,6 @@ def _slower_of_pairs(recorded: Recorded, of_place: Sequence[Mapping[int, float]]
         is_slow = (excess >= PAIR_EXCESS) & (slow_s - fast_s >= _PAIR_SHARE * recorded.step_s)
     found = [index for index, is_one in zip(pairs, is_slow.tolist(), strict=True) if is_one]
     return {(index, max(of_place[index], key=lambda rank: of_place[index][rank])) for index in found}
-
-
-def _gaps_without_waits(recorded: Recorded, rank: int, excess_s: float) -> Float:
-    """Return gaps if no rank of a place waited for this one; shape (num_operations, num_steps). Unit: s.
-
-    A rank whose own computation is over waits in an overlapped collective, which looks like a late start of what comes
-    next. Only gaps beyond those of the slow rank are such waits.
-
-    Args:
-        recorded: The recorded operations.
-        rank: The slow rank.
-        excess_s: Time per step that it computes longer than the others of its place. Unit: s.
-    """
-    worker_of, gap_s = recorded.operations.worker, recorded.gap_s.copy()
-    total_s = np.bincount(worker_of, np.where(recorded.is_first, 0.0, gap_s.mean(axis=1)))
-    slow = [worker.rank for worker in recorded.operations.workers].index(rank)
-    for worker in np.unique(worker_of[recorded.place == recorded.place[worker_of == slow][0]]):
-        waited_s = min(total_s[worker] - total_s[slow], excess_s)
-        if waited_s > 0:
-            gap_s[(worker_of == worker) & ~recorded.is_first] *= 1.0 - waited_s / total_s[worker]
-    return gap_s
 
 
 def _usual(values: Float) -> float:
@@ -237,21 +237,35 @@ def _late(recorded: Recorded, respect: Literal["launch", "data"]) -> Iterator[Re
 
 
 def _with_costs(recorded: Recorded, repairs: Sequence[Repair]) -> list[Suspect]:
-    """Return the suspects with their costs, most costly first."""
+    """Return the suspects with their costs, most costly first.
+
+    Stages that are compared with other stages may have more work by design, and the job keeps it. So the costs of
+    other suspects hold with these stages as they are, and those of these stages hold once the others are repaired.
+    """
+    faults = [repair for repair in repairs if repair.suspect.has_peers]
+    uneven = [repair for repair in repairs if not repair.suspect.has_peers]
+    suspects = [*_share_costs(recorded, faults, []), *_share_costs(recorded, uneven, faults)]
+    return sorted(suspects, key=lambda suspect: -suspect.lost_s)
+
+
+def _share_costs(recorded: Recorded, repairs: Sequence[Repair], done: Sequence[Repair]) -> list[Suspect]:
+    """Return the suspects of repairs with their costs, if other repairs are done before."""
     if not repairs:
         return []
-    as_is = recorded.operations.work_s, recorded.gap_s
-    cases = [as_is, _repaired(recorded, repairs)]
-    cases += [(repair.work_s, repair.gap_s) for repair in repairs]
-    cases += [_repaired(recorded, [*repairs[:index], *repairs[index + 1 :]]) for index in range(len(repairs))]
+    cases = [_repaired(recorded, done), _repaired(recorded, [*done, *repairs])]
+    cases += [_repaired(recorded, [*done, repair]) for repair in repairs]
+    cases += [_repaired(recorded, [*done, *repairs[:index], *repairs[index + 1 :]]) for index in range(len(repairs))]
     times_s = _step_times(recorded, cases)
     original_s, best_s = times_s[0], times_s[1]
     alone_s, without_s = np.split(np.array(times_s[2:]), 2)
     lost_s = np.maximum((original_s - alone_s) + (without_s - best_s), 0.0) / 2
     if lost_s.sum() > 0:
         lost_s *= max(original_s - best_s, 0.0) / lost_s.sum()
-    suspects = [replace(repair.suspect, lost_s=cost_s) for repair, cost_s in zip(repairs, lost_s.tolist(), strict=True)]
-    return sorted(suspects, key=lambda suspect: -suspect.lost_s)
+    num_stages = len({stage for _, stage in recorded.places})
+    return [
+        replace(repair.suspect, lost_s=cost_s, num_stages=num_stages)
+        for repair, cost_s in zip(repairs, lost_s.tolist(), strict=True)
+    ]
 
 
 def _repaired(recorded: Recorded, repairs: Sequence[Repair]) -> tuple[Float, Float]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 
+from triplepoint.text import percent
 from triplepoint.units import S_PER_HOUR, counted, show_seconds
 from triplepoint.why.answer import Answer, kind_name
 
@@ -72,14 +73,15 @@ def _replayed(answer: Answer) -> Iterator[str]:
         worker = ", ".join(
             f"{replica} {dp}{'' if answer.is_by_rank else f' stage {stage}'}" for dp, stage in slow.top_workers
         )
-        yield f"  share of what is lost: slowest workers ({worker}) {slow.share_of_workers:.0%}{_last_stage(answer)}"
-    yield f"  late starts of operations: {slow.launch_slowdown - 1:.2%} of the step"
+        share = percent(slow.share_of_workers, 0)
+        yield f"  share of what is lost: slowest workers ({worker}) {share}{_last_stage(answer)}"
+    yield f"  late starts of operations: {percent(slow.launch_slowdown - 1, 2)} of the step"
 
 
 def _last_stage(answer: Answer) -> str:
     """Return the share of the last stage in words; empty if there is one stage."""
     share = answer.slowdown.share_of_last_stage
-    return "" if math.isnan(share) else f", last stage {share:.0%}".replace("-0%", "0%")
+    return "" if math.isnan(share) else f", last stage {percent(share, 0)}".replace("-0 %", "0 %")
 
 
 def _causes(answer: Answer) -> Iterator[str]:

@@ -86,7 +86,7 @@ def test_interval_and_tie_are_said() -> None:
         found, quantity("step_time_s", 1, 1.1, 0.05, 0.15)
     )
     tie = say(found, quantity("step_time_s", 1, 1.1, -0.05, 0.25))
-    assert "takes 10.0 % longer than one of A, within the spread [-5.0, 25] %: 1.1 s" in tie
+    assert "takes 10.0 % longer than one of A, within the spread [-5, 25] %: 1.1 s" in tie
 
 
 def test_equal_steps_are_said_to_be_equal() -> None:
@@ -97,7 +97,7 @@ def test_equal_work_is_said_with_the_step_as_it_ran() -> None:
     """Half the tokens per GPU in 0.6 s: 1.2 s for as many, of which the rate tells the interval."""
     found = step((GEMM, 1.0, 1.2), scale=2.0, is_profiled=False)
     said = say(found, quantity("tokens_per_s_per_gpu", 120.0, 100.0, 1 / 1.3 - 1, 1 / 1.1 - 1))
-    assert said.startswith("For equal tokens per GPU a step of B takes 20.0 % longer than one of A [10.0, 30] %: ")
+    assert said.startswith("For equal tokens per GPU a step of B takes 20.0 % longer than one of A [10, 30] %: ")
     assert "1.2 s against 1 s, 600 ms as it ran" in said
 
 

@@ -185,8 +185,8 @@ def test_answer_names_the_best_and_what_it_beats() -> None:
 
 def test_answer_names_ties() -> None:
     points = pd.concat([simulated("a", 1.0), simulated("b", 1.01), simulated("c", 1.02), simulated("d", 1.2)])
-    assert rank(points).sentence == "a is 20 % [14.5, 26] faster than d, but tied with b and c"
-    assert rank(points).note == "a first, tied with 2 others\n+20 % [14.5, 26]"
+    assert rank(points).sentence == "a is 20 % [15, 26] faster than d, but tied with b and c"
+    assert rank(points).note == "a first, tied with 2 others\n+20 % [15, 26]"
 
 
 def test_answer_where_all_are_tied() -> None:

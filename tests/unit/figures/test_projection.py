@@ -42,7 +42,7 @@ def answer(over_first: tuple[float, float, float]) -> Statement:
 
 def test_title_has_the_largest_size_and_the_change_of_the_network() -> None:
     said = answer((0.84, 0.79, 0.88))
-    assert said.sentence == "with 8x800 Gb/s instead of 8x100 Gb/s steps of 8,192 GPUs are 16.0 % [12.0, 21] shorter"
+    assert said.sentence == "with 8x800 Gb/s instead of 8x100 Gb/s steps of 8,192 GPUs are 16.0 % [12, 21] shorter"
     assert said.others == (
         "8x100 Gb/s keeps 98 % [88, 108] of the speed per GPU of 512", "they leave 90 % [80, 95] of the tokens",
     )  # fmt: skip

@@ -58,7 +58,7 @@ def test_find_says_what_a_change_does_with_the_brackets_of_its_figure(tmp_path: 
 def test_find_names_the_best_layout_with_its_figure_and_pages(tmp_path: Path) -> None:
     points = points_of(tmp_path, gpus(4, 20_000), gpus(8, 30_000), gpus(2, 64_000))
     one = starting(find(points, SHOWN, "pages", {}), "llama3-70b on h200x32")
-    assert one.headline == "llama3-70b on h200x32: TP4·PP8 is 50\u00a0% [9.2, 106] faster than TP8·PP4"
+    assert one.headline == "llama3-70b on h200x32: TP4·PP8 is 50\u00a0% [9, 106] faster than TP8·PP4"
     assert one.others[0] == "slowest TP2·PP16, 3.2 times as long"
     assert [text.partition(" ")[0] for text in one.others[1:]] == ["power", "hottest", "energy"]
     assert one.figure == "sweep"

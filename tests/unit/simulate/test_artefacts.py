@@ -244,14 +244,23 @@ def test_lay_out_ends_with_pass() -> None:
     assert (laid.start.tolist(), laid.end.tolist()) == ([3000, 0], [4000, 4000])
 
 
-def test_wait_for_slowest_arrives_early_and_leaves_together() -> None:
+@pytest.mark.parametrize(
+    ("host_share", "start_ns", "end_ns"),
+    [
+        (0.0, [60, 570, 1380, 1890, 2700], [510, 1320, 1830, 2640, 3150]),
+        (1.0, [60, 1020, 1380, 2340, 2700], [510, 1320, 1830, 2640, 3150]),  # no kernel is launched earlier
+    ],
+)
+def test_wait_for_slowest_arrives_early_and_leaves_together(
+    host_share: float, start_ns: list[int], end_ns: list[int]
+) -> None:
     all_reduce = Communication("all_reduce", "tp", 2e4)
     slowest = lay_out((gemm(), all_reduce, gemm(), all_reduce, gemm()), time_of, 3000, 600, 300)
     assert slowest.start.tolist() == [60, 1020, 1380, 2340, 2700]
     assert slowest.end.tolist() == [960, 1320, 2280, 2640, 3600]
-    laid = wait_for_slowest(slowest, 0.5)
-    assert laid.start.tolist() == [30, 510, 1350, 1830, 2670]
-    assert laid.end.tolist() == [480, 1320, 1800, 2640, 3120]
+    laid = wait_for_slowest(slowest, 0.5, host_share)
+    assert laid.start.tolist() == start_ns
+    assert laid.end.tolist() == end_ns
 
 
 @pytest.mark.parametrize(("pace", "joined_ns"), [(0.9, 3000), (0.5, 2000)])

@@ -45,5 +45,7 @@ def test_slow_gpu_that_waits_for_its_host_loses_less() -> None:
     slower = found.slowed(np.array([[4 / 3]]))
     assert slower.total[0, 0] == pytest.approx((4.0**bend + host**bend) ** (1 / bend))
     assert slower.compute[0, 0] - slower.host_at((0, 0)) == pytest.approx(4.0)
+    assert found.host_at((0, 0), 4 / 3) == pytest.approx(slower.host_at((0, 0)))
+    assert found.host_at((0, 0), 0.5) > found.host_at((0, 0))  # faster kernels wait more for the host
     free = Pass(np.array([[kernels]]), np.array([[1.0]])).slowed(np.array([[4 / 3]]))
     assert (free.compute[0, 0], free.comm[0, 0], free.host_at((0, 0))) == (4.0, 1.0, 0.0)

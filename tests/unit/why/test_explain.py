@@ -79,9 +79,13 @@ def test_late_launches_are_told_from_slow_kernels() -> None:
 
 
 def test_stage_without_peers_is_the_division_of_layers() -> None:
-    suspects = [Suspect((dp, 1), (2 + dp,), "computation", 0.3, 0.3, has_peers=False, lost_s=0.1) for dp in range(2)]
+    suspects = [
+        Suspect((dp, 1), (2 + dp,), "computation", 0.3, 0.3, has_peers=False, lost_s=0.1, num_stages=4)
+        for dp in range(2)
+    ]
     (found,) = explain(suspects, {}, lambda place: (), 2.0)
-    assert (found.name, found.cause, found.lost_s) == ("stage 1", "layers", pytest.approx(0.2))
+    # Of its layers beyond the others' it keeps a quarter.
+    assert (found.name, found.cause, found.lost_s) == ("stage 1", "layers", pytest.approx(0.2 * 3 / 4))
 
 
 def stages(**odd: object) -> dict[int, Sensed]:
@@ -95,9 +99,9 @@ def stages(**odd: object) -> dict[int, Sensed]:
 @pytest.mark.parametrize(
     ("shares", "cause", "says"),
     [
-        ({"power_brake_share": 1.0, "hw_slowdown_share": 1.0}, "degraded", "power brake for 100% of the time"),
-        ({"hw_slowdown_share": 0.8}, "degraded", "hardware slowdown for 80% of the time"),
-        ({"hw_thermal_share": 0.8, "hw_slowdown_share": 0.8}, "heat", "hardware thermal slowdown for 80% of the time"),
+        ({"power_brake_share": 1.0, "hw_slowdown_share": 1.0}, "degraded", "power brake for 100 % of the time"),
+        ({"hw_slowdown_share": 0.8}, "degraded", "hardware slowdown for 80 % of the time"),
+        ({"hw_thermal_share": 0.8, "hw_slowdown_share": 0.8}, "heat", "hardware thermal slowdown for 80 % of the time"),
     ],
 )
 def test_a_stage_whose_node_the_hardware_holds_down_is_not_the_division_of_layers(

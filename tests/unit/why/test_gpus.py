@@ -25,12 +25,12 @@ def test_hot_gpu_at_equal_power_has_worse_cooling() -> None:
 
 def test_hot_gpu_that_draws_more_may_be_hot_by_its_load() -> None:
     hottest, _ = describe_gpus(gpus(temp_c=75.0, power_w=720.0))
-    assert "at +20% power (720 W against 600 W): it draws more" in hottest
+    assert "at +20 % power (720 W against 600 W): it draws more" in hottest
 
 
 def test_low_clock_at_equal_power_and_at_less() -> None:
     _, slowest = describe_gpus(gpus(clock_mhz=1710.0))
-    assert "1710 MHz, 10.0% below the median of the 7 others at equal power" in slowest
+    assert "1710 MHz, 10.0 % below the median of the 7 others at equal power" in slowest
     assert "less clock for its power" in slowest
     assert "it draws less" in list(describe_gpus(gpus(clock_mhz=1710.0, power_w=500.0)))[1]
 
@@ -40,7 +40,7 @@ def test_lowest_clock_that_the_hardware_holds_is_not_compared_with_its_stage() -
     free = {rank: replace(one, stage=1, throttled={"power_brake_share": 0.0}) for rank, one in gpus().items()}
     sensed = free | {rank: replace(one, stage=0, **held) for rank, one in free.items() if rank < 4}
     assert list(describe_gpus(sensed))[1] == (
-        "lowest clock: gpu0 of a (rank 0): power brake for 100% of the time, 990 MHz against 1900 MHz of GPUs "
+        "lowest clock: gpu0 of a (rank 0): power brake for 100 % of the time, 990 MHz against 1900 MHz of GPUs "
         "without it"
     )
 
@@ -56,7 +56,7 @@ def test_two_gpus_are_compared_and_one_is_not() -> None:
 
 
 def test_lowest_clock_is_said_to_be_an_outlier_or_not() -> None:
-    assert lowest_clock(gpus(clock_mhz=1710.0)) == "10.0% below the median of the 7 others, an outlier"
+    assert lowest_clock(gpus(clock_mhz=1710.0)) == "10.0 % below the median of the 7 others, an outlier"
     spread = {rank: replace(one, clock_mhz=1840.0 + 20 * rank) for rank, one in gpus().items()}
     assert lowest_clock(spread | {3: replace(spread[3], clock_mhz=1780.0)}).endswith("the 7 others, no outlier")
     assert lowest_clock(gpus()) == lowest_clock(gpus(num=1)) == ""

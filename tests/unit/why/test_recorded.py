@@ -91,7 +91,7 @@ def test_headline_names_a_low_clock_that_is_no_outlier(tmp_path: Path) -> None:
     align_run(run / "raw", run / "telemetry.parquet")
     answer = why_run(run)
     assert answer.findings == []
-    lowest = "the lowest clock is 5.1% below the median of the 15 others, no outlier"
+    lowest = "the lowest clock is 5.1 % below the median of the 15 others, no outlier"
     assert answer.sentence == f"no GPU among 16 is found to delay the job; {lowest}"
 
 
@@ -103,6 +103,8 @@ def test_raw_run_is_parsed_first_and_one_window_compares_gpus(
     assert main(["why", name, "--results", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     assert "gpu3 of b (rank 11)  contact" in text
-    assert "hottest: gpu3 of b (rank 11), 86 degC, 26.0 K above the median of the 15 others at -42% power" in text
-    assert "lowest clock: gpu3 of b (rank 11), 1400 MHz, 29.3% below the median of the 15 others at -42% power" in text
+    assert "hottest: gpu3 of b (rank 11), 86 degC, 26.0 K above the median of the 15 others at -42 % power" in text
+    assert (
+        "lowest clock: gpu3 of b (rank 11), 1400 MHz, 29.3 % below the median of the 15 others at -42 % power" in text
+    )
     assert not (tmp_path / "runs" / name / "telemetry.parquet").exists()

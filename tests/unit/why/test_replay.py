@@ -5,6 +5,7 @@ import pytest
 
 from triplepoint.why.operations import Operations, Worker
 from triplepoint.why.replay import find_gaps, find_order, replay, with_unrecorded_waits
+from triplepoint.why.sensed import Sensed
 from triplepoint.why.slowdown import find_slowdown
 from triplepoint.why.suspects import find_suspects
 
@@ -93,6 +94,59 @@ def test_transfer_beside_computation_holds_up_the_pass_that_needs_it_only() -> N
     assert end_s[5] == pytest.approx(3.5 + 0.2 + 1.0)
 
 
+OVERLAPPING: list[Row] = [
+    (0, "forward-compute", 0, False, 0.0, 2.0),
+    (0, "forward-pp-comm", 1, True, 2.0, 2.5),
+    (1, "forward-pp-comm", 1, True, 2.0, 2.5),
+    (2, "backward-compute", 2, False, 0.0, 3.0),
+    (2, "backward-pp-comm", 3, True, 3.0, 3.5),
+    (1, "backward-pp-comm", 3, True, 2.2, 3.5),
+    (1, "backward-compute", 4, False, 3.5, 4.5),
+    (1, "forward-compute", 5, False, 4.5, 5.5),
+]
+"""Worker 1 receives from both sides at once, then has a backward and a forward pass."""
+
+
+def test_received_transfer_delays_the_pass_of_its_direction_alone() -> None:
+    made = operations(OVERLAPPING, [Worker(rank, 0, rank) for rank in range(3)])
+    work_s = made.work_s.copy()
+    work_s[0], work_s[3] = 3.5, 1.0  # the forward transfer comes late, the backward one early
+    end_s = replay(made, find_order(made), work_s).end_s[:, 0]
+    assert end_s[[2, 5]].tolist() == pytest.approx([4.0, 1.5])
+    assert end_s[[6, 7]].tolist() == pytest.approx([2.5, 5.0])
+
+
+def test_transfers_that_never_overlap_keep_their_order() -> None:
+    rows = [row if row[2] != 3 or row[0] != 1 else (*row[:4], 2.5, 3.5) for row in OVERLAPPING]
+    made = operations(rows, [Worker(rank, 0, rank) for rank in range(3)])
+    work_s = made.work_s.copy()
+    work_s[0], work_s[3] = 3.5, 1.0
+    assert replay(made, find_order(made), work_s).end_s[5, 0] == pytest.approx(4.5)
+
+
+def test_slow_rank_costs_nothing_beside_a_stage_with_more_layers() -> None:
+    """A stage may have more layers by design, so its repair does not make another rank costly."""
+    workers = [Worker(rank, 0, rank // 2) for rank in range(8)]
+    own_s = [1.0, 1.0, 1.0, 1.3, 1.0, 1.0, 1.5, 1.5]
+    ends_s = [max(own_s[2 * worker.stage :][:2]) for worker in workers]
+    rows: list[Row] = [(rank, "forward-compute", rank, False, 0.0, end_s) for rank, end_s in enumerate(ends_s)]
+    rows += [(rank, "all-gather", 8, True, end_s, 1.6) for rank, end_s in enumerate(ends_s)]
+    sensed = {rank: Sensed(rank, "", "", 0, compute_s=one_s, passes_s=one_s) for rank, one_s in enumerate(own_s)}
+    lost_s = {one.ranks: one.lost_s for one in find_suspects(operations(rows, workers), None, sensed)}
+    assert lost_s == {(3,): 0.0, (6, 7): pytest.approx(0.5)}
+
+
+def test_slow_rank_costs_what_others_wait_and_not_its_kernels() -> None:
+    """Where the host is late, kernels that take longer fill time in which the GPUs of the others wait for launches."""
+    workers = [Worker(rank, 0, rank // 4) for rank in range(8)]
+    rows: list[Row] = [(rank, "forward-compute", rank, False, 0.0, 1.0) for rank in range(8)]
+    sensed = {rank: Sensed(rank, "", "", 0, compute_s=0.5, passes_s=0.9) for rank in range(8)}
+    sensed[1] = Sensed(1, "", "", 0, compute_s=0.7, passes_s=1.0)
+    (suspect,) = [one for one in find_suspects(operations(rows, workers), None, sensed) if one.is_single]
+    assert (suspect.ranks, suspect.excess) == ((1,), pytest.approx(0.4))
+    assert suspect.excess_s == pytest.approx(0.1)
+
+
 def test_unrecorded_barrier_is_no_late_host() -> None:
     workers = [Worker(rank, rank, 0) for rank in range(4)]
     rows: list[Row] = [(rank, "backward-compute", rank, False, 0.0, 1.0 if rank else 3.0) for rank in range(4)]
@@ -139,8 +193,9 @@ def test_slower_of_two_ranks_of_a_tensor_parallel_group(
     ends_s = [1.0 + excess[worker.stage] for worker in workers]
     rows: list[Row] = [(rank, "forward-compute", rank, False, 0.0, end_s) for rank, end_s in enumerate(ends_s)]
     rows += [(rank, "all-gather", len(workers), True, end_s, max(ends_s) + 0.1) for rank, end_s in enumerate(ends_s)]
-    compute_s = {rank: end_s if rank % 2 else 1.0 for rank, end_s in enumerate(ends_s)}
-    suspects = [one for one in find_suspects(operations(rows, workers), None, compute_s) if one.is_single]
+    own_s = {rank: end_s if rank % 2 else 1.0 for rank, end_s in enumerate(ends_s)}
+    sensed = {rank: Sensed(rank, "", "", 0, compute_s=one_s, passes_s=one_s) for rank, one_s in own_s.items()}
+    suspects = [one for one in find_suspects(operations(rows, workers), None, sensed) if one.is_single]
     assert [one.ranks for one in suspects] == found
     if found:
         assert suspects[0].lost_s == pytest.approx(max(excess), rel=0.03)

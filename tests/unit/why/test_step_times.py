@@ -48,7 +48,7 @@ def test_slower_rank_is_named_with_its_interval() -> None:
     assert (found.slowest_rank, found.fastest_rank) == (1, 0)
     assert found.ranks.low_s is not None and found.ranks.high_s is not None
     assert found.ranks.low_s < 0.05 < found.ranks.high_s
-    assert any("steps of rank 1 take +4.8%" in line and "against rank 0" in line for line in found.sentences())
+    assert any("steps of rank 1 take +4.8 %" in line and "against rank 0" in line for line in found.sentences())
 
 
 def test_drift_is_the_last_third_less_the_first() -> None:
@@ -62,7 +62,7 @@ def test_drift_is_the_last_third_less_the_first() -> None:
 @pytest.mark.parametrize(("late_s", "line"), [
     (-0.0004, "drift: none, steps of the last third take as long as those of the first"),
     (0.0, "drift: none, steps of the last third take as long as those of the first"),
-    (-0.0006, "drift: steps of the last third are shorter than those of the first, -0.1% [-0.1%, -0.1%]"),
+    (-0.0006, "drift: steps of the last third are shorter than those of the first, -0.1 % [-0.1, -0.1]"),
 ])  # fmt: skip
 def test_drift_that_rounds_to_zero_is_none(late_s: float, line: str) -> None:
     times_s = np.ones((2, 12))
@@ -78,7 +78,7 @@ def test_rare_slow_steps_are_named_with_rank_and_cost_and_are_no_drift() -> None
     assert found.long_s == pytest.approx(3.0, rel=0.01)
     assert found.drift is not None and not found.drift.is_clear
     line = list(found.sentences())[-1]
-    assert "2 steps far longer" in line and "4.8% of the time: step 50 (rank 1), step 55 (rank 1)" in line
+    assert "2 steps far longer" in line and "4.8 % of the time: step 50 (rank 1), step 55 (rank 1)" in line
 
 
 def test_a_step_that_launches_name_is_one_here_too() -> None:

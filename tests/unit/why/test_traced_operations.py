@@ -156,5 +156,5 @@ def test_trace_of_one_rank_says_where_its_step_goes(tmp_path: Path) -> None:
     assert (answer.source, answer.num_steps, answer.findings) == ("one rank", 6, [])
     total_ms = WORK_MS + TRANSFER_MS
     assert answer.step_s == pytest.approx(total_ms / 1e3)
-    assert f"exposed all_reduce {TRANSFER_MS / total_ms:.0%}" in answer.sentence
+    assert f"exposed all_reduce {100 * TRANSFER_MS / total_ms:.0f} %" in answer.sentence
     assert "rank 0 alone was traced" in answer.notes[0]

@@ -98,13 +98,25 @@ class RankTrace:
         operations = [operation for part, _ in parts for operation in part]
         compute = sum(one_ns(time.compute[at]) for _, time in parts) + more_ns
         comm = sum(one_ns(time.comm[at]) for _, time in parts)
-        host = sum(one_ns(time.host_at(at)) for _, time in parts)
-        return self._lay_out(operations, compute, comm, host)
+        host, own_host = (sum(one_ns(time.host_at(at, pace)) for _, time in parts) for pace in (1.0, self._pace))
+        return self._lay_out(operations, compute, comm, host, own_host)
 
-    def _lay_out(self, operations: Sequence[Operation], compute: int, comm: int, host: int = 0) -> Template:
-        """Return a pass of this rank, which waits in collectives for the slowest rank of its groups."""
+    def _lay_out(
+        self, operations: Sequence[Operation], compute: int, comm: int, host: int = 0, own_host: int = 0
+    ) -> Template:
+        """Return a pass of this rank, which waits in collectives for the slowest rank of its groups.
+
+        Args:
+            operations: Operations of the pass.
+            compute: Computation of the slowest rank, with waits for the host. Unit: ns.
+            comm: Exposed communication. Unit: ns.
+            host: Waits of the slowest rank for the host. Unit: ns.
+            own_host: Waits of this rank for the host. Unit: ns.
+        """
         laid = lay_out(operations, self._simulated.time_of, compute, comm, host, ends_with_pass=self._is_uneven)
-        laid = wait_for_slowest(laid, self._pace) if self._pace < 1 else laid
+        if self._pace < 1:
+            saved = (1 - self._pace) * (compute - host)
+            laid = wait_for_slowest(laid, self._pace, (own_host - host) / saved if saved else 0.0)
         return self._template(laid, laid.start // 2)
 
     def _template(self, laid: Runs, launch_ns: Int64) -> Template:

@@ -28,10 +28,15 @@ class Pass:
     comm: Float
     host_share: Float | float = 0.0
 
-    def host_at(self, place: tuple[int, ...]) -> float:
-        """Return how long the GPU waits for the host in the pass at one index of the arrays. Unit: s."""
-        share = np.broadcast_to(self.host_share, self.compute.shape)
-        return float(self.compute[place] * share[place])
+    def host_at(self, place: tuple[int, ...], pace: float = 1.0) -> float:
+        """Return how long a GPU waits for the host in the pass at one index of the arrays. Unit: s.
+
+        Args:
+            place: The index.
+            pace: Time of the GPU's kernels over those of the pass: faster kernels wait more.
+        """
+        own = self if pace == 1.0 else self.slowed(np.array(pace))
+        return float(own.compute[place] * np.broadcast_to(own.host_share, own.compute.shape)[place])
 
     def slowed(self, factor: Float) -> "Pass":
         """Return the passes with kernels that take `factor` times as long; the launch time of the host stays."""

@@ -80,7 +80,7 @@ def lay_out(
     return Runs(operations, which[kept], tuple(group[kept].tolist()), start[kept], duration[kept])
 
 
-def wait_for_slowest(slowest: Runs, pace: float) -> Runs:
+def wait_for_slowest(slowest: Runs, pace: float, host_share: float = 0.0) -> Runs:
     """Return the pass of a rank that computes faster than the slowest rank of its groups.
 
     Each collective ends when it does on the slowest rank, since no rank leaves it before. So the faster rank arrives
@@ -89,21 +89,21 @@ def wait_for_slowest(slowest: Runs, pace: float) -> Runs:
 
     Args:
         slowest: Pass of the slowest rank.
-        pace: Time of computation over that of the slowest rank, with waits for the host.
+        pace: Time of kernels over that of the slowest rank.
+        host_share: Share of the time that faster kernels save in which the GPU waits longer for the host.
     """
     is_main = np.array(slowest.stream, dtype=object) == MAIN
     is_comm = np.array([isinstance(slowest.operations[index], Communication) for index in slowest.which], dtype=bool)
-    is_exposed = is_main & is_comm
-    waited_ns = np.cumsum(np.where(is_exposed, slowest.duration, 0))
-    # Work is scaled from the start of the pass on, so that rounding errors do not add up.
-    left_ns = np.maximum.accumulate(np.where(is_exposed, slowest.end, 0))
-    gained_ns = left_ns - np.rint(pace * (left_ns - waited_ns)).astype(np.int64)
-    before_ns, gained_ns = (np.append(0, values)[: len(values)] for values in (waited_ns, gained_ns))
-    start, end = (
-        gained_ns + np.rint(pace * (times - before_ns)).astype(np.int64) for times in (slowest.start, slowest.end)
+    is_exposed, kernel_ns = is_main & is_comm, np.where(is_main & ~is_comm, slowest.duration, 0)
+    # Times are scaled from the start of the pass on, so that rounding errors do not add up.
+    done_ns = np.cumsum(kernel_ns)
+    own_done_ns, saved_ns = (
+        np.rint(factor * done_ns).astype(np.int64) for factor in (pace, (1.0 - pace) * (1.0 - host_share))
     )
-    start = np.where(is_main, start, slowest.start)
-    end = np.where(is_main & ~is_exposed, end, slowest.end)
+    own_kernel_ns, before_ns = np.diff(own_done_ns, prepend=0), np.append(0, saved_ns)[: len(saved_ns)]
+    at_last_collective_ns = np.maximum.accumulate(np.append(0, np.where(is_exposed, saved_ns, 0)))[: len(saved_ns)]
+    start = np.where(is_main, slowest.start - (before_ns - at_last_collective_ns), slowest.start)
+    end = np.where(is_main & ~is_exposed, start + own_kernel_ns, slowest.end)
     if not is_main.all():
         last = int(np.where(is_main, -1, end).argmax())
         first = slowest.stream.index(slowest.stream[last])

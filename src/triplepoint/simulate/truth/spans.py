@@ -55,7 +55,7 @@ def spans_of(simulated: Simulated, stage: int, which: int, pace: float) -> Spans
         simulated: The step.
         stage: Pipeline stage of the ranks.
         which: Class of replica of the ranks.
-        pace: Their compute time over that of the slowest rank in their collectives, for which they wait.
+        pace: Time of their kernels over that of the slowest rank in their collectives, for which they wait.
     """
     timeline = simulated.timeline
     begin, end, parts = _passes(timeline, stage, which, pace)
@@ -97,22 +97,20 @@ def _passes(timeline: Timeline, stage: int, which: int, pace: float) -> tuple[In
         BACKWARD: (durations.backward_input, *((durations.backward_weight,) if not order.is_split else ())),
         BACKWARD_WEIGHT: (durations.backward_weight,),
     }
-    waits_by_kind: dict[tuple[int, int], tuple[int, int]] = {}
+    waits_by_kind: dict[tuple[int, int], tuple[int, int, int]] = {}
     tasks = [*zip(order.kind[stage].tolist(), order.chunk[stage].tolist(), strict=True), (-1, 0)]
     for place, (kind, chunk) in enumerate(tasks):
         if (kind, chunk) not in waits_by_kind:
             passes = by_kind.get(kind, (durations.optimizer,))
             at = (stage, chunk, which) if kind >= 0 else (stage, which)
-            waits_by_kind[kind, chunk] = (
-                sum(one_ns(time.comm[at]) for time in passes),
-                sum(one_ns(time.host_at(at)) for time in passes),
-            )
-        comm, host = waits_by_kind[kind, chunk]
+            host, launch = (sum(one_ns(time.host_at(at, each)) for time in passes) for each in (1.0, pace))
+            waits_by_kind[kind, chunk] = sum(one_ns(time.comm[at]) for time in passes), host, launch
+        comm, host, launch = waits_by_kind[kind, chunk]
         phase = _PHASES.index("optimizer" if kind < 0 else "forward" if kind == FORWARD else "backward")
         # The rest is computation, including its delay by contention.
         slowest = int(end[place] - begin[place]) - comm
-        compute, launch = round(slowest * pace), round(host * pace)
-        times = compute - launch, comm, launch, slowest - compute
+        compute = round((slowest - host) * pace)
+        times = compute, comm, launch, slowest - compute - launch
         parts[place, phase * len(_PASS_PARTS) :][: len(_PASS_PARTS)] = times
     return begin, end, parts
 

@@ -68,7 +68,7 @@ def test_a_node_under_the_power_brake_is_degraded_and_no_layers_are_fitted_to_it
     answer = answer_of(folder, capsys, tmp_path / "truth" if is_declared else CONFIG)
     (outlier,) = answer["outliers"]
     assert (outlier["name"], outlier["kind"]) == ("node1", "degraded")
-    assert "power brake for 100% of the time, 990 MHz against" in outlier["evidence"]
+    assert "power brake for 100 % of the time, 990 MHz against" in outlier["evidence"]
     assert "power supplies" in outlier["action"] and "BMC" in outlier["action"]
     sound_s = true_step_s(truth_with(), run_with(), Placement((0, 1), (40, 40)))
     assert outlier["cost_s"] == pytest.approx(answer["step_time_s"] - sound_s, rel=0.03)
@@ -259,7 +259,7 @@ HOSTS = {node: f"host{node}" for node in range(4)}
 
 
 def test_a_slow_adapter_and_a_lower_limit_that_why_names_are_in_the_list(described: Advice) -> None:
-    network = Finding(11, "gpu3", "network", 0.5, "its transfers take 30.0% longer", excess=0.3)
+    network = Finding(11, "gpu3", "network", 0.5, "its transfers take 30.0 % longer", excess=0.3)
     limit = Finding(11, "gpu3", "power limit", 0.4, "its power limit is 500 W against 700")
     for finding, kind, odd in ((network, "network", {}), (limit, "limit", {"limit_w": 500.0})):
         (found,) = find_outliers(described.site, None, described.before, HOSTS, explained_by([finding], **odd))
@@ -277,7 +277,7 @@ def test_a_single_gpu_that_the_hardware_holds_down_is_degraded(described: Advice
     assert site.cluster.slow_gpus == {"node1.gpu3": pytest.approx(0.5)}
     (found,) = find_outliers(site, None, site.step(site.present), HOSTS, explained, degraded)
     assert (found.name, found.kind, found.is_bound, found.is_minor) == ("node1.gpu3", "degraded", True, False)
-    assert found.evidence == "hardware slowdown for 90% of the time, 950 MHz against 1900 MHz of GPUs without it"
+    assert found.evidence == "hardware slowdown for 90 % of the time, 950 MHz against 1900 MHz of GPUs without it"
     assert found.cost_s is not None and found.cost_s > 0.02 * described.before.step_time_s
 
 
