@@ -32,7 +32,7 @@ def environments(folder: Path) -> list[dict[str, str]]:
     """Return the environment of each rank of a run."""
     ranks = hold_ranks(folder)
     resume(ranks)
-    return [rank.info["environ"] for rank in ranks]
+    return [rank.environ() for rank in ranks]
 
 
 def test_set_up_lines_of_a_site_reach_every_rank(

@@ -144,7 +144,7 @@ def write_perfetto(path: Path, ranks: Iterable[RankTimeline], counters: Iterable
         out.write(head.encode())
         separator = ""
         for batch in events:
-            out.write((separator + ",\n".join(batch)).encode())
+            out.write((separator + ",\n".join(batch)).encode(errors="replace"))
             separator = ",\n"
         out.write(b"\n]}\n")
 
@@ -229,7 +229,8 @@ def _metadata(kind: str, pid: int, tid: int, **arguments: Any) -> str:
 
 
 def _dump(content: Any) -> str:
-    return json.dumps(content, separators=(",", ":"), allow_nan=False)
+    # As UTF-8: Perfetto shows the names of processes as they stand, with escapes.
+    return json.dumps(content, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
 def _us(times_ns: Int64) -> list[str]:
