@@ -138,20 +138,20 @@ def adopt_orphans(adopts: bool = True) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopts))
 
 
-def fork_for_parent() -> bool:
-    """Fork a process that becomes a child of this one's parent; return True in the new process.
+def fork_for_parent() -> int:
+    """Fork a process that becomes a child of this one's parent; return its process number, 0 in the new process.
 
     The parent has called `adopt_orphans`, and this process `die_with_parent`. The new process waits until this one has
     ended, so that should be soon. It ends with its new parent, as `die_with_parent` has it.
     """
     starter, parent = os.getpid(), os.getppid()
-    if os.fork():
-        return False
+    if pid := os.fork():
+        return pid
     while os.getppid() == starter:
         time.sleep(0.002)
     os.environ[_PARENT] = str(parent)
     die_with_parent()
-    return True
+    return 0
 
 
 def allow_open_files(num_ranks: int) -> None:

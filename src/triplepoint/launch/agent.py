@@ -331,7 +331,7 @@ def limits_of(point: Point, ranks: range) -> dict[int, float]:
 
 
 def _start_ranks(raw: Path, ranks: range, planned: PlannedRun, meeting: tuple[str, int]) -> Ranks:
-    """Start the process that starts the ranks. Ranks that it leaves are adopted, and no other process."""
+    """Start the process that starts the ranks; until they are there, this process adopts orphaned descendants."""
     environment = rank_environment(planned.point.cluster.device) | {
         "WORLD_SIZE": str(planned.point.num_gpus),
         "MASTER_ADDR": meeting[0],
@@ -340,16 +340,19 @@ def _start_ranks(raw: Path, ranks: range, planned: PlannedRun, meeting: tuple[st
         "PYTHONUNBUFFERED": "1",
     }
     adopt_orphans()
+    read, write = os.pipe()
+    numbers = map(str, (write, ranks.start, ranks.stop))
     with (raw / "logs" / f"rank{ranks[0]}.log").open("wb") as log:
         starter = subprocess.Popen(
-            [sys.executable, "-m", "triplepoint.launch.rank", str(ranks.start), str(ranks.stop), str(raw)],
+            [sys.executable, "-m", "triplepoint.launch.rank", *numbers, str(raw)],
             env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            bufsize=0,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=[write],
         )
-    return Ranks(raw, ranks, starter, planned.limits.time_limit_s, planned.limits.hang_timeout_s)
+    os.close(write)
+    return Ranks(raw, ranks, starter, read, planned.limits.time_limit_s, planned.limits.hang_timeout_s)
 
 
 def _rendezvous(raw: Path, around: Surroundings, clock: NodeClock) -> tuple[str, int] | Ending:

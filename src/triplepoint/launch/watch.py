@@ -17,6 +17,7 @@ from typing import Any
 
 from triplepoint.launch.outcome import Failure, describe_exit, find_hung, log_tail
 from triplepoint.manifest import SLOW, Interruption, SlowStep, SlowSteps
+from triplepoint.processes import adopt_orphans
 from triplepoint.recording import again_path
 from triplepoint.status import Status
 from triplepoint.units import NS_PER_S
@@ -127,16 +128,12 @@ class Rank:
 
     def poll(self) -> int | None:
         """Return the exit status, negative for a signal; None while the process runs."""
-        return self.wait(os.WNOHANG)
+        return self.wait(is_blocking=False)
 
-    def wait(self, options: int = 0) -> int | None:
-        """Wait for the end of the process and return its exit status.
-
-        Args:
-            options: Of `os.waitpid`.
-        """
+    def wait(self, is_blocking: bool = True) -> int | None:
+        """Return the exit status of the process, at once or after its end; None while it runs."""
         if self.returncode is None:
-            pid, status = os.waitpid(self.pid, options)
+            pid, status = os.waitpid(self.pid, 0 if is_blocking else os.WNOHANG)
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode
 
@@ -153,12 +150,15 @@ class Ranks:
     raw: Path
     ranks: range
     starter: subprocess.Popen[bytes]
-    """`triplepoint.launch.rank`, with a pipe as standard output. This process adopts the ranks that it leaves."""
+    """`triplepoint.launch.rank`. This process adopts the ranks that it leaves."""
+    pipe: int
+    """File descriptor of the pipe that its numbers come through."""
     time_limit_s: float
     hang_timeout_s: float
     _started: float = field(default_factory=time.monotonic)
-    _told: bytes = field(init=False, default=b"")
-    """What the pipe has told: rank and process number of each rank that has been started, one line each."""
+    _is_started: bool = field(init=False, default=False)
+    _numbers: bytes = field(init=False, default=b"")
+    """Lines from the pipe: rank and process number of each rank that has been started."""
     _processes: dict[int, Rank] = field(init=False, default_factory=dict)
     """By rank; empty until all have been started."""
 
@@ -208,7 +208,7 @@ class Ranks:
         deadline = time.monotonic() + STOP_S
         if self._is_starting():
             self.starter.kill()
-            while self._is_starting() and time.monotonic() < deadline:  # the ranks there are tell their numbers
+            while self._is_starting() and time.monotonic() < deadline:  # started ranks still report their numbers
                 time.sleep(POLL_S / 10)
         self._send(signal.SIGTERM)
         while self._is_running() and time.monotonic() < deadline:
@@ -219,18 +219,20 @@ class Ranks:
 
     def _is_starting(self) -> bool:
         """Return whether ranks are still being started. Once all are, note their processes."""
-        pipe = self.starter.stdout
-        if pipe is None or pipe.closed:
+        if self._is_started:
             return False
-        os.set_blocking(pipe.fileno(), False)
-        while part := pipe.read():
-            self._told += part
-        if part is None:
+        os.set_blocking(self.pipe, False)
+        try:
+            while part := os.read(self.pipe, 4096):
+                self._numbers += part
+        except BlockingIOError:
             return True
-        pipe.close()
+        os.close(self.pipe)
         self.starter.wait()
-        told = sorted((int(rank), int(pid)) for rank, pid in map(bytes.split, self._told.splitlines()))
-        self._processes = {rank: Rank(pid) for rank, pid in told}
+        adopt_orphans(False)
+        pids = {int(rank): int(pid) for rank, pid in map(bytes.split, self._numbers.splitlines())}
+        self._processes = {rank: Rank(pids[rank]) for rank in self.ranks if rank in pids}
+        self._is_started = True
         return False
 
     def _is_running(self) -> bool:
@@ -244,7 +246,7 @@ class Ranks:
         """Return the exit status of a rank, None while it runs. A rank that was not started has its starter's."""
         if rank in self._processes:
             return self._processes[rank].poll()
-        return None if self._is_starting() else self.starter.returncode or 1
+        return None if self._is_starting() else self.starter.returncode
 
     def _patience(self, progress: int) -> float:
         """Return the time after which a lack of progress counts as a hang. Unit: s."""
@@ -264,12 +266,17 @@ class Ranks:
         rank, message = self.ranks[0], ending.message
         if ending.status == Status.HUNG:
             self._dump_stacks()
-            rank, because = find_hung(self.raw, self.ranks)
-            message = f"{message}: rank {rank} {because}"
+            if self._is_starting():
+                message += f": the engine was still being imported, see logs/rank{rank}.stack"
+            else:
+                rank, because = find_hung(self.raw, self.ranks)
+                message += f": rank {rank} {because}"
         self.stop()
         return [Failure(rank, ending.status, message, time.time_ns())]
 
     def _dump_stacks(self) -> None:
+        if self._is_starting():
+            self.starter.send_signal(signal.SIGUSR1)
         self._send(signal.SIGUSR1)
         time.sleep(GRACE_S)
 

@@ -143,7 +143,6 @@ def test_ranks_time_of_a_suspension_does_not_count(
     (raw / "steps").mkdir()
     (raw / "steps" / "rank0.jsonl").write_text("{}\n")
     rank = Rank(clock, end_s=4650.0)
-    starter = SimpleNamespace(stdout=None)
-    ranks = Ranks(raw, range(1), starter, time_limit_s=3000.0, hang_timeout_s=100.0, _started=clock.now_s)  # type: ignore[arg-type]
-    ranks._processes[0] = rank  # type: ignore[assignment]
+    ranks = Ranks(raw, range(1), SimpleNamespace(), -1, time_limit_s=3000.0, hang_timeout_s=100.0, _started=clock.now_s)  # type: ignore[arg-type]
+    ranks._is_started, ranks._processes[0] = True, rank  # type: ignore[assignment]
     assert [failure.status for failure in ranks.wait(lambda: None)] == failed

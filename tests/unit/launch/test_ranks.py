@@ -11,26 +11,30 @@ import psutil
 import pytest
 
 from tests.launchers import wait_until
+from triplepoint.launch import watch
 from triplepoint.launch.watch import Ending, Ranks
 from triplepoint.processes import adopt_orphans
 from triplepoint.status import Status
 
 STARTER = """
-import os, signal, sys, time
+import faulthandler, os, signal, sys, time
 from pathlib import Path
 from triplepoint.processes import die_with_parent, fork_for_parent
 
-raw, fault = Path(sys.argv[1]), sys.argv[2]
+raw, fault, pipe = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+print("Loading a module of this site")
 die_with_parent()
+faulthandler.register(signal.SIGUSR1, file=Path(raw, "stack").open("w"))
 Path(raw, "imports").touch()
 while fault == "imports":
     time.sleep(0.01)
 for rank in range(2):
-    if fork_for_parent():
-        if fault == "vanishes" and rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        os.write(1, f"{rank} {os.getpid()}\\n".encode())
-        os.close(1)
+    pid = fork_for_parent()
+    if not pid and fault == "vanishes" and rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.write(pipe, f"{rank} {pid or os.getpid()}\\n".encode())
+    if not pid:
+        os.close(pipe)
         Path(raw, f"rank{rank}").write_text(str(os.getppid()))
         while fault != "none":
             time.sleep(0.01)
@@ -45,15 +49,15 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Ranks]]:
     adopt_orphans()
 
     def start(fault: str) -> Ranks:
-        starter = subprocess.Popen(
-            [sys.executable, "-c", STARTER, str(tmp_path), fault], stdout=subprocess.PIPE, bufsize=0
-        )
-        return Ranks(tmp_path, range(2), starter, time_limit_s=60.0, hang_timeout_s=60.0)
+        read, write = os.pipe()
+        command = [sys.executable, "-c", STARTER, str(tmp_path), fault, str(write)]
+        starter = subprocess.Popen(command, pass_fds=[write])
+        os.close(write)
+        return Ranks(tmp_path, range(2), starter, read, time_limit_s=60.0, hang_timeout_s=60.0)
 
     yield start
     adopt_orphans(False)
-    left = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    assert not [child for child in left if STARTER in child.cmdline()]
+    assert not [process for process in psutil.process_iter(["cmdline"]) if STARTER in (process.info["cmdline"] or ())]
 
 
 def test_ranks_are_left_to_this_process(start: Callable[[str], Ranks], tmp_path: Path) -> None:
@@ -81,10 +85,21 @@ def test_ranks_whose_starter_is_killed(start: Callable[[str], Ranks], tmp_path: 
     assert "SIGKILL" in failures[0].message
 
 
-@pytest.mark.parametrize(("fault", "message"), [("fails", "status 3"), ("vanishes", "status 1")])
-def test_ranks_of_which_one_never_came(start: Callable[[str], Ranks], fault: str, message: str) -> None:
-    ranks = start(fault)
+def test_ranks_whose_engine_is_imported_forever(
+    start: Callable[[str], Ranks], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "STARTUP_S", 0.5)
+    ranks = start("imports")
+    ranks.hang_timeout_s = 0.5
+    wait_until((tmp_path / "imports").exists, "the engine is imported")
     [failure] = ranks.wait(lambda: None)
+    assert failure.status == Status.HUNG
+    assert "the engine was still being imported" in failure.message
+    assert "line" in (tmp_path / "stack").read_text()
+
+
+@pytest.mark.parametrize(("fault", "message"), [("fails", "status 3"), ("vanishes", "SIGKILL")])
+def test_ranks_of_which_one_never_came(start: Callable[[str], Ranks], fault: str, message: str) -> None:
+    [failure] = start(fault).wait(lambda: None)
     assert (failure.rank, failure.status) == (1, Status.CRASHED)
     assert message in failure.message
-    assert list(ranks.pids()) == [0]
