@@ -15,7 +15,7 @@ COPYLEFT := $(COPYLEFT);GPL-2.0-only;GPL-2.0-or-later;GPL-3.0-only;GPL-3.0-or-la
 MIT := conda-inject $(addprefix snakemake-interface-,common logger-plugins report-plugins scheduler-plugins storage-plugins)
 AUDIT := .venv-audit
 
-.PHONY: all env test test-all test-slurm test-gangs test-workflow test-models test-traces test-rest campaign regression check format lint types docs audit clean help
+.PHONY: all env test test-all campaign regression check format lint types docs audit clean help
 
 help:
 	@echo "make all     make the environment, then every figure and report.html"
@@ -58,6 +58,7 @@ FIGURES := $(addprefix tests/unit/,figures telemetry)
 SHORT := -m "not long"
 TESTS := $(addprefix test-,slurm gangs workflow models traces figures rest)
 LANES := --jobs=8 --keep-going --output-sync=target
+.PHONY: $(TESTS)
 test: env
 	$(MAKE) $(LANES) $(TESTS)
 

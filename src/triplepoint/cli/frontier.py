@@ -57,14 +57,14 @@ def parser() -> argparse.ArgumentParser:
         help="how much longer a step may take (default: 1; with a budget not kept now, as little as it needs)",
     )  # fmt: skip
     budgets = {
-        "node-power": ("KW", "budget of the mean power of the node that draws most"),
-        "rack-power": ("KW", "budget of the rack that draws most; the cluster needs nodes_per_rack"),
-        "power": ("KW", "budget of all nodes of the job together"),
-        "temp": ("DEGC", "limit of the hottest GPU"),
+        "node-power": ("KW", 1e3, "budget of the mean power over a step of the node that draws most"),
+        "rack-power": ("KW", 1e4, "the same of the rack that draws most; the cluster needs nodes_per_rack"),
+        "power": ("KW", 1e6, "the same of all nodes of the job together"),
+        "temp": ("DEGC", 150, "limit of the hottest GPU"),
     }
-    for name, (unit, what) in budgets.items():
-        most = number(0, 1e15, is_least_allowed=False)
-        parser.add_argument(f"--max-{name}", type=most, metavar=unit, help=f"{what} (default: none)")
+    for name, (unit, most, what) in budgets.items():
+        limit = number(0, most, "kW" if unit == "KW" else "degC", is_least_allowed=False)
+        parser.add_argument(f"--max-{name}", type=limit, metavar=unit, help=f"{what} (default: none)")
     parser.add_argument("--figure", type=out_figure, metavar="OUT", help=".pdf, .png or .svg to write (default: none)")
     parser.add_argument(
         "--script", type=out_file, metavar="FILE", help="file for the script that sets clocks (default: none)"

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from triplepoint.errors import UserError
+from triplepoint.text import percent
 from triplepoint.units import S_PER_HOUR
 from triplepoint.why.answer import Answer, why_run
 
@@ -42,7 +43,7 @@ def _cause(row: dict[str, Any]) -> dict[str, str]:
     return {
         "gpu": row["gpu"],
         "cause": row["cause"],
-        "lost": f"{'up to ' * row['is_bound']}{row['lost_share']:.1%}",
+        "lost": f"{'up to ' * row['is_bound']}{percent(row['lost_share'])}",
         "gpu_hours": f"{row['lost_gpu_hours_per_day']:.3g}",
         "kwh": "" if energy_j is None else f"{energy_j / _J_PER_KWH:.3g}",
         "evidence": row["evidence"],

@@ -297,9 +297,9 @@ def answer_of(
 def _note_on_clocks(findings: Sequence[Finding], sensed: Mapping[int, Sensed]) -> tuple[str, ...]:
     """Return a note if clocks would fall once the slow GPUs are repaired, since GPUs wait less at their power limit.
 
-    If power grows with the cube of the clock and its mean stays, time goes with the power 2/3 of what it would be at
-    equal clocks. So at least two thirds of a cost are saved; idle power and steps that are not all computation save
-    more.
+    If watts grow with the cube of the clock and their mean stays, the step time is proportional to that at equal
+    clocks raised to 2/3. So at least two thirds of a cost are saved; idle power and steps that are not all computation
+    save more.
     """
     num_capped = sum(gpu.throttled.get("power_cap_share", 0.0) >= LEAST_THROTTLED for gpu in sensed.values())
     if not num_capped or all(finding.is_bound for finding in findings):

@@ -11,9 +11,10 @@ Source:
     Lin et al. 2025, Understanding Stragglers in Large Model Training Using What-if Analysis, OSDI'25, section 3.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import reduce
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,14 +102,15 @@ def _transfer_lanes(operations: Operations, members: list[Int64]) -> list[tuple[
 
 def _are_parallel(operations: Operations, lanes: Sequence[tuple[Any, ...] | None], start: Float, end: Float) -> bool:
     """Return whether pipeline transfers with other partners, or in another direction, overlap on any worker."""
-    transfers = [index for index, lane in enumerate(lanes) if lane is not None]
-    in_turn = sorted(transfers, key=lambda index: (operations.worker[index], start[index]))
-    return any(
-        operations.worker[first] == operations.worker[second]
-        and lanes[first] != lanes[second]
-        and start[second] < end[first]
-        for first, second in pairwise(in_turn)
-    )
+    ends: dict[int, dict[tuple[Any, ...], float]] = {}
+    for index in np.argsort(start, kind="stable").tolist():
+        if (lane := lanes[index]) is None:
+            continue
+        of_worker = ends.setdefault(int(operations.worker[index]), {})
+        if any(start[index] < latest for other, latest in of_worker.items() if other != lane):
+            return True
+        of_worker[lane] = max(float(end[index]), of_worker.get(lane, -math.inf))
+    return False
 
 
 def _waits(
@@ -130,9 +132,9 @@ def _waits(
     delays: list[tuple[int, ...]] = []
     for index, (worker, lane) in enumerate(zip(operations.worker.tolist(), lanes, strict=True)):
         computation = num_workers + worker
-        own = 2 * num_workers + numbers.setdefault(lane, len(numbers)) if lane else computation
-        after.append((computation, own) if lane else (worker,))
-        delays.append((own,) if index in users and lane else () if index in users else (worker, own))
+        number = 2 * num_workers + numbers.setdefault(lane, len(numbers)) if lane else computation
+        after.append((computation, number) if lane else (worker,))
+        delays.append((number,) if index in users and lane else () if index in users else (worker, number))
     return after, delays
 
 

@@ -86,11 +86,7 @@ def _slow_computation(recorded: Recorded, sensed: Mapping[int, Sensed]) -> Itera
         for index in _outliers(recorded, times_s, group, LEAST_EXCESS, usual_s, are_peers):
             excess_s, place = float(times_s[index].mean() - usual_s), recorded.places[index]
             suspect = Suspect(place, recorded.ranks(place), respect, excess_s / usual_s, excess_s, are_peers)
-            yield Repair(
-                suspect,
-                _as_fast_as_peers_s(recorded, index, group, left),
-                recorded.gap_s,
-            )
+            yield Repair(suspect, _as_fast_as_peers_s(recorded, index, group, left), recorded.gap_s)
 
 
 def _slow_ranks(recorded: Recorded, sensed: Mapping[int, Sensed], times_s: Float) -> Iterator[tuple[int, Repair]]:

@@ -195,7 +195,7 @@ def advise(
         UserError: If no clocks keep the budget, or none within the slowdown.
     """
     if budget.rack_w is not None and cluster.nodes_per_rack is None:
-        raise UserError(f"cluster {cluster.name} has no nodes_per_rack; set it, or use a budget of the node or hall")
+        raise UserError(f"cluster {cluster.name} has no nodes_per_rack; set it, or use --max-node-power or --max-power")
     site = Site.of(job, cluster, config)
     present, frontier = outcome_of(site), Frontier(site)
     is_held = present.lost_to_power_limit_fraction > HELD

@@ -54,9 +54,9 @@ class Limits:
         return {name: value / limits[name] for name, value in values.items() if not value <= limits[name] < math.inf
                 and limits[name] < math.inf}  # fmt: skip
 
-    def power_excess(self, one: Candidate) -> float:
+    def power_excess(self, candidate: Candidate) -> float:
         """Return peak power over its budget, the largest of all budgets that are exceeded; 0 if none is."""
-        return max((factor for name, factor in self.excesses(one).items() if name in POWER_BUDGETS), default=0.0)
+        return max((factor for name, factor in self.excesses(candidate).items() if name in POWER_BUDGETS), default=0.0)
 
     @property
     def has_power(self) -> bool:

@@ -103,8 +103,10 @@ def follow_within(
         has_faults = cold.cluster.conditions != cold.cluster.conditions.without_faults
 
         def is_surely_over(place: int) -> bool:
+            if has_faults:
+                return False
             sustained = cold.with_peaks(candidate, warm_up(limits_w[place]).first, _SUSTAINED_SHARE)
-            return not has_faults and limits.power_excess(sustained) > 0.0
+            return limits.power_excess(sustained) > 0.0
 
         def is_over(place: int) -> bool:
             try:

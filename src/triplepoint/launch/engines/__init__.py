@@ -156,7 +156,7 @@ _MODULES = {name: f"triplepoint.launch.engines.{name}" for name in ("native", "m
 
 
 class Engine(Protocol):
-    """Interface of an engine package. Its module `trainer` is what imports torch."""
+    """Interface of an engine. The module `trainer` of an engine that is a package imports torch."""
 
     LIMITS: tuple[Rule, ...]
     """Rules for what the engine cannot do, checked by `config.rules.refusal`."""

@@ -264,7 +264,7 @@ def test_command_says_what_its_help_names(tmp_path: Path, capsys: pytest.Capture
         ({"pp": 1, "model": "llama3-8b"}, [], "point.json: pp: 1 is one stage"),
         ({"task": "inference", "prompt_tokens": 64, "output_tokens": 8}, [], "inference"),
         ({}, ["--slowdown", "-1"], "expected percent from 0 to 100"),
-        ({}, ["--max-node-power", "nan"], "expected a number"),
+        ({}, ["--max-node-power", "nan"], "expected kW above 0"),
         ({}, ["--max-power", "1"], " more than the budget of 1 kW, even with steps 50% longer"),
     ],
 )
