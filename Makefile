@@ -47,8 +47,8 @@ $(READY): pyproject.toml envs/constraints.txt $(NATIVE)
 	@$(BIN)/python -m compileall -qq -j 0 -x /tests/ $(VENV)/lib || :
 	@touch $(READY)
 
-# Lanes side by side, of equal work where they can be, so that none is left alone with one core at the end. Gangs have
-# time limits and wait for most of their time, so they go first.
+# Lanes of equal work where they can be, four side by side, so that none is left alone with one core at the end and tests
+# with time limits are not starved. Gangs wait for most of their time, so they go first.
 GANGS := $(addprefix tests/unit/,doctor launch recorded)
 MODELS := $(addprefix tests/unit/,advise aggregate calibrate published)
 TRACES := $(addprefix tests/unit/,simulate trace)
@@ -56,8 +56,8 @@ FIGURES := $(addprefix tests/unit/,figures telemetry)
 # Tests marked `long` repeat for more layouts, models and rows what others show for one; `test-all` runs them too, and
 # tries properties on all of their examples.
 SHORT := -m "not long"
-TESTS := $(addprefix test-,slurm gangs workflow models traces figures rest)
-LANES := --jobs=8 --keep-going --output-sync=target
+TESTS := $(addprefix test-,slurm gangs workflow models rest traces figures)
+LANES := --jobs=4 --keep-going --output-sync=target
 .PHONY: $(TESTS)
 test: env
 	$(MAKE) $(LANES) $(TESTS)
@@ -104,7 +104,7 @@ regression: env
 
 # The type checker takes a minute and a half of one core, so it runs beside the tests.
 check: env format lint docs
-	$(MAKE) $(LANES) types $(TESTS)
+	$(MAKE) $(LANES) $(TESTS) types
 
 format: env
 	$(BIN)/ruff format --check src tests

@@ -34,6 +34,9 @@ ROOT = Path(__file__).parents[3]
 LOOPS = ROOT / "tests" / "loops"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
+WATCHED = "until ls $1/recorded/open/*/telemetry/*.arrow > /dev/null 2>&1; do sleep 0.1; done"
+"""Shell command that waits until a recording in the folder of results $1 has begun, however busy the machine is."""
+
 
 def command(results: Path, *words: str) -> list[str]:
     return [
@@ -112,9 +115,9 @@ def test_loop_that_records_itself(tmp_path: Path) -> None:
 
 def test_process_that_runs_already_is_followed_by_its_log(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
-    script = "import time\nfor i in range(60): print(f'iteration {i}/ 60', flush=True); time.sleep(0.1)"
+    writer = f"{WATCHED}; i=0; while [ $i -lt 60 ]; do i=$((i+1)); echo iteration $i/ 60; sleep 0.1; done"
     with log.open("w") as out:
-        process = subprocess.Popen([sys.executable, "-c", script], stdout=out)
+        process = subprocess.Popen(["sh", "-c", writer, "sh", str(tmp_path)], stdout=out)
     done = run(tmp_path, "--pid", str(process.pid), "--log", str(log), "--step-pattern", "megatron")
     process.wait()
     assert done.returncode == 0, done.stderr
@@ -188,8 +191,10 @@ def test_job_of_slurm_is_watched_on_its_nodes(tmp_path: Path, monkeypatch: pytes
     srun = tmp_path / "bin" / "srun"
     srun.parent.mkdir()
     # As srun does at the end of a job, it ends its step after a while.
-    script = '#!/bin/sh\necho "$@" > "$0.said"\nshift 5\n"$@" &\nsleep 6\nkill $!\nwait\necho "STEP CANCELLED" >&2\n'
-    srun.write_text(script)
+    script = (
+        '#!/bin/sh\necho "$@" > "$0.said"\nshift 5\n"$@" &\n{}\nsleep 6\nkill $!\nwait\necho "STEP CANCELLED" >&2\n'
+    )
+    srun.write_text(script.format(WATCHED.replace("$1", str(tmp_path))))
     squeue = srun.with_name("squeue")
     squeue.write_text('#!/bin/sh\n[ "$2" = --jobs=4711 ] && echo RUNNING 1 || echo PENDING 2\n')
     for program in (srun, squeue):
@@ -198,9 +203,9 @@ def test_job_of_slurm_is_watched_on_its_nodes(tmp_path: Path, monkeypatch: pytes
     done = run(tmp_path, "--job", "4712")
     assert done.returncode == 2 and "--job 4712: the job is PENDING" in done.stderr
     log = tmp_path / "slurm-4711.out"
-    writer = "i=0; while [ $i -lt 90 ]; do i=$((i+1)); echo iteration $i/ 90; sleep 0.1; done"
+    writer = f"{WATCHED}; i=0; while [ $i -lt 90 ]; do i=$((i+1)); echo iteration $i/ 90; sleep 0.1; done"
     with log.open("w") as out:
-        job = subprocess.Popen(["sh", "-c", writer], stdout=out)
+        job = subprocess.Popen(["sh", "-c", writer, "sh", str(tmp_path)], stdout=out)
     done = run(tmp_path, "--job", "4711", "--log", str(log), "--step-pattern", "megatron")
     job.wait()
     assert done.returncode == 0 and "CANCELLED" not in done.stderr, done.stderr
