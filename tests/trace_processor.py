@@ -8,14 +8,14 @@ import contextlib
 import functools
 import http.server
 import importlib.resources
-import shutil
 import threading
 from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+from tests.chromium import open_browser
+
 _START = """() => {
     const worker = new Worker("engine_bundle.js"), {port1, port2} = new MessageChannel();
     window.received = [];
@@ -88,19 +88,12 @@ def _cells(batch: Any) -> Iterator[Any]:
 @contextlib.contextmanager
 def open_trace(trace: Path) -> Iterator[TraceProcessor]:
     """Load a trace into a new trace processor."""
-    from playwright import sync_api
-
-    with _served_engine() as address, sync_api.sync_playwright() as started:
-        # Chromium has no sandbox for root, as which containers run.
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        try:
-            page = browser.new_page()
-            page.set_default_timeout(TAKES_MS)
-            page.goto(address)
-            page.evaluate(_START)
-            yield TraceProcessor(page, trace)
-        finally:
-            browser.close()
+    with _served_engine() as address, open_browser() as browser:
+        page = browser.new_page()
+        page.set_default_timeout(TAKES_MS)
+        page.goto(address)
+        page.evaluate(_START)
+        yield TraceProcessor(page, trace)
 
 
 @contextlib.contextmanager

@@ -31,7 +31,8 @@ from triplepoint.launch.attempt import CONTENTS, failed_nodes, is_told_to_stop
 from triplepoint.launch.clock import Meeting, NodeClock
 from triplepoint.launch.outcome import Failure, judge_kill, root_cause
 from triplepoint.launch.slurm import count_host_kills, memory_limit, missing_devices, placement, rank_environment
-from triplepoint.launch.watch import Ending, Ranks, Sampler, Watch, read_status, stop
+from triplepoint.launch.standstill import Watch
+from triplepoint.launch.watch import Ending, Ranks, Sampler, read_status, stop
 from triplepoint.processes import adopt_orphans, allow_open_files, die_with_parent, free_port, has_ended, start_ticks
 from triplepoint.redact import Redactor
 from triplepoint.status import Status

@@ -23,7 +23,8 @@ from triplepoint.launch.attempt import read_reports
 from triplepoint.launch.clock import bursts_from, fit_clock
 from triplepoint.launch.health import Health, Seat, find_suspects, read_health
 from triplepoint.launch.outcome import Account, judge, with_suspects
-from triplepoint.launch.watch import interruptions, read_status, slow_steps
+from triplepoint.launch.standstill import interruptions, slow_steps
+from triplepoint.launch.watch import read_status
 from triplepoint.manifest import (
     Device,
     Evidence,

@@ -24,7 +24,7 @@ from triplepoint.config.point import Point, PointCluster, Recorded, Steps
 from triplepoint.errors import UserError
 from triplepoint.files import temporary_folder, write_text
 from triplepoint.launch.collect import account_of
-from triplepoint.launch.watch import slow_steps
+from triplepoint.launch.standstill import slow_steps
 from triplepoint.manifest import NO_STEP, Evidence, Manifest, Node, read_manifest, write_manifest
 from triplepoint.provenance import git_state
 from triplepoint.recorded.description import Description, check_size, find_type, point_of, type_of

@@ -13,7 +13,7 @@ import pytest
 from tests.points import planned, tiny_point, write_run
 from tests.unit.launch.test_launch import finish, rank_processes, start, wait_until
 from triplepoint.config.point import Steps
-from triplepoint.launch.watch import MOST_NAMED, TICK_S, Watch, interruptions, is_stopped, slow_steps
+from triplepoint.launch.standstill import MOST_NAMED, TICK_S, Watch, interruptions, is_stopped, slow_steps
 from triplepoint.manifest import Interruption, Manifest, read_manifest
 
 S = 1_000_000_000

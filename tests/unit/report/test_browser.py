@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import shutil
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.chromium import CHROMIUM, open_browser
 from triplepoint.report import write_report
 
 from .conftest import CAPTIONS, Report
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: the report is not driven")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: the report is not driven")
 
 TAKES_MS = 60_000
@@ -24,11 +23,8 @@ TAKES_MS = 60_000
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        # Chromium has no sandbox for root, as which containers run.
-        found = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
+    with open_browser() as browser:
+        yield browser
 
 
 @pytest.fixture

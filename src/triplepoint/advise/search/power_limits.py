@@ -131,7 +131,7 @@ def highest_within(
     Args:
         number: Number of limits.
         guess: About the lowest that exceeds the budget.
-        is_surely_over: Says cheaply of a limit whether it and all above it exceed the budget for sure.
+        is_surely_over: Says cheaply of a limit whether it and all above it exceed the budget, see `_SUSTAINED_SHARE`.
         is_over: Says of a limit whether it exceeds the budget.
     """
     place = min(guess, number - 1)

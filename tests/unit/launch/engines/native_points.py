@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import torch
@@ -21,8 +21,6 @@ from triplepoint.config.point import Layout, Point, PointCluster, Steps
 from triplepoint.launch.engines.native.model import FeedForward, Stage, TransformerLayer
 from triplepoint.launch.engines.native.parameters import materialise
 from triplepoint.processes import free_port
-
-Content = TypeVar("Content")
 
 LLAMA = ModelConfig(
     name="tiny-llama",
@@ -115,8 +113,8 @@ def parameters(names: Iterable[str], kept: Collection[str]) -> list[Any]:
     return [name if name in kept else pytest.param(name, marks=pytest.mark.long) for name in names]
 
 
-def asked_for(request: pytest.FixtureRequest, points: dict[str, Content], kept: Collection[str]) -> dict[str, Content]:
-    """Return what stands under names that are `kept`, or that a parameter of a test of this run names."""
+def asked_for(request: pytest.FixtureRequest, points: dict[str, Point], kept: Collection[str]) -> dict[str, Point]:
+    """Return the points that are `kept`, and those that a parameter of a test of this run names."""
     given = [item.callspec.params.values() for item in request.session.items if hasattr(item, "callspec")]
     named = {value for values in given for value in values if isinstance(value, str)}
     return {name: point for name, point in points.items() if name in kept or name in named}

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.trace_processor import CHROMIUM, open_trace
+from tests.chromium import CHROMIUM
+from tests.trace_processor import open_trace
 from tests.unit.why.test_pipeline_of_nodes import planned, run_with
 from triplepoint.tables import TELEMETRY, TIMELINE
 from triplepoint.trace.perfetto import FILE_NAME
