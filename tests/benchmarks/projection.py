@@ -1,12 +1,15 @@
 """`triplepoint project`: held-out sizes, 100 draws of 8,192 GPUs, the public 512-H100 run, and mean times to failure.
 
 Run from the repository: python -m tests.benchmarks.projection [--scaling]. With `--scaling` it fits to rows of up to 64
-GPUs and predicts the larger ones once more, which takes some minutes; without, it prints what is in the configuration.
+GPUs and predicts the larger ones once more, which takes some minutes, and also prints which of them are furthest off;
+without, it prints what is in the configuration.
 """
 
+import math
 import resource
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,14 +17,21 @@ from tests.benchmarks.predict_accuracy import CONFIG, DATA, TABLES
 from triplepoint.advise.project.failures import FLEET_RATES, PUBLISHED_MTTF_H, Failures, best_checkpoints, mttf_h
 from triplepoint.advise.project.network import Network, scale_job
 from triplepoint.advise.project.project import Question, draws, project
-from triplepoint.calibrate.scaling import Scaling
+from triplepoint.calibrate.scaling import MOST_GPUS, Scaling, scaling_known
+from triplepoint.calibrate.step_cases import Case
+from triplepoint.calibrate.step_ratios import grouped
+from triplepoint.calibrate.step_time import fit
 from triplepoint.predictions import read_points
 from triplepoint.processes import on_all_cores
+from triplepoint.simulate.calibration import Calibration
+from triplepoint.simulate.job import Job
 from triplepoint.simulate.scaling import read_scaling
 from triplepoint.units import KILO, S_PER_HOUR
 
 POINT = CONFIG / "studies" / "swings.yaml"
 SHARES = [range(50), range(50, 100)]
+FEWEST_ROWS = 10
+"""Of a group of larger rows whose errors are printed."""
 STEP_S, NODE_W = 10.63, 438e3 / 64
 """Of the public log of 512 H100 (MLPerf Training v4.0): mean of its steps, and of its 64 nodes over 57 minutes, which
 hold evaluations too. In view while power was modelled."""
@@ -30,8 +40,37 @@ hold evaluations too. In view while power was modelled."""
 def scaling() -> None:
     """Print errors of rows with more GPUs than those of the fit."""
     procedure = Scaling([DATA / f"{name}.csv" for name in TABLES], CONFIG)
-    known = procedure.fit(procedure.read()) if "--scaling" in sys.argv else read_scaling(CONFIG)
-    print("\n".join(procedure.report(known)))
+    if "--scaling" not in sys.argv:
+        print("\n".join(procedure.report(read_scaling(CONFIG))))
+        return
+    cases = procedure.read()
+    few = [case for case in cases if case.job.num_gpus <= MOST_GPUS]
+    many = [case for case in cases if case.job.num_gpus > MOST_GPUS]
+    fitted = fit(few, f"{MOST_GPUS} GPUs or fewer", CONFIG)
+    print("\n".join(procedure.report(scaling_known(few, many, fitted, ", ".join(TABLES)))))
+    furthest_off({case.job.stack for case in few}, many, fitted)
+
+
+def furthest_off(known: set[str], many: Sequence[Case], fitted: Calibration) -> None:
+    """Print measured over predicted step times of larger rows, of groups of ten rows or more.
+
+    Args:
+        known: Stacks with rows that were fitted to.
+        many: The larger rows.
+        fitted: Calibration fitted to the smaller rows.
+    """
+    groups = grouped(many, lambda case: _description(case.job, known))
+    for name, rows in groups.items():
+        if len(rows) < FEWEST_ROWS:
+            continue
+        errors = sorted(case.log_error(fitted.constants(case.job)) for case in rows)
+        low, middle, high = (math.exp(errors[int(share * (len(rows) - 1))]) - 1 for share in (0.1, 0.5, 0.9))
+        print(f"  {len(rows)} rows, {name}: {middle:+.1%} from predicted, 80 % within {low:+.1%} to {high:+.1%}")
+
+
+def _description(job: Job, known: set[str]) -> str:
+    kind = "dense" if job.model.moe is None else "with experts"
+    return f"{job.family} on {job.gpu.name}, {kind}, stack {'known' if job.stack in known else 'not known'}"
 
 
 def joint() -> None:
