@@ -36,6 +36,9 @@ def script(advice: Advice) -> str:
     is_amd = advice.site.cluster.device == "rocm"
     command = "amd-smi set --gpu {} --power-cap {}" if is_amd else "nvidia-smi -i {} -pl {}"
     lines.append(f"# To take it back: {command.format('N', round(caps.present_w))} for every GPU N.")
+    if caps.spare_w:
+        used_w = caps.spare_w - caps.left_over_w
+        lines.append(f"# Limits of a node add up to {used_w:.0f} W more than before: lower those of its CPUs first.")
     lines.append('case "$(hostname)" in')
     for node in sorted({node for node, _ in caps.limits_w}):
         lines.append(f"'{advice.hosts[node]}')")
