@@ -16,7 +16,7 @@ import numpy as np
 from triplepoint.advise.recommend.passport import Learned
 from triplepoint.advise.recommend.placement import Placement, Seat, Site, learned_cluster
 from triplepoint.advise.recommend.placement_gain import Gain, gain_within
-from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.cluster import ClusterConfig, place_of
 from triplepoint.errors import UserError
 from triplepoint.simulate.heat.nodes import power_of
 from triplepoint.simulate.power.gpu import Float, Int64, leakage_w
@@ -76,7 +76,7 @@ class Caps:
     Attributes:
         goal: `save`: less power in equal time; `move`: less time at equal power, or with the power to spare.
         limits_w: New limit of each GPU whose limit changes, in whole watts. Unit: W.
-        present_w: Present limit of all GPUs. Unit: W.
+        present_w: Present limit of each GPU. Unit: W.
         before: Step under the present limits.
         after: Step under the new limits.
         spare_w: Power to spare in each node, by which the sum of its limits may rise. Unit: W.
@@ -85,7 +85,7 @@ class Caps:
 
     goal: Goal
     limits_w: Mapping[Seat, int]
-    present_w: float
+    present_w: Mapping[Seat, float]
     before: Drawn
     after: Drawn
     spare_w: float = 0.0
@@ -100,8 +100,8 @@ class Caps:
     def left_over_w(self) -> float:
         """Spare power that the limits of no node use. Unit: W."""
         added_w = dict.fromkeys((node for node, _ in self.limits_w), 0.0)
-        for (node, _), limit_w in self.limits_w.items():
-            added_w[node] += limit_w - self.present_w
+        for seat, limit_w in self.limits_w.items():
+            added_w[seat[0]] += limit_w - self.present_w[seat]
         return self.spare_w - max(0.0, *added_w.values())
 
     @property
@@ -135,7 +135,8 @@ class _Run(NamedTuple):
         mean_w: Mean power. Unit: W.
         stage: Pipeline stage; -1 for a device without a rank.
         leakage_w: Leakage of a typical part at this clock and temperature. Unit: W.
-        power: Power parameters of the GPU type, under the present limit.
+        limits_w: Power limit. Unit: W.
+        power: Power parameters of the GPU type.
     """
 
     drawn: Drawn
@@ -144,6 +145,7 @@ class _Run(NamedTuple):
     mean_w: Float
     stage: Int64
     leakage_w: Float
+    limits_w: Float
     power: PowerConfig
 
 
@@ -154,7 +156,12 @@ def check_spare(site: Site, spare_w: float) -> None:
     conditions, gpu = site.cluster.conditions, site.job().gpu
     present_w = power_of(conditions, gpu, site.config, site.cluster.name).power_limit.value
     most_w = read_power(gpu.name, site.config).power_limit.value
-    most_spare_w = site.cluster.gpus_per_node * (most_w - present_w)
+    limits_w = np.full((site.point.num_nodes, site.cluster.gpus_per_node), present_w)
+    for name, limit_w in conditions.power_limits_w.items():
+        if (place := place_of(name))[0] < len(limits_w):
+            limits_w[place] = limit_w
+    sum_w = float(limits_w.sum(axis=1).min())
+    most_spare_w = limits_w.shape[1] * most_w - sum_w
     if most_spare_w <= 0.0:
         raise UserError(
             f"recommend: --spare-watts {spare_w:g}: no power limit below the {most_w:g} W that the driver takes is in "
@@ -163,9 +170,8 @@ def check_spare(site: Site, spare_w: float) -> None:
         )
     if spare_w > most_spare_w:
         raise UserError(
-            f"recommend: --spare-watts {spare_w:g}: the {site.cluster.gpus_per_node} GPUs of a node have limits of "
-            f"{present_w:g} W, the driver takes up to {most_w:g} W, which is {most_spare_w:g} W more a node; give no "
-            "more than that"
+            f"recommend: --spare-watts {spare_w:g}: the power limits of a node add up to {sum_w:g} W, the driver takes "
+            f"up to {limits_w.shape[1]} times {most_w:g} W; give at most {most_spare_w:g}"
         )
 
 
@@ -208,26 +214,26 @@ def find_caps(site: Site, placement: Placement, goal: Goal, spare_w: float = 0.0
         PointError: If GPUs would shut down under its conditions.
     """
     first = last = _run(site, placement, site.cluster)
-    present_w, least_w = first.power.power_limit.value, first.power.least_limit.value
+    present_w, least_w = first.limits_w, first.power.least_limit.value
     most_w = read_power(site.job().gpu.name, site.config).power_limit.value
-    if present_w > most_w or (goal == "move" and present_w == most_w):
+    if np.any(present_w > most_w) or (goal == "move" and np.all(present_w == most_w)):
         return None
     best: tuple[dict[Seat, int], _Run] | None = None
     for slack in _SLACKS if goal == "save" else (0.0,):
         if best is not None:  # more slack saves less
             break
         # A limit above the power of a GPU has no effect, so the search starts from its power.
-        limits_w = np.minimum(present_w, first.top_w) if goal == "save" else np.full(first.top_w.shape, present_w)
+        limits_w = np.minimum(present_w, first.top_w) if goal == "save" else present_w
         last = first
         for _ in range(_TURNS):
             if goal == "save":
                 limits_w = np.clip(_adjust(limits_w, last, _slowest(first) * (1.0 + slack)), least_w, present_w)
             else:
-                mean_w = present_w + spare_w / limits_w.shape[1]
+                mean_w = (present_w + spare_w / present_w.shape[1]).mean(axis=1, keepdims=True)
                 limits_w = _equalise(limits_w, last, mean_w, (least_w, most_w))
             changed_w = _changed_limits(limits_w, first.stage >= 0, present_w, placement, _MIN_CHANGE_W[goal])
             if goal == "move":
-                changed_w = _within_sum(changed_w, present_w, spare_w)
+                changed_w = _within_sum(changed_w, _by_seat(present_w, placement), spare_w)
             if not changed_w:
                 break
             last = _run(site, placement, with_limits(site.cluster, changed_w))
@@ -239,11 +245,11 @@ def find_caps(site: Site, placement: Placement, goal: Goal, spare_w: float = 0.0
     if best is None:
         return None
     changed_w, last = _without_surplus(site, placement, best, present_w, least_w) if spare_w else best
-    return Caps(goal, changed_w, present_w, first.drawn, last.drawn, spare_w, len(placement.nodes))
+    return Caps(goal, changed_w, _by_seat(present_w, placement), first.drawn, last.drawn, spare_w, len(placement.nodes))
 
 
 def _without_surplus(
-    site: Site, placement: Placement, best: tuple[dict[Seat, int], _Run], present_w: float, least_w: float
+    site: Site, placement: Placement, best: tuple[dict[Seat, int], _Run], present_w: Float, least_w: float
 ) -> tuple[dict[Seat, int], _Run]:
     """Return limits without power that only makes GPUs wait: the slowest has the highest limit, or no rank to wait for.
 
@@ -251,17 +257,14 @@ def _without_surplus(
         site: The job.
         placement: Placement of its stages.
         best: Changed limits, and the step under them.
-        present_w: Present limit of all GPUs. Unit: W.
+        present_w: Present limits, in the shape of the clocks. Unit: W.
         least_w: Lowest limit. Unit: W.
     """
     longest_s = best[1].drawn.step_time_s * (1.0 + _MAX_TRIMMED)
     for slack in _SLACKS[1:]:
         for _ in range(_TURNS):
-            changed_w, last = best
-            limits_w = np.full(last.stage.shape, present_w)
-            for (node, device), limit_w in changed_w.items():
-                limits_w[placement.nodes.index(node), device] = limit_w
-            less_w = np.clip(_adjust(limits_w, last, _slowest(last) * (1.0 + slack)), least_w, limits_w)
+            _, last = best
+            less_w = np.clip(_adjust(last.limits_w, last, _slowest(last) * (1.0 + slack)), least_w, last.limits_w)
             changed_w = _changed_limits(less_w, last.stage >= 0, present_w, placement, _MIN_CHANGE_W["move"])
             trimmed = _run(site, placement, with_limits(site.cluster, changed_w))
             if trimmed.drawn.step_time_s > longest_s or trimmed.drawn.power_w >= last.drawn.power_w:
@@ -283,13 +286,13 @@ def _adjust(limits_w: Float, last: _Run, target_mhz: Float) -> Float:
     return np.asarray(limits_w * (last.clock_mhz / target_mhz) ** -_EXPONENT)
 
 
-def _equalise(limits_w: Float, last: _Run, mean_w: float, range_w: tuple[float, float]) -> Float:
+def _equalise(limits_w: Float, last: _Run, mean_w: Float, range_w: tuple[float, float]) -> Float:
     """Return limits that reduce the differences of clocks in a stage, with the same sum for each node.
 
     Args:
         limits_w: Limits of the last step. Unit: W.
         last: The last step.
-        mean_w: Mean of the new limits of a node. Unit: W.
+        mean_w: Mean of the new limits of each node, of shape (num_nodes, 1). Unit: W.
         range_w: Lowest and highest limit. Unit: W.
     """
     mean_mhz = np.ones(last.stage.shape)
@@ -302,22 +305,24 @@ def _equalise(limits_w: Float, last: _Run, mean_w: float, range_w: tuple[float, 
 
 
 def _changed_limits(
-    limits_w: Float, is_used: np.ndarray, present_w: float, placement: Placement, least_w: float
+    limits_w: Float, is_used: np.ndarray, present_w: Float, placement: Placement, least_w: float
 ) -> dict[Seat, int]:
-    """Return the limits of GPUs with ranks that differ from the present one by at least `least_w`. Unit: W."""
-    changed = is_used & (np.abs(limits_w - present_w) >= least_w)
-    return {
-        (placement.nodes[place], device): round(float(limits_w[place, device]))
-        for place, device in np.argwhere(changed).tolist()
-    }
+    """Return the limits of GPUs with ranks that differ from the present ones by at least `least_w`. Unit: W."""
+    is_changed = _by_seat(is_used & (np.abs(limits_w - present_w) >= least_w), placement)
+    return {seat: round(limit_w) for seat, limit_w in _by_seat(limits_w, placement).items() if is_changed[seat]}
 
 
-def _within_sum(changed_w: dict[Seat, int], present_w: float, spare_w: float) -> dict[Seat, int]:
+def _by_seat(values: np.ndarray, placement: Placement) -> dict[Seat, float]:
+    """Return values of shape (num_nodes, num_devices), in rank order of nodes, by seat."""
+    return {(placement.nodes[place], device): float(value) for (place, device), value in np.ndenumerate(values)}
+
+
+def _within_sum(changed_w: dict[Seat, int], present_w: Mapping[Seat, float], spare_w: float) -> dict[Seat, int]:
     """Return limits whose sum in each node is at most the present one and the power to spare: whole watts add up."""
     within_w = dict(changed_w)
     for node in {node for node, _ in within_w}:
         seats = [seat for seat in within_w if seat[0] == node]
-        excess_w = sum(within_w[seat] - present_w for seat in seats) - spare_w
+        excess_w = sum(within_w[seat] - present_w[seat] for seat in seats) - spare_w
         for turn in range(math.ceil(excess_w)):
             within_w[seats[turn % len(seats)]] -= 1
     return within_w
@@ -333,7 +338,8 @@ def _run(site: Site, placement: Placement, cluster: ClusterConfig) -> _Run:
     spread = max(float(clocks.max() / clocks.min()) for clocks in clocks_of_stages)
     drawn = Drawn(warm.load.length_s, float(mean_w[used].sum()), float(temp_c[used].max()), spread)
     top_w, leaks_w = np.quantile(trace.power_w, 0.95, axis=0), leakage_w(power, clock_mhz, temp_c)
-    return _Run(drawn, clock_mhz, top_w, mean_w, stage, leaks_w, power)
+    limits_w = warm.machine.power_limit_w if warm.machine.power_limit_w.size else power.power_limit.value
+    return _Run(drawn, clock_mhz, top_w, mean_w, stage, leaks_w, np.broadcast_to(limits_w, stage.shape), power)
 
 
 def with_limits(cluster: ClusterConfig, limits_w: Mapping[Seat, float]) -> ClusterConfig:

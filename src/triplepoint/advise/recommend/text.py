@@ -323,7 +323,9 @@ def _from_to(before: float, after: float, unit: str) -> str:
 def _listed(advice: Advice, caps: Caps) -> list[str]:
     """Return the limits by host and GPU, those that change."""
     devices = sorted({device for _, device in caps.limits_w})
-    rows = [(f"limits in W (-: {caps.present_w:.0f})", *(f"gpu{device}" for device in devices))]
+    present_w = {round(limit_w) for limit_w in caps.present_w.values()}
+    unchanged = f"{present_w.pop()}" if len(present_w) == 1 else "as now"
+    rows = [(f"limits in W (-: {unchanged})", *(f"gpu{device}" for device in devices))]
     for node in sorted({node for node, _ in caps.limits_w}):
         rows.append((advice.hosts[node], *(str(caps.limits_w.get((node, device), "-")) for device in devices)))
     return table(rows, indent=2)

@@ -175,7 +175,7 @@ def _settings_of_arms(advice: Advice, kinds: Sequence[Kind]) -> list[dict[str, A
         arms.append(_placement_settings(advice))
     if kinds[-1] != "placement":
         caps = next(limits.caps for limits in advice.accepted_limits if limits.caps.goal == kinds[-1])
-        present_w = dict.fromkeys(caps.limits_w, round(caps.present_w))
+        present_w = {seat: round(caps.present_w[seat]) for seat in caps.limits_w}
         arms = [arm | {"gpu_power_limits_w": _limits(advice, present_w)} for arm in arms]
         arms.append(arms[-1] | {"gpu_power_limits_w": _limits(advice, caps.limits_w)})
     return arms

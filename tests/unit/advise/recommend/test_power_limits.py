@@ -133,7 +133,7 @@ def test_limits_keep_the_sum_of_a_node(spare_w: float, seed: int) -> None:
     [
         (None, 50.0, r"--spare-watts 50: no power limit below the 700 W that the driver takes is in force on h200x32"),
         (math.inf, 50.0, r"no power limit below the 700 W"),
-        (650.0, 401.0, r"GPUs of a node have limits of 650 W, the driver takes up to 700 W, which is 400 W more"),
+        (650.0, 401.0, r"limits of a node add up to 5200 W, the driver takes up to 8 times 700 W; give at most 400"),
     ],
 )
 def test_power_that_gpus_cannot_use_is_refused(limit_w: float | None, spare_w: float, says: str) -> None:
@@ -146,6 +146,21 @@ def test_power_that_gpus_cannot_use_is_refused(limit_w: float | None, spare_w: f
 def test_power_is_not_moved_where_the_limit_is_the_highest() -> None:
     site = lit_silicon(None)
     assert find_caps(site, site.present, "move") is None
+
+
+def test_power_to_spare_adds_to_limits_of_single_gpus_in_force() -> None:
+    """Under the advised limits, 50 W more raise each from where it is, and there is room for 350 W."""
+    site = lit_silicon(650.0)
+    first = find_caps(site, site.present, "move", 50.0)
+    assert first is not None
+    site = replace(site, cluster=with_limits(site.cluster, first.limits_w))
+    assert find_caps(site, site.present, "save") is None
+    more = find_caps(site, site.present, "move", 50.0)
+    assert more is not None and more.present_w == first.limits_w
+    assert 40 < sum(more.limits_w.values()) - sum(first.limits_w.values()) <= 50
+    assert more.before.step_time_s == first.after.step_time_s > more.after.step_time_s
+    with pytest.raises(UserError, match="add up to 5250 W.*; give at most 350"):
+        check_spare(site, 351.0)
 
 
 def test_equal_gpus_keep_their_limits() -> None:
@@ -208,7 +223,7 @@ def test_a_limit_that_the_driver_does_not_take_is_refused() -> None:
 @pytest.mark.parametrize(("device", "line"), [("cuda", "nvidia-smi -i 3 -pl 651"), ("rocm", "amd-smi set --gpu 3")])
 def test_script_sets_limits_of_each_host(device: str, line: str) -> None:
     drawn = Drawn(1.0, 5600.0, 70.0, 1.05)
-    caps = Caps("save", {(1, 3): 651}, 700.0, drawn, drawn._replace(power_w=5400.0))
+    caps = Caps("save", {(1, 3): 651}, {(1, 3): 700.0}, drawn, drawn._replace(power_w=5400.0))
     site = SimpleNamespace(cluster=SimpleNamespace(device=device))
     made = SimpleNamespace(
         name="a", site=site, hosts={0: "n0", 1: "n1"}, accepted_limits=[Limits(caps, Gain(0.03, 0.01, 0.05))]
