@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _MOST_MINUTES = 60 * 24 * 7
 _MOST_WATTS = 100_000
+_NEED_A_JOB = ("layers", "spare_watts", "hosts", "caps", "study")
+"""Options without effect on a run whose cluster or job is not described."""
 _ABOUT = """\
 The telemetry of RUN shows how each GPU is cooled and how much it leaks; this passport is kept in
 RESULTS/passports/CLUSTER.json. Hardware that costs time is named first, also what 'triplepoint why' finds in the run.
@@ -277,8 +279,9 @@ def _answer_from_sensors(arguments: argparse.Namespace) -> Answer | None:
 
     if arguments.figure:
         say(f"recommend: no figure without a described cluster and job: {_not_written(arguments.figure)}")
-    if arguments.spare_watts:
-        say("recommend: no power limits without a described cluster and job: --spare-watts was not used")
+    given = {f"--{name.replace('_', '-')}": getattr(arguments, name) for name in _NEED_A_JOB}
+    if unused := [option for option, value in given.items() if value]:
+        say(f"recommend: {' and '.join(unused)} not used, as cluster and job are not described")
     explained = why(str(folder), Context(arguments.results, arguments.config, load_scheme()))
     return Answer(dict.fromkeys(_ANSWER) | content(folder, explained), render(folder, explained))
 
