@@ -8,6 +8,7 @@ from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import (
     add_config,
     add_results,
+    check_finished,
     is_run_folder,
     make_parser,
     number,
@@ -185,8 +186,11 @@ def _advise(arguments: argparse.Namespace) -> "Advice":
             raise UserError(
                 f"recommend: --set goes with a cluster, found run {name}, which has its own job; leave it out"
             )
+        folder = run_folder(arguments)
+        instead = "'triplepoint recommend CLUSTER' with --set, and frontier, whatif and project, ask the simulator"
+        check_finished(folder, instead)
         with Progress(f"reading {name}") as progress:
-            return advise(run_folder(arguments), config, arguments.layers, progress, arguments.spare_watts)
+            return advise(folder, config, arguments.layers, progress, arguments.spare_watts)
     if arguments.spare_watts:
         raise UserError(
             f"recommend: --spare-watts {arguments.spare_watts:g}: power limits need the clocks of a run, found cluster "

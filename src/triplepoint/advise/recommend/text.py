@@ -83,11 +83,12 @@ def figure_title(advice: Advice) -> str:
         until = "until it is repaired, changing" if advice.costly else "Changing"
         said.append(f"{until} {_changed(advice)} makes a step {_gained(advice.gain)} shorter")
     elif not advice.withheld:
-        said += [
-            f"Power limits of {counted(len(one.caps.limits_w), 'GPU')}{_with_spare(one.caps)} save {_gained(one.gain)} "
+        limits = "; ".join(
+            f"power limits of {counted(len(one.caps.limits_w), 'GPU')}{_with_spare(one.caps)} save {_gained(one.gain)} "
             f"of a step's {_SAVED[one.caps.goal]}"
             for one in advice.accepted_limits
-        ]
+        )
+        said += [limits[0].upper() + limits[1:]] if limits else []
     return "; ".join(said) or "No GPU costs time, and no other placement or power limit gains for sure"
 
 
@@ -97,8 +98,8 @@ def goal_of(caps: Caps) -> str:
 
 
 def _with_spare(caps: Caps) -> str:
-    """Return how much power limits use of the power to spare, such as `, 94 W more a node`; empty without any."""
-    return f", {caps.spare_w - caps.left_over_w:.0f} W more a node" if caps.spare_w else ""
+    """Return how much power limits use of the power to spare, such as ` with 94 W more a node`; empty without any."""
+    return f" with {caps.spare_w - caps.left_over_w:.0f} W more a node" if caps.spare_w else ""
 
 
 _KINDS = {

@@ -15,6 +15,7 @@ from triplepoint.cli import main
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.config.study import Study, expand, settings_of_study
+from triplepoint.files import write_text
 
 pytestmark = pytest.mark.timeout(900)
 """A fit or a search of a minute takes many beside other tests."""
@@ -143,6 +144,16 @@ def test_a_run_that_is_not_there_is_refused_in_one_line(tmp_path: Path, capsys: 
     assert main(["recommend", "nothing", "--results", str(tmp_path), "--config", str(CONFIG)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "no such run" in line
+
+
+def test_a_run_without_telemetry_is_refused_with_what_can_be_asked(
+    run: PlannedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_text(tmp_path / "runs" / run.run / "point.json", run.model_dump_json())
+    for command, instead in (("recommend", "recommend CLUSTER' with --set"), ("swings", "a point file is simulated")):
+        assert main([command, run.run, "--results", str(tmp_path), "--config", str(CONFIG)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "no telemetry, the run has not finished" in line and instead in line
 
 
 def test_where_nothing_is_recommended_the_answer_comes_without_a_study(
