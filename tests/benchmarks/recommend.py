@@ -30,6 +30,8 @@ from triplepoint.telemetry.align import align_run
 CONFIG = Path(__file__).parents[2] / "config"
 CLUSTER = "h200x32"
 _SPREAD = 0.045
+_SPARE_W = 200.0
+"""Power to spare in each node, where power limits are in force."""
 JOBS = (
     "llama3-70b_h200x32_tp4-pp4-dp2-sp-zero1_mbs1_act_sim",
     "gpt3-175b_h200x32_tp4-pp8-dp1-sp_mbs1_act_sim",
@@ -123,7 +125,7 @@ def cases(number: int) -> Iterator[Case]:
 def limits_of(seed: int) -> Iterator[tuple[Limits, float, float]]:
     """Yield power limits advised on a cluster without faulty contacts, what they truly save, and the longer step.
 
-    Every second four clusters have limits of 600 W in force, which the advisor knows.
+    Every second four clusters have limits of 600 W in force, which the advisor knows, and 200 W to spare a node.
     """
     drawn, sound, limit_w = draw_cluster(seed), Catalogue(CONFIG).cluster(CLUSTER), 600.0 if seed // 4 % 2 else None
     truth, known = (
@@ -137,10 +139,13 @@ def limits_of(seed: int) -> Iterator[tuple[Limits, float, float]]:
         folder, config = simulate_on(truth, run, Path(name)), shutil.copytree(CONFIG, Path(name) / "known")
         (config / "clusters" / f"{CLUSTER}.yaml").write_text(known.model_dump_json(exclude_defaults=True))
         advice = advise(folder, config)
-    for one in [] if advice.is_accepted else advice.limits:
+        limits = list(advice.limits)
+        if limit_w:
+            limits += [one for one in advise(folder, config, spare_w=_SPARE_W).limits if one.caps.goal == "move"]
+    for one in [] if advice.is_accepted else limits:
         before, after = (
-            predict_job(job_of(run.point, Catalogue(CONFIG)), None, CONFIG, with_limits(truth, limits))
-            for limits in ({}, one.caps.limits_w)
+            predict_job(job_of(run.point, Catalogue(CONFIG)), None, CONFIG, with_limits(truth, changed_w))
+            for changed_w in ({}, one.caps.limits_w)
         )
         longer = after.step_time_s / before.step_time_s - 1.0
         assert before.power is not None and after.power is not None
@@ -153,9 +158,9 @@ def main_limits(number: int) -> None:
     for seed in range(number):
         for one, true, longer in limits_of(seed):
             print(
-                f"cluster {seed}, {one.caps.goal}: promised {one.gain.share:+.2%} ({one.gain.lo:+.2%} to "
-                f"{one.gain.hi:+.2%}), {'accepted' if one.gain.is_accepted else 'left'}; true {true:+.2%}, "
-                f"step {longer:+.2%}",
+                f"cluster {seed}, {one.caps.goal}, {one.caps.spare_w:g} W to spare: promised {one.gain.share:+.2%} "
+                f"({one.gain.lo:+.2%} to {one.gain.hi:+.2%}), {'accepted' if one.gain.is_accepted else 'left'}; "
+                f"true {true:+.2%}, step {longer:+.2%}",
                 flush=True,
             )
 

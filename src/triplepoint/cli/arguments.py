@@ -329,6 +329,14 @@ def run_folder(arguments: argparse.Namespace) -> Path:
     return folder
 
 
+def check_finished(folder: Path, instead: str) -> None:
+    """Raise `UserError` if a run has not finished, and so has no telemetry; it says what can be asked instead."""
+    if not (folder / "raw" / "manifest.json").is_file():
+        raise UserError(
+            f"{folder.name}: no telemetry, the run has not finished; launch it first. Without it, {instead}"
+        )
+
+
 def say(line: str) -> None:
     """Print a line to standard error at once; on a terminal it replaces the line of `Progress`."""
     print(f"\r\x1b[K{line}" if sys.stderr.isatty() else line, file=sys.stderr, flush=True)

@@ -8,6 +8,7 @@ from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import (
     add_config,
     add_results,
+    check_finished,
     is_run_folder,
     make_parser,
     number,
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from triplepoint.advise.recommend.advice import Advice
 
 _MOST_MINUTES = 60 * 24 * 7
+_MOST_WATTS = 100_000
+_NEED_A_JOB = ("layers", "spare_watts", "hosts", "caps", "study")
+"""Options without effect on a run whose cluster or job is not described."""
 _ABOUT = """\
 The telemetry of RUN shows how each GPU is cooled and how much it leaks; this passport is kept in
 RESULTS/passports/CLUSTER.json. Hardware that costs time is named first, also what 'triplepoint why' finds in the run.
@@ -55,7 +59,7 @@ _ANSWER = {
     "megatron_layout": "the same for --pipeline-model-parallel-layout",
     "reasons": "what limits the step before and after, and why it is recommended or not",
     "considered": "placements with a known gain and its interval, the proposed one first",
-    "limits": "power limits of single GPUs: goal, whether recommended, gain with interval, limits_w",
+    "limits": "power limits of single GPUs: goal, whether recommended, gain with interval, spare_w, limits_w",
     "outlook": "slots that drift within the run, and what a placement gains later; null of a short run",
     "notes": "what could not be determined, and why",
     "study": "file that was written, with pairs and order of its runs; or null",
@@ -99,6 +103,13 @@ def parser() -> argparse.ArgumentParser:
         default=15,
         metavar="MIN",
         help="minutes that a restart of the job costs",
+    )
+    parser.add_argument(
+        "--spare-watts",
+        type=number(0, _MOST_WATTS, "watts"),
+        default=0,
+        metavar="W",
+        help="power that each node has to spare besides its GPUs, such as that of CPUs with lower limits",
     )
     parser.add_argument(
         "--hosts", type=out_file, metavar="FILE", help="write the hosts in rank order, one per line (default: none)"
@@ -175,8 +186,16 @@ def _advise(arguments: argparse.Namespace) -> "Advice":
             raise UserError(
                 f"recommend: --set goes with a cluster, found run {name}, which has its own job; leave it out"
             )
+        folder = run_folder(arguments)
+        instead = "'triplepoint recommend CLUSTER' with --set, and frontier, whatif and project, ask the simulator"
+        check_finished(folder, instead)
         with Progress(f"reading {name}") as progress:
-            return advise(run_folder(arguments), config, arguments.layers, progress)
+            return advise(folder, config, arguments.layers, progress, arguments.spare_watts)
+    if arguments.spare_watts:
+        raise UserError(
+            f"recommend: --spare-watts {arguments.spare_watts:g}: power limits need the clocks of a run, found cluster "
+            f"{name}; name a run of the job, or leave it out"
+        )
     if not arguments.set:
         raise UserError(f"recommend: {name} is a cluster; name the job, such as --set model=llama3-70b --set tp=4")
     settings, passport = read_settings(arguments.set, "recommend"), last_of(name, arguments.results)
@@ -227,7 +246,7 @@ def _promise(arguments: argparse.Namespace, advice: "Advice") -> dict[str, objec
         runs = study.pairs[kind]._asdict() if study and kind in study.pairs else {}
         entry = ledger.Promise(
             name=advice.name, kind=kind, gain=gain.share, gain_lo=gain.lo, gain_hi=gain.hi, **runs,
-            is_simulated=advice.site.point.engine == "simulated",
+            spare_w=verification.spare_of(advice, kind), is_simulated=advice.site.point.engine == "simulated",
         )  # fmt: skip
         say(f"recommend: promised gain ({kind}) kept in {ledger.promise(arguments.results, entry)}")
     if study is None or path is None:
@@ -264,6 +283,9 @@ def _answer_from_sensors(arguments: argparse.Namespace) -> Answer | None:
 
     if arguments.figure:
         say(f"recommend: no figure without a described cluster and job: {_not_written(arguments.figure)}")
+    given = {f"--{name.replace('_', '-')}": getattr(arguments, name) for name in _NEED_A_JOB}
+    if unused := [option for option, value in given.items() if value]:
+        say(f"recommend: {' and '.join(unused)} not used, as cluster and job are not described")
     explained = why(str(folder), Context(arguments.results, arguments.config, load_scheme()))
     return Answer(dict.fromkeys(_ANSWER) | content(folder, explained), render(folder, explained))
 

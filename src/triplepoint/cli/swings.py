@@ -11,6 +11,7 @@ from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import (
     add_config,
     add_results,
+    check_finished,
     in_file,
     make_parser,
     number,
@@ -238,6 +239,8 @@ def _read_power(arguments: argparse.Namespace) -> "NodePower":
         power = read_file(path)
     else:
         arguments.run = arguments.source
-        power = read_run(run_folder(arguments), arguments.config)
+        folder = run_folder(arguments)
+        check_finished(folder, "a point file is simulated: 'triplepoint swings point.yaml'")
+        power = read_run(folder, arguments.config)
     window_s = power.window_s if arguments.window is None else arguments.window
     return replace(power, window_s=window_s, nodes_per_rack=arguments.nodes_per_rack or power.nodes_per_rack)

@@ -45,7 +45,8 @@ def headline(answer: FrontierAnswer) -> str:
             "is not positive."
         )
     longer = f"a step is {percent_within(change.longer, *within.longer)} longer"
-    return f"{kept}{name[0].upper()}{name[1:]} saves {saved}; {longer}."
+    needed = "keeps the budget and " if answer.is_needed else ""
+    return f"{kept}{name[0].upper()}{name[1:]} {needed}saves {saved}; {longer}."
 
 
 def render(answer: FrontierAnswer) -> str:

@@ -21,7 +21,7 @@ from triplepoint.advise.recommend.placement import (
     with_usual_parts,
 )
 from triplepoint.advise.recommend.placement_gain import Gain, Proposal, find_proposals, gain_of, simulate_layers
-from triplepoint.advise.recommend.power_limits import Limits, find_limits, with_leakage
+from triplepoint.advise.recommend.power_limits import Limits, check_spare, find_limits, with_leakage
 from triplepoint.advise.recommend.reasons import reasons_of
 from triplepoint.advise.recommend.step_check import unexplained_step
 from triplepoint.aggregate.steps import step_times_s
@@ -158,6 +158,7 @@ def advise(
     config: Path,
     layers: tuple[int, ...] = (),
     progress: Callable[[str], None] = lambda line: None,
+    spare_w: float = 0.0,
 ) -> Advice:
     """Return the recommendations for a run.
 
@@ -166,9 +167,11 @@ def advise(
         config: Folder of the configuration.
         layers: Layers of each stage to judge. Empty: search for the best.
         progress: Called with lines of progress.
+        spare_w: Power that each node has to spare besides its GPUs. Unit: W.
 
     Raises:
-        UserError: If a file is missing, the run is no training run or cannot be simulated.
+        UserError: If a file is missing, the run is no training run or cannot be simulated, or its GPUs have no use for
+            the power to spare.
     """
     learned = learn(folder, config)
     point = read_planned_run(folder / "point.json").point
@@ -178,9 +181,10 @@ def advise(
         )
     if point.hosts or point.gpu_power_limits_w:
         learned = as_placed(learned, point)
-    explained, notes = explain_run(folder, config, progress)
     site = Site(point, learned_cluster(learned), config)
-    advice = _advice(folder.name, site, learned, step_times_s(folder), layers, explained)
+    check_spare(site, spare_w)
+    explained, notes = explain_run(folder, config, progress)
+    advice = _advice(folder.name, site, learned, step_times_s(folder), layers, explained, spare_w)
     return replace(advice, notes=notes + learned.notes)
 
 
@@ -236,6 +240,7 @@ def _advice(
     measured_s: Float,
     layers: tuple[int, ...],
     explained: Answer | None = None,
+    spare_w: float = 0.0,
 ) -> Advice:
     """Return the recommendations for a job. Raises `UserError` if it cannot be simulated."""
     if site.point.task == "inference":
@@ -261,7 +266,7 @@ def _advice(
         best = considered[0] if considered else None
         recommended = best.placement if best and best.gain.is_accepted else site.present
         is_sound = all(outlier.is_minor for outlier in outliers)
-        limits = find_limits(site, learned, recommended) if is_sound and not withheld else []
+        limits = find_limits(site, learned, recommended, spare_w) if is_sound and not withheld else []
         outlook = predict_drift(site, learned) if learned and measured_s.size and not withheld else None
     except PointError as error:
         raise UserError(f"{name}: cannot be simulated: {error}") from None

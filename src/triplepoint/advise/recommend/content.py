@@ -80,6 +80,8 @@ def _limits_content(advice: Advice, one: Limits) -> dict[str, Any]:
         "step_time_s": one.caps.after.step_time_s,
         "gpu_power_w": one.caps.after.power_w,
         "gpu_power_before_w": one.caps.before.power_w,
+        "spare_w": one.caps.spare_w,
+        "left_over_w": one.caps.left_over_w,
         "limits_w": [
             {"host": advice.hosts[node], "device": device, "limit_w": limit_w}
             for (node, device), limit_w in sorted(one.caps.limits_w.items())

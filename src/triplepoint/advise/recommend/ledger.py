@@ -37,8 +37,15 @@ class Promise(Strict):
     """Runs before the change, A, one of each pair."""
     other: tuple[str, ...] = ()
     """Runs after the change, B, one of each pair."""
+    spare_w: float = 0.0
+    """For `move`, the power to spare in each node by which its limits may rise. Unit: W."""
     is_simulated: bool = False
     """Whether the advice is for a simulated job, so that the runs that verify it are simulated too."""
+
+    @property
+    def promised_of(self) -> tuple[str, str, float]:
+        """What one promise is kept of: run or cluster, kind, and power to spare."""
+        return self.name, self.kind, self.spare_w
 
 
 class MeasuredGain(NamedTuple):
@@ -73,7 +80,7 @@ def promises_in(results: Path) -> list[Promise]:
 
 
 def promise(results: Path, given: Promise) -> Path:
-    """Add a promise, replacing the one for the same run and kind; return the file.
+    """Add a promise, replacing the one for the same run, kind and power to spare; return the file.
 
     It inherits the runs of the replaced promise if it has none and promises the same gain.
 
@@ -82,7 +89,7 @@ def promise(results: Path, given: Promise) -> Path:
     """
     others, pairs = [], {*zip(given.first, given.other, strict=True)}
     for earlier in promises_in(results):
-        if (earlier.name, earlier.kind) != (given.name, given.kind):
+        if earlier.promised_of != given.promised_of:
             _refuse_shared(earlier, pairs, "--study")
             others.append(earlier)
         elif not given.first and earlier.gain == given.gain:
@@ -211,6 +218,8 @@ def render(rows: Sequence[Mapping[str, Any]]) -> str:
     ]
     for row in rows:
         what, quantity = _KINDS[row["kind"]]
+        if row["spare_w"]:
+            what = f"power limits with {row['spare_w']:g} W to spare a node"
         origin = ", simulated" if row["is_simulated"] else ""
         outcome = "no finished pair of runs yet"
         if row["found"] is not None:

@@ -14,7 +14,7 @@ from triplepoint.advise.recommend.placement_gain import LEAST_GAIN, Gain
 from triplepoint.advise.recommend.power_limits import Caps
 from triplepoint.advise.recommend.step_check import median_step_s
 from triplepoint.advise.recommend.to_type import hosts_in_order, megatron_layout
-from triplepoint.text import page, paragraph, percent, percent_lost, percent_within, table
+from triplepoint.text import page, paragraph, percent, percent_lost, percent_within, signed_percent, table
 from triplepoint.units import KILO, counted, show_step
 
 _LISTED = 8
@@ -62,7 +62,7 @@ def headline(advice: Advice) -> str:
     elif advice.is_split_asked and advice.gain is not None and advice.proposed is not None:
         said.append(f"Leave the placement as it is: {_judged(advice, advice.proposed, advice.gain)}.")
     for one in advice.accepted_limits:
-        lower = f"power limits of {counted(len(one.caps.limits_w), 'GPU')}"
+        lower = f"power limits of {counted(len(one.caps.limits_w), 'GPU')}{_with_spare(one.caps)}"
         either = "Or set other" if one is not advice.accepted_limits[0] else "Set"
         said.append(f"{either} {lower}: a step takes {_gained(one.gain)} less {_SAVED[one.caps.goal]}.")
     if not said or (len(said) == 1 and advice.costly):
@@ -83,17 +83,23 @@ def figure_title(advice: Advice) -> str:
         until = "until it is repaired, changing" if advice.costly else "Changing"
         said.append(f"{until} {_changed(advice)} makes a step {_gained(advice.gain)} shorter")
     elif not advice.withheld:
-        said += [
-            f"Power limits of {counted(len(one.caps.limits_w), 'GPU')} save {_gained(one.gain)} of a step's "
-            f"{_SAVED[one.caps.goal]}"
+        limits = "; ".join(
+            f"power limits of {counted(len(one.caps.limits_w), 'GPU')}{_with_spare(one.caps)} save {_gained(one.gain)} "
+            f"of a step's {_SAVED[one.caps.goal]}"
             for one in advice.accepted_limits
-        ]
+        )
+        said += [limits[0].upper() + limits[1:]] if limits else []
     return "; ".join(said) or "No GPU costs time, and no other placement or power limit gains for sure"
 
 
 def goal_of(caps: Caps) -> str:
     """Return the goal of power limits of single GPUs in words."""
-    return f"power limits of {counted(len(caps.limits_w), 'GPU')}: {_SAVED[caps.goal]}"
+    return f"power limits of {counted(len(caps.limits_w), 'GPU')}{_with_spare(caps)}: {_SAVED[caps.goal]}"
+
+
+def _with_spare(caps: Caps) -> str:
+    """Return how much power limits use of the power to spare, such as ` with 94 W more a node`; empty without any."""
+    return f" with {caps.spare_w - caps.left_over_w:.0f} W more a node" if caps.spare_w else ""
 
 
 _KINDS = {
@@ -277,8 +283,9 @@ def _limits(advice: Advice) -> list[str]:
         caps, (before, after) = one.caps, (one.caps.before, one.caps.after)
         verdict, takes = ("set these", "takes") if one.gain.is_accepted else ("leave them as they are", "would take")
         head = "With the new placement, a step" if advice.is_accepted else "A step"
+        done = f"a shorter step with {caps.spare_w:g} W to spare a node" if caps.spare_w else _DONE[caps.goal]
         lines += paragraph(
-            f"Power limits for {_DONE[caps.goal]}: {verdict}. {head} {takes} "
+            f"Power limits for {done}: {verdict}. {head} {takes} "
             f"{_gained(one.gain)} less {_SAVED[caps.goal]}: power of all GPUs "
             f"{_from_to(before.power_w / KILO, after.power_w / KILO, 'kW')}, step "
             f"{_from_to(before.step_time_s, after.step_time_s, 's')}."
@@ -289,9 +296,23 @@ def _limits(advice: Advice) -> list[str]:
             "them.",
             indent=2,
         )
+        lines += _spare(caps) if caps.spare_w else []
         if one.gain.is_accepted:
             lines += _listed(advice, caps)
     return lines
+
+
+def _spare(caps: Caps) -> list[str]:
+    """Return what becomes of the power to spare in each node."""
+    used_w, energy = caps.spare_w - caps.left_over_w, caps.after.energy_j / caps.before.energy_j - 1.0
+    text = (
+        f"Limits of a node add up to at most {used_w:.0f} W more than now. Its GPUs draw {caps.more_power_w:.0f} W "
+        f"more in the mean, and their energy per step changes by {signed_percent(energy)}. The power of the node rises "
+        "as much, unless its CPUs or other parts draw that much less."
+    )
+    if caps.left_over_w >= 1.0:
+        text += f" {caps.left_over_w:.0f} W a node are left over: they make the step no shorter."
+    return paragraph(text, indent=2)
 
 
 def _from_to(before: float, after: float, unit: str) -> str:
@@ -303,7 +324,9 @@ def _from_to(before: float, after: float, unit: str) -> str:
 def _listed(advice: Advice, caps: Caps) -> list[str]:
     """Return the limits by host and GPU, those that change."""
     devices = sorted({device for _, device in caps.limits_w})
-    rows = [(f"limits in W (-: {caps.present_w:.0f})", *(f"gpu{device}" for device in devices))]
+    present_w = {round(limit_w) for limit_w in caps.present_w.values()}
+    unchanged = f"{present_w.pop()}" if len(present_w) == 1 else "as now"
+    rows = [(f"limits in W (-: {unchanged})", *(f"gpu{device}" for device in devices))]
     for node in sorted({node for node, _ in caps.limits_w}):
         rows.append((advice.hosts[node], *(str(caps.limits_w.get((node, device), "-")) for device in devices)))
     return table(rows, indent=2)

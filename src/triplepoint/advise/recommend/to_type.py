@@ -35,11 +35,17 @@ def script(advice: Advice) -> str:
     lines = ["#!/bin/sh", f"# Power limits by `triplepoint recommend {advice.name}`. Run it as root on every node."]
     is_amd = advice.site.cluster.device == "rocm"
     command = "amd-smi set --gpu {} --power-cap {}" if is_amd else "nvidia-smi -i {} -pl {}"
-    lines.append(f"# To take it back: {command.format('N', round(caps.present_w))} for every GPU N.")
+    lines.append("# To take it back, set the limits of before.")
+    if caps.spare_w:
+        used_w = caps.spare_w - caps.left_over_w
+        lines.append(f"# Limits of a node add up to {used_w:.0f} W more than before: lower those of its CPUs first.")
     lines.append('case "$(hostname)" in')
     for node in sorted({node for node, _ in caps.limits_w}):
         lines.append(f"'{advice.hosts[node]}')")
         own = sorted((device, limit_w) for (of, device), limit_w in caps.limits_w.items() if of == node)
-        lines += [f"    {command.format(device, limit_w)}" for device, limit_w in own]
+        lines += [
+            f"    {command.format(device, limit_w)}  # before: {caps.present_w[node, device]:.0f}"
+            for device, limit_w in own
+        ]
         lines.append("    ;;")
     return "\n".join([*lines, "esac", ""])

@@ -73,6 +73,11 @@ def accepted(advice: Advice) -> dict[Kind, Gain]:
     return gains | next(({goal: limits[goal]} for goal in ("move", "save") if goal in limits), {})
 
 
+def spare_of(advice: Advice, kind: Kind) -> float:
+    """Return the power to spare in each node that a promised gain uses; 0 without any. Unit: W."""
+    return next((each.caps.spare_w for each in advice.accepted_limits if each.caps.goal == kind), 0.0)
+
+
 def spread_of(measured_s: Float) -> float:
     """Return the relative standard deviation of steps, used as that of runs: an upper bound for independent steps."""
     if len(measured_s) < _MIN_PAIRS:
@@ -125,7 +130,9 @@ def follow_up(advice: Advice, name: str, config: Path) -> FollowUp:
     repeats = [max(numbers[kind] for kind in kinds[max(arm - 1, 0) : arm + 1]) for arm in range(len(settings_of_arms))]
     sweeps = [{"set": {"repeats": count} | settings} for count, settings in zip(repeats, settings_of_arms, strict=True)]
     fixed = settings_of_study(site.point) | _same_parts(site.point)
-    words = {"placement": "with the placement advised", "move": "with the power limits advised"}
+    spare_w = spare_of(advice, kinds[-1])
+    spare = f" ({spare_w:g} W to spare a node)" if spare_w else ""
+    words = {"placement": "with the placement advised", "move": f"with the power limits advised{spare}"}
     descriptions = ["as it is", *(words.get(kind, words["move"]) for kind in kinds)]
     arms = ", ".join(f"{letter} {what}" for letter, what in zip(_ARMS, descriptions, strict=False))
     about = f"Follow-up of `triplepoint recommend {advice.name}`: {arms}, in {max(numbers.values())} pairs."
@@ -168,7 +175,7 @@ def _settings_of_arms(advice: Advice, kinds: Sequence[Kind]) -> list[dict[str, A
         arms.append(_placement_settings(advice))
     if kinds[-1] != "placement":
         caps = next(limits.caps for limits in advice.accepted_limits if limits.caps.goal == kinds[-1])
-        present_w = dict.fromkeys(caps.limits_w, round(caps.present_w))
+        present_w = {seat: round(caps.present_w[seat]) for seat in caps.limits_w}
         arms = [arm | {"gpu_power_limits_w": _limits(advice, present_w)} for arm in arms]
         arms.append(arms[-1] | {"gpu_power_limits_w": _limits(advice, caps.limits_w)})
     return arms

@@ -25,7 +25,7 @@ from triplepoint.importers.text import is_utf16, read_content
 from triplepoint.manifest import Node, read_manifest
 from triplepoint.power_sensor import AVERAGE_S
 from triplepoint.tables.telemetry import MOST_NODE_W, TELEMETRY
-from triplepoint.units import NS_PER_S
+from triplepoint.units import NS_PER_S, counted
 
 SUFFIXES = (".parquet", ".csv")
 _TIMES_S = {"t_s": 1.0, "time_s": 1.0, "time_ms": 1e-3, "t_ns": 1e-9}
@@ -288,8 +288,8 @@ def _long_enough(power: NodePower) -> NodePower:
     """Return power unchanged. Raises `UserError` for too few samples, or a mean that is not positive."""
     if len(power.nodes_w) < LEAST_SAMPLES:
         raise UserError(
-            f"{power.name}: {len(power.nodes_w)} readings, every {power.period_s:.3g} s, while all nodes are read; "
-            f"expected {LEAST_SAMPLES} for a 1st percentile: record longer or read more often"
+            f"{power.name}: {counted(len(power.nodes_w), 'reading')}, every {power.period_s:.3g} s, while all nodes "
+            f"are read; expected {LEAST_SAMPLES} for a 1st percentile: record longer or read more often"
         )
     if not power.nodes_w.mean() > 0:
         raise UserError(f"{power.name}: mean power is {power.nodes_w.mean():.3g} W, expected a positive one")

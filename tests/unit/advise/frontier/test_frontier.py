@@ -121,6 +121,7 @@ def test_budget_of_a_node_is_kept_with_as_little_more_time_as_it_takes(held: Fro
     answer = advise("held", *job_of(HELD), CONFIG, budget=Budget(node_w=node_w))
     assert answer.verified.node_w <= node_w < held.verified.node_w
     assert 0.97 * node_w < answer.verified.node_w
+    assert " keeps the budget and saves " in headline(answer)
     with pytest.raises(UserError, match=r"more than the budget of .* with steps 0\.5% longer; use --slowdown"):
         advise("held", *job_of(HELD), CONFIG, 0.005, Budget(node_w=node_w))
 

@@ -15,6 +15,7 @@ from triplepoint.cli import main
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.config.study import Study, expand, settings_of_study
+from triplepoint.files import write_text
 
 pytestmark = pytest.mark.timeout(900)
 """A fit or a search of a minute takes many beside other tests."""
@@ -117,10 +118,42 @@ def test_a_sound_cluster_is_left_as_it_is(run: PlannedRun, tmp_path: Path, capsy
     assert "It would be slower." in worse and "stage 0 with 46 layers is busy longest" in worse
 
 
+def test_power_to_spare_raises_limits(run: PlannedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cluster at limits of 600 W: text, JSON, script, study and ledger state the power to spare."""
+    truth = truth_with({})
+    truth = truth.model_copy(update={"conditions": truth.conditions.model_copy(update={"power_limit_w": 600.0})})
+    folder = simulate_on(truth, run, tmp_path)
+    script, study, words = tmp_path / "limits.sh", tmp_path / "again.yaml", ("--spare-watts", "200")
+    words = (*words, "--config", str(tmp_path / "truth"))
+    text = " ".join(recommend(folder, capsys, *words, "--caps", str(script), "--study", str(study)).split())
+    assert "W more a node: a step takes " in text and "with 200 W to spare a node: set these." in text
+    assert "Limits of a node add up to at most " in text and "unless its CPUs or other parts draw" in text
+    assert "lower those of its CPUs first." in script.read_text() and "(200 W to spare a node)" in study.read_text()
+    (row,) = json.loads(recommend(folder, capsys, "--json", "--ledger"))["ledger"]
+    (one,) = [each for each in json.loads(recommend(folder, capsys, *words, "--json"))["limits"] if each["spare_w"]]
+    assert one["goal"] == row["kind"] == "move" and row["spare_w"] == 200 and row["gain"] == one["gain"] > 0.02
+    limits_w = [(each["host"], each["limit_w"]) for each in one["limits_w"]]
+    added_w = [sum(limit_w - 600 for host, limit_w in limits_w if host == name) for name in ("node0", "node1")]
+    assert max(added_w) == 200 - one["left_over_w"] and one["gpu_power_w"] > one["gpu_power_before_w"]
+    none = ["recommend", folder.name, "--results", str(tmp_path / "results"), "--spare-watts", "5"]
+    assert main([*none, "--config", str(CONFIG)]) == 2
+    assert "no power limit below the 700 W" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_a_run_that_is_not_there_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recommend", "nothing", "--results", str(tmp_path), "--config", str(CONFIG)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "no such run" in line
+
+
+def test_a_run_without_telemetry_is_refused_with_what_can_be_asked(
+    run: PlannedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_text(tmp_path / "runs" / run.run / "point.json", run.model_dump_json())
+    for command, instead in (("recommend", "recommend CLUSTER' with --set"), ("swings", "a point file is simulated")):
+        assert main([command, run.run, "--results", str(tmp_path), "--config", str(CONFIG)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "no telemetry, the run has not finished" in line and instead in line
 
 
 def test_where_nothing_is_recommended_the_answer_comes_without_a_study(
@@ -151,6 +184,9 @@ def test_where_nothing_is_recommended_the_answer_comes_without_a_study(
         ),
         (["nothing", "--set", "tp=3"], "--set goes with a cluster"),
         (["h200x32", "--restart-minutes", "-3"], "expected minutes above 0"),
+        (["h200x32", "--spare-watts", "-3"], "found '-3', expected watts from 0"),
+        (["h200x32", "--spare-watts", "nan"], "found 'nan', expected watts from 0"),
+        (["h200x32", "--set", "model=llama3-8b", "--spare-watts", "9"], "need the clocks of a run, found cluster"),
         (["--found", "a", "b"], "has no promise"),
         (["h200x32", "--study", "x.txt"], "ends in .yaml"),
     ],

@@ -24,8 +24,10 @@ def recommend(run: str, results: Path, *words: str) -> int:
 def test_hot_gpu_is_named_and_placement_refused_in_a_line(
     run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert recommend(run, tmp_path) == 0
-    lines = capsys.readouterr().out.splitlines()
+    assert recommend(run, tmp_path, "--spare-watts", "9", "--caps", str(tmp_path / "limits.sh")) == 0
+    answer = capsys.readouterr()
+    assert "--spare-watts and --caps not used, as cluster and job are not described" in answer.err
+    lines = answer.out.splitlines()
     said = " ".join(" ".join(lines).split())
     assert "What sensors show of 16 GPUs:" in said and "temperature 60 60 86 degC" in said
     assert said.startswith(

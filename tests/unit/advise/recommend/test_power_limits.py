@@ -1,17 +1,29 @@
 """Power limits of single GPUs: what they save in the model, that they are refused where nothing waits, their script."""
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.unit.advise.recommend.test_placement import CATALOGUE, CONFIG, site_of
 from triplepoint.advise.recommend.advice import Advice
 from triplepoint.advise.recommend.placement import Site, placed_on
 from triplepoint.advise.recommend.placement_gain import Gain
-from triplepoint.advise.recommend.power_limits import Caps, Drawn, Goal, Limits, find_caps, leakage_of, with_limits
+from triplepoint.advise.recommend.power_limits import (
+    Caps,
+    Drawn,
+    Goal,
+    Limits,
+    check_spare,
+    find_caps,
+    leakage_of,
+    with_limits,
+)
 from triplepoint.advise.recommend.to_type import script
 from triplepoint.config.cluster import ConditionsConfig
 from triplepoint.config.rules import fold
@@ -25,6 +37,7 @@ from triplepoint.simulate.predict.prediction import predict_warm
 NAMES = [f"node0.gpu{gpu}" for gpu in range(8)]
 WARMTH = np.array([0.7, 0.1, 0.0, 0.8, 0.9, 0.2, 1.0, 0.3])
 """Place of each GPU of the node between the coolest and the hottest: those of the rear row are warm."""
+TWO_WARM = np.isin(np.arange(8), (4, 6)).astype(float)
 
 
 def node_of(limit_w: float | None, leakage: np.ndarray, contact: np.ndarray, **conditions: object) -> Site:
@@ -69,19 +82,85 @@ def test_time_at_equal_power_gains_but_less_than_lit_silicon() -> None:
 
 def test_fewer_slow_gpus_of_the_same_spreads_gain_more() -> None:
     """Two warm GPUs of eight in place of the rear row: within a point of both published gains, 4 and 3 %."""
-    two = np.isin(np.arange(8), (4, 6)).astype(float)
     gains, asked = [], list[tuple[float | None, Goal]]([(None, "save"), (650.0, "move")])
     for limit_w, goal in asked:
-        site = lit_silicon(limit_w, two, 1.18)
+        site = lit_silicon(limit_w, TWO_WARM, 1.18)
         caps = find_caps(site, site.present, goal)
         assert caps is not None
         gains.append(caps.share)
     assert gains == pytest.approx([0.046, 0.022], abs=0.004)
 
 
+@pytest.mark.parametrize(
+    ("warmth", "temp_spread", "gains"),
+    [(WARMTH, 1.155, [0.023, 0.027, 0.036, 0.037]), (TWO_WARM, 1.18, [0.028, 0.032, 0.037, 0.037])],
+)
+def test_power_to_spare_raises_throughput(warmth: np.ndarray, temp_spread: float, gains: list[float]) -> None:
+    """Published: 4 % with power of the CPUs. At limits of 650 W the 700 W of the driver end the gain before it."""
+    site, spares_w = lit_silicon(650.0, warmth, temp_spread), (50.0, 100.0, 200.0, 400.0)
+    found = []
+    for spare_w in spares_w:
+        caps = find_caps(site, site.present, "move", spare_w)
+        assert caps is not None and sum(caps.limits_w.values()) - 650 * len(caps.limits_w) <= spare_w
+        assert all(200 <= limit_w <= 700 for limit_w in caps.limits_w.values())
+        assert caps.more_power_w == pytest.approx(spare_w - caps.left_over_w, abs=10.0)
+        found.append(caps)
+    assert [1.0 / (1.0 - caps.share) - 1.0 for caps in found] == pytest.approx(gains, abs=0.002)
+    assert all(caps.left_over_w < 5.0 for caps in found[:2]) and found[-1].left_over_w > 150.0
+    assert max(found[-1].limits_w.values()) == 700
+
+
+def test_power_to_spare_gains_as_much_as_lit_silicon_at_lower_limits() -> None:
+    """At limits of 600 W, 4 % more throughput needs 215 W a node. No number is fitted to it."""
+    site = lit_silicon(600.0)
+    caps = find_caps(site, site.present, "move", 215.0)
+    assert caps is not None and 1.0 / (1.0 - caps.share) - 1.0 == pytest.approx(0.04, abs=0.002)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.floats(0.0, 400.0), st.integers(0, 2**16))
+def test_limits_keep_the_sum_of_a_node(spare_w: float, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    site = node_of(650.0, np.exp(0.2 * random.standard_normal(8)), np.exp(0.1 * random.standard_normal(8)))
+    caps = find_caps(site, site.present, "move", spare_w)
+    if caps is not None:
+        assert sum(limit_w - 650.0 for limit_w in caps.limits_w.values()) <= spare_w
+        assert caps.after.step_time_s < caps.before.step_time_s and caps.left_over_w >= 0.0
+
+
+@pytest.mark.parametrize(
+    ("limit_w", "spare_w", "says"),
+    [
+        (None, 50.0, r"--spare-watts 50: no power limit below the 700 W that the driver takes is in force on h200x32"),
+        (math.inf, 50.0, r"no power limit below the 700 W"),
+        (650.0, 401.0, r"limits of a node add up to 5200 W, the driver takes up to 8 times 700 W; give at most 400"),
+    ],
+)
+def test_power_that_gpus_cannot_use_is_refused(limit_w: float | None, spare_w: float, says: str) -> None:
+    site = node_of(limit_w, np.ones(8), np.ones(8))
+    check_spare(site, 0.0)
+    with pytest.raises(UserError, match=says):
+        check_spare(site, spare_w)
+
+
 def test_power_is_not_moved_where_the_limit_is_the_highest() -> None:
     site = lit_silicon(None)
     assert find_caps(site, site.present, "move") is None
+
+
+def test_power_to_spare_adds_to_limits_of_single_gpus_in_force() -> None:
+    """Under the advised limits, 50 W more raise each from where it is, and there is room for 350 W."""
+    site = lit_silicon(650.0)
+    first = find_caps(site, site.present, "move", 50.0)
+    assert first is not None
+    site = replace(site, cluster=with_limits(site.cluster, first.limits_w))
+    assert find_caps(site, site.present, "save") is None
+    more = find_caps(site, site.present, "move", 50.0)
+    assert more is not None and more.present_w == first.limits_w
+    assert 40 < sum(more.limits_w.values()) - sum(first.limits_w.values()) <= 50
+    assert more.before.step_time_s == first.after.step_time_s > more.after.step_time_s
+    with pytest.raises(UserError, match="add up to 5250 W.*; give at most 350"):
+        check_spare(site, 351.0)
 
 
 def test_equal_gpus_keep_their_limits() -> None:
@@ -144,7 +223,7 @@ def test_a_limit_that_the_driver_does_not_take_is_refused() -> None:
 @pytest.mark.parametrize(("device", "line"), [("cuda", "nvidia-smi -i 3 -pl 651"), ("rocm", "amd-smi set --gpu 3")])
 def test_script_sets_limits_of_each_host(device: str, line: str) -> None:
     drawn = Drawn(1.0, 5600.0, 70.0, 1.05)
-    caps = Caps("save", {(1, 3): 651}, 700.0, drawn, drawn._replace(power_w=5400.0))
+    caps = Caps("save", {(1, 3): 651}, {(1, 3): 700.0}, drawn, drawn._replace(power_w=5400.0))
     site = SimpleNamespace(cluster=SimpleNamespace(device=device))
     made = SimpleNamespace(
         name="a", site=site, hosts={0: "n0", 1: "n1"}, accepted_limits=[Limits(caps, Gain(0.03, 0.01, 0.05))]

@@ -63,7 +63,7 @@ def advised(saved: float) -> Advice:
     site = site_of(model="llama3-70b", tp=4, pp=4, num_gpus=32)
     gain, energy = Gain(0.1, 0.05, 0.15), Gain(saved, saved / 2, 2 * saved)
     drawn = Drawn(10.0, 1e4, 60.0, 1.0)
-    limits = Limits(Caps("save", {(2, 3): 600}, 700.0, drawn, drawn), energy)
+    limits = Limits(Caps("save", {(2, 3): 600}, {(2, 3): 700.0}, drawn, drawn), energy)
     step = Outcome(10.0, np.ones(4), {})
     proposed = Placement(site.present.nodes, (21, 20, 20, 19))
     return Advice("run", site, None, [], {}, np.empty(0), step, [Proposal(proposed, step, gain)], [], [limits])
