@@ -4,6 +4,9 @@ import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from itertools import zip_longest
 
+LEAST_SHOWN = 0.0005
+"""Shares below it are printed as 0.0 %."""
+
 WIDTH = 100
 
 
@@ -60,4 +63,4 @@ def percent_within(share: float, low: float, high: float) -> str:
 
 def percent_lost(share: float, *, is_bound: bool = False) -> str:
     """Return a loss, or the most it can be, as percent; what would be printed as zero is `less than 0.1 %`."""
-    return f"{'up to ' * is_bound}{percent(share)}" if share >= 0.0005 else "less than 0.1 %"
+    return f"{'up to ' * is_bound}{percent(share)}" if share >= LEAST_SHOWN else "less than 0.1 %"

@@ -1,6 +1,7 @@
 """`triplepoint recommend RUN` and `triplepoint recommend CLUSTER`."""
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,6 +146,7 @@ def run(arguments: argparse.Namespace) -> Answer:
 
     results: Path = arguments.results
     if arguments.ledger or arguments.found:
+        _say_unused(arguments, (*_NEED_A_JOB, "figure"), "the ledger alone is shown")
         return _ledger(arguments)
     if (answer := _answer_from_sensors(arguments)) is not None:
         return answer
@@ -283,11 +285,14 @@ def _answer_from_sensors(arguments: argparse.Namespace) -> Answer | None:
 
     if arguments.figure:
         say(f"recommend: no figure without a described cluster and job: {_not_written(arguments.figure)}")
-    given = {f"--{name.replace('_', '-')}": getattr(arguments, name) for name in _NEED_A_JOB}
-    if unused := [option for option, value in given.items() if value]:
-        say(f"recommend: {' and '.join(unused)} not used, as cluster and job are not described")
+    _say_unused(arguments, _NEED_A_JOB, "cluster and job are not described")
     explained = why(str(folder), Context(arguments.results, arguments.config, load_scheme()))
     return Answer(dict.fromkeys(_ANSWER) | content(folder, explained), render(folder, explained))
+
+
+def _say_unused(arguments: argparse.Namespace, names: Iterable[str], reason: str) -> None:
+    if unused := [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name)]:
+        say(f"recommend: {' and '.join(unused)} not used, as {reason}")
 
 
 def _layers(text: str) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from pandas import DataFrame, Series
 from triplepoint.effects import Effect
 from triplepoint.effects.titles import Statement
 from triplepoint.figures import marks, style
+from triplepoint.text import LEAST_SHOWN
 from triplepoint.units import S_PER_HOUR
 
 NOTE = (
@@ -83,9 +84,12 @@ def answer(rows: DataFrame) -> list[Statement]:
         value, low, high = (row[f"step_time_over_first{end}"] - 1 for end in ("", "_lo", "_hi"))
         change = Effect(value, low, high, "model", 1)
         difference = f"{change.text} longer" if change.value > 0 else f"{change.negated.text} shorter"
-        tie = ", a tie" * change.is_tie
+        if max(abs(low), abs(high)) < LEAST_SHOWN:
+            difference = "as long"
+        elif change.is_tie:
+            difference += ", a tie"
         networks = f"{row['network']} instead of {first['network']}"
-        sentence = f"with {networks} steps of {first['num_gpus']:,} GPUs are {difference}{tie}"
+        sentence = f"with {networks} steps of {first['num_gpus']:,} GPUs are {difference}"
         others = (_kept_text(rows).replace("\n", " "), _failures_text(rows))
         lines.append(Statement(sentence, "network", change, "", others))
     return lines

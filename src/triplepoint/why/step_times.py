@@ -10,7 +10,7 @@ from triplepoint.effects import Effect
 from triplepoint.effects.samples import paired, unpaired
 from triplepoint.manifest import SLOW
 from triplepoint.metrics import robust_sigma
-from triplepoint.text import percent, signed_percent
+from triplepoint.text import LEAST_SHOWN, percent, signed_percent
 from triplepoint.units import counted, show_seconds
 from triplepoint.why.operations import Operations
 
@@ -20,8 +20,6 @@ _LEAST_DRIFT_STEPS = 12
 """Number of steps from which their first and last third are compared: four steps each. Our choice."""
 _LEAST_CHANGE = 0.01
 """Smallest difference of ranks, or drift, that is reported as clear, as a share of the step. Our choice."""
-_LEAST_SHOWN = 0.0005
-"""Smallest drift that is not 0.0 % when rounded, as a share of the step."""
 _LONG, _LONG_SIGMA = 1.25, 5.0
 """A step is long if it takes this many medians and is this many robust standard deviations above the median: one in 3.5
 million normal times is. A step of more than `SLOW` medians is always long, as in the evidence of launches. Our
@@ -119,7 +117,7 @@ class StepTimes:
 
     def _about_drift(self, drift: Difference) -> str:
         """Return a sentence on the difference between the first and the last third of the steps."""
-        if abs(drift.value_s) < _LEAST_SHOWN * self.median_s:
+        if abs(drift.value_s) < LEAST_SHOWN * self.median_s:
             return "drift: none, steps of the last third take as long as those of the first"
         word, within = "longer" if drift.value_s > 0 else "shorter", "" if drift.is_clear else ", within its spread"
         return f"drift: steps of the last third are {word} than those of the first, {self._size(drift)}{within}"

@@ -57,6 +57,7 @@ def test_title_of_one_network_is_the_efficiency() -> None:
 
 def test_a_change_that_may_be_none_is_a_tie() -> None:
     assert answer((0.98, 0.9, 1.02)).sentence.endswith("are 2.0 % [-2.0, 10.0] shorter, a tie")
+    assert answer((1.0, 0.9999, 1.0004)).sentence.endswith("are as long")
 
 
 def test_figure_is_written_from_its_projection(tmp_path: Path) -> None:

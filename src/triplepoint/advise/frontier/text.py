@@ -11,7 +11,7 @@ from triplepoint.advise.frontier.interval import Change, ChangeInterval
 from triplepoint.advise.frontier.plan import Plan
 from triplepoint.advise.frontier.solve import Sharing
 from triplepoint.simulate.timeline.schedule import BACKWARD, FORWARD
-from triplepoint.text import page, paragraph, percent, percent_within, table
+from triplepoint.text import LEAST_SHOWN, page, paragraph, percent, percent_within, table
 from triplepoint.units import KILO
 
 NAMES = {
@@ -65,7 +65,7 @@ def _next(answer: FrontierAnswer) -> list[str]:
 
 
 def _allowed(answer: FrontierAnswer) -> str:
-    return f"at most {percent(answer.slowdown)} longer" if answer.slowdown >= 5e-4 else "as long as now"
+    return f"at most {percent(answer.slowdown)} longer" if answer.slowdown >= LEAST_SHOWN else "as long as now"
 
 
 def content(answer: FrontierAnswer) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def _why(answer: FrontierAnswer) -> list[str]:
 
 
 def _longer(share: float) -> str:
-    if abs(share) < 5e-4:
+    if abs(share) < LEAST_SHOWN:
         return "as long as now"
     return f"{percent(abs(share))} {'longer' if share > 0 else 'shorter'}"
 

@@ -16,7 +16,7 @@ from triplepoint.config.plan import run_id
 from triplepoint.config.study import settings_of_study
 from triplepoint.errors import UserError
 from triplepoint.provenance import git_state
-from triplepoint.text import page, paragraph, percent, table
+from triplepoint.text import LEAST_SHOWN, page, paragraph, percent, table
 from triplepoint.units import BITS_PER_BYTE, MEGA, S_PER_HOUR
 
 _SPEED = ("GPUs", "step\ns", "efficiency\n%", "million\ntokens/s", "slowest GPU\n% slower")
@@ -92,7 +92,7 @@ def headline(found: Projection) -> str:
 def _change(one: Projected) -> str:
     """Return a network against the first, in a sentence."""
     value, low, high = (100 * (end - 1) for end in one.against_first)
-    if max(abs(low), abs(high)) < 0.05:  # printed as 0.0
+    if max(abs(low), abs(high)) < 100 * LEAST_SHOWN:
         return f"On {words(one.scaled)} a step is as long."
     ends, how = ((low, high), "longer") if value > 0 else ((-high, -low), "shorter")
     tie = ", which may be none" if ends[0] <= 0 else ""

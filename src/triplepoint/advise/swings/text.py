@@ -6,7 +6,7 @@ from itertools import groupby
 from triplepoint.advise.swings.answer import LevelSwing, SwingAnswer
 from triplepoint.advise.swings.remedies import Remedy
 from triplepoint.advise.swings.spec import Verdict
-from triplepoint.text import page, paragraph, percent, percent_within, table
+from triplepoint.text import LEAST_SHOWN, page, paragraph, percent, percent_within, table
 from triplepoint.units import KILO, counted
 
 _LINES = {
@@ -46,6 +46,8 @@ def headline(answer: SwingAnswer) -> str:
     if job.line_hz:
         line = f", mostly once in {1.0 / job.line_hz:.3g} s ({job.line_hz:.4f} Hz, amplitude {_kw(job.line_w)} kW)"
     said = [f"Power of the job swings by {_range(job)} of its mean{line}."]
+    if job.range_fraction < LEAST_SHOWN:
+        said = ["Power of the job does not swing: its range is below 0.05 % of its mean."]
     if answer.verdicts:
         num = len(answer.verdicts)
         if failed:

@@ -204,6 +204,13 @@ def test_an_empty_ledger_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.startswith("No gain was promised yet")
 
 
+def test_options_that_the_ledger_does_not_use_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hosts = tmp_path / "hosts.txt"
+    assert main(["recommend", "--ledger", "--hosts", str(hosts), "--layers", "2,2", "--results", str(tmp_path)]) == 0
+    assert "--layers and --hosts not used, as the ledger alone is shown" in capsys.readouterr().err
+    assert not hosts.exists()
+
+
 def test_layout_of_megatron_has_ends_and_empty_stages() -> None:
     assert megatron_layout((21, 20, 0, 19)) == "Et*21|t*20||t*19L"
     assert megatron_layout(()) is None

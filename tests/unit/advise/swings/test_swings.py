@@ -308,6 +308,12 @@ def test_answer_says_range_line_and_verdict_each_in_a_sentence() -> None:
     assert headline(answer_of(power, SwingSpec(ramp_up_kw_per_s=1.0))) == f"{said} It keeps to the limit."
 
 
+def test_constant_power_does_not_swing() -> None:
+    constant = np.full(len(T_S), 500.0)
+    said = "Power of the job does not swing: its range is below 0.05 % of its mean."
+    assert headline(answer_of(of_nodes(constant, constant))) == said
+
+
 def noisy(seed: int, num: int = 1000) -> NodePower:
     """Return steps of 10 s with dips of varying depth, read every 0.5 s."""
     random, t_s = np.random.default_rng(seed), 0.5 * np.arange(num)
