@@ -1,7 +1,6 @@
-"""One rank of a gang that trains many points one after another, so that torch is imported once.
+"""One rank of a gang that trains a point on the native engine: `main` reads `point.json` and writes steps and facts.
 
-`main` reads `points.json` there and writes each point's steps and facts into a folder of its
-own. To the engine's facts it adds the text made last, and the gradient norm of the small parameters (gains, biases,
+To the engine's facts it adds the text made last, and the gradient norm of the small parameters (gains, biases,
 routers), which the norm over all parameters would hide.
 """
 
@@ -15,7 +14,7 @@ import torch.distributed as dist
 
 from triplepoint.config.point import Point
 from triplepoint.launch.engines import RankContext, StepRecorder, native
-from triplepoint.launch.engines.loop import enable_flight_recorder
+from triplepoint.launch.engines.data import open_corpus
 from triplepoint.launch.engines.native import gradients, trainer
 from triplepoint.launch.engines.native.generate import Generator
 from triplepoint.launch.engines.native.gradients import Placed, local_gradient
@@ -47,19 +46,17 @@ def clip(placed: Sequence[Placed], max_norm: float, world: dist.ProcessGroup) ->
 
 
 def prepare(folder: Path) -> None:
-    """Import, before the ranks are forked, what the first optimizer of each would."""
+    """Do, before the ranks are forked, what each would do: read point and corpus, import what an optimizer does."""
+    open_corpus(Point.model_validate_json((folder / "point.json").read_text()))
     importlib.import_module("torch._dynamo")
 
 
 def main(folder: Path) -> None:
     trainer.clip = clip  # type: ignore[assignment]
     Generator.step = step  # type: ignore[method-assign]
-    enable_flight_recorder()
-    dist.init_process_group("gloo")
-    for name, content in json.loads((folder / "points.json").read_text()).items():
-        context = RankContext.from_environment(folder / name)
-        facts = native.train(Point.model_validate(content), context, StepRecorder(context))
-        facts["small_gradient_norm"] = small_norms[-1] if small_norms else None
-        facts["text"] = texts[-1] if texts else None
-        (folder / name / f"facts{context.rank}.json").write_text(json.dumps(facts))
-    dist.destroy_process_group()
+    context = RankContext.from_environment(folder)
+    point = Point.model_validate_json((folder / "point.json").read_text())
+    facts = native.train(point, context, StepRecorder(context))
+    facts["small_gradient_norm"] = small_norms[-1] if small_norms else None
+    facts["text"] = texts[-1] if texts else None
+    (folder / f"facts{context.rank}.json").write_text(json.dumps(facts))

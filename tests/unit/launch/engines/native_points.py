@@ -123,16 +123,20 @@ def asked_for(request: pytest.FixtureRequest, points: dict[str, Point], kept: Co
 def train(
     points: dict[str, Point], folder: Path, timeout_s: float = 200, gang: str = "native_gang.py"
 ) -> dict[str, Trained]:
-    """Train all points, which have the same engine and number of ranks, in one gang of the script `gang`."""
-    (engine,), (world_size,) = (
-        {point.engine for point in points.values()},
-        {point.num_gpus for point in points.values()},
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "points.json").write_text(json.dumps({name: p.model_dump(mode="json") for name, p in points.items()}))
-    server = _server(gang, engine)
+    """Train each point in a gang of the script `gang`.
+
+    A gang has one point, as a launch has: the process groups of an earlier one would stay, with threads that look for
+    messages a hundred times a second.
+    """
+    return {name: _train(point, folder / name, timeout_s, gang) for name, point in points.items()}
+
+
+def _train(point: Point, folder: Path, timeout_s: float, gang: str) -> Trained:
+    folder.mkdir(parents=True)
+    (folder / "point.json").write_text(point.model_dump_json())
+    server = _server(gang, point.engine)
     assert server.stdin is not None and server.stdout is not None
-    server.stdin.write(json.dumps([str(folder), world_size, free_port()]) + "\n")
+    server.stdin.write(json.dumps([str(folder), point.num_gpus, free_port()]) + "\n")
     server.stdin.flush()
     if select.select([server.stdout], [], [], timeout_s)[0]:
         status = server.stdout.readline().strip()
@@ -141,7 +145,7 @@ def train(
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
     assert status == "0", "\n".join([status, *(file.read_text()[-3000:] for file in sorted(folder.glob("*.log")))])
-    return {name: Trained(folder / name) for name in points}
+    return Trained(folder)
 
 
 _servers: dict[tuple[str, str], subprocess.Popen[str]] = {}
