@@ -1,4 +1,4 @@
-"""One rank of a gang that trains a point on the native engine: `main` reads `point.json` and writes steps and facts.
+"""One rank of a gang that trains points on the native engine: `main` reads `points.json`.
 
 To the engine's facts it adds the text made last, and the gradient norm of the small parameters (gains, biases,
 routers), which the norm over all parameters would hide.
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from triplepoint.config.point import Point
 from triplepoint.launch.engines import RankContext, StepRecorder, native
 from triplepoint.launch.engines.data import open_corpus
+from triplepoint.launch.engines.loop import enable_flight_recorder
 from triplepoint.launch.engines.native import gradients, trainer
 from triplepoint.launch.engines.native.generate import Generator
 from triplepoint.launch.engines.native.gradients import Placed, local_gradient
@@ -46,17 +47,21 @@ def clip(placed: Sequence[Placed], max_norm: float, world: dist.ProcessGroup) ->
 
 
 def prepare(folder: Path) -> None:
-    """Do, before the ranks are forked, what each would do: read point and corpus, import what an optimizer does."""
-    open_corpus(Point.model_validate_json((folder / "point.json").read_text()))
+    """Do, before the ranks are forked, what each would do: read the corpus, import what an optimizer does."""
+    for content in json.loads((folder / "points.json").read_text()).values():
+        open_corpus(Point.model_validate(content))
     importlib.import_module("torch._dynamo")
 
 
 def main(folder: Path) -> None:
     trainer.clip = clip  # type: ignore[assignment]
     Generator.step = step  # type: ignore[method-assign]
-    context = RankContext.from_environment(folder)
-    point = Point.model_validate_json((folder / "point.json").read_text())
-    facts = native.train(point, context, StepRecorder(context))
-    facts["small_gradient_norm"] = small_norms[-1] if small_norms else None
-    facts["text"] = texts[-1] if texts else None
-    (folder / f"facts{context.rank}.json").write_text(json.dumps(facts))
+    enable_flight_recorder()
+    dist.init_process_group("gloo")
+    for name, content in json.loads((folder / "points.json").read_text()).items():
+        context = RankContext.from_environment(folder / name)
+        facts = native.train(Point.model_validate(content), context, StepRecorder(context))
+        facts["small_gradient_norm"] = small_norms[-1] if small_norms else None
+        facts["text"] = texts[-1] if texts else None
+        (folder / name / f"facts{context.rank}.json").write_text(json.dumps(facts))
+    dist.destroy_process_group()
