@@ -11,6 +11,8 @@ from hypothesis import settings
 os.environ["TRIPLEPOINT_MACHINE"] = f"triplepoint-tests-{os.getpid()}"
 # Standard error is compared whole, and a busy machine takes longer than the second after which progress shows.
 os.environ["TRIPLEPOINT_PROGRESS"] = "0"
+# Tests share the cores, and the threads of a parallel loop wait for each other without giving theirs up.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The deadline of an example is wall time, which other tests that run at the same time would exceed.
 settings.register_profile("tests", deadline=None)

@@ -1,4 +1,4 @@
-"""One rank of a gang that trains many points one after another, each on its engine.
+"""One rank of a gang that trains points one after another, each on its engine.
 
 Of a point with adapters it also writes `weights<N>.json`: of each parameter, a digest of what this rank holds of it
 before the first step and after the last.
@@ -16,6 +16,7 @@ from torch import nn
 
 from triplepoint.config.point import Point
 from triplepoint.launch.engines import RankContext, StepRecorder, get_engine, loop
+from triplepoint.launch.engines.data import open_corpus
 from triplepoint.launch.engines.loop import enable_flight_recorder
 
 
@@ -46,12 +47,14 @@ def digest(parameter: nn.Parameter) -> str:
 
 
 def prepare(folder: Path) -> None:
-    """Import the engines of the points, which takes several seconds, before the ranks are forked."""
-    for engine in {content["engine"] for content in json.loads((folder / "points.json").read_text()).values()}:
-        trainer = importlib.import_module(f"triplepoint.launch.engines.{engine}.trainer")
+    """Do, before the ranks are forked, what each would do: read point and corpus, import the engine, for seconds."""
+    for content in json.loads((folder / "points.json").read_text()).values():
+        point = Point.model_validate(content)
+        open_corpus(point)
+        trainer = importlib.import_module(f"triplepoint.launch.engines.{point.engine}.trainer")
         trainer.train_steps = train_steps
         # What each rank would import later: the first optimizer does, and DeepSpeed's of ZeRO.
-        compiler = "deepspeed.runtime.zero.muon.muon_optimizer" if engine == "deepspeed" else "torch._dynamo"
+        compiler = "deepspeed.runtime.zero.muon.muon_optimizer" if point.engine == "deepspeed" else "torch._dynamo"
         importlib.import_module(compiler)
 
 

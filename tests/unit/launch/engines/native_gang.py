@@ -1,7 +1,6 @@
-"""One rank of a gang that trains many points one after another, so that torch is imported once.
+"""One rank of a gang that trains points on the native engine: `main` reads `points.json`.
 
-`main` reads `points.json` there and writes each point's steps and facts into a folder of its
-own. To the engine's facts it adds the text made last, and the gradient norm of the small parameters (gains, biases,
+To the engine's facts it adds the text made last, and the gradient norm of the small parameters (gains, biases,
 routers), which the norm over all parameters would hide.
 """
 
@@ -15,6 +14,7 @@ import torch.distributed as dist
 
 from triplepoint.config.point import Point
 from triplepoint.launch.engines import RankContext, StepRecorder, native
+from triplepoint.launch.engines.data import open_corpus
 from triplepoint.launch.engines.loop import enable_flight_recorder
 from triplepoint.launch.engines.native import gradients, trainer
 from triplepoint.launch.engines.native.generate import Generator
@@ -47,7 +47,9 @@ def clip(placed: Sequence[Placed], max_norm: float, world: dist.ProcessGroup) ->
 
 
 def prepare(folder: Path) -> None:
-    """Import, before the ranks are forked, what the first optimizer of each would."""
+    """Do, before the ranks are forked, what each would do: read the corpus, import what an optimizer does."""
+    for content in json.loads((folder / "points.json").read_text()).values():
+        open_corpus(Point.model_validate(content))
     importlib.import_module("torch._dynamo")
 
 

@@ -39,8 +39,6 @@ INTERLEAVED: dict[str, Any] = {"schedule": "interleaved_1f1b", "vp": 2}
 TRACED: dict[str, Any] = {"steps": Steps(warmup=1, measured=1, profiled=1)}
 ONE_RECOMPUTED: dict[str, Any] = {"recompute": "full", "recompute_layers": 1}
 
-# Traced points come first: torch's DTensor remembers results by the shape of the mesh, so that a later point may
-# run its collectives in an earlier one's groups. A real run has one point per process.
 LAYOUTS: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
     "traced fsdp x tp": (LLAMA, {"dp": 2, "tp": 2, **FSDP, **SP, **TRACED, "trace_ranks": (0, 3)}),
     "traced ep x pp, zero bubble": (MOE, {"dp": 2, "ep": 2, "pp": 2, "vp": 2, **ZB, **TRACED}),

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor
 
 from triplepoint.config.point import Point
 from triplepoint.launch.engines.loop import marker
 from triplepoint.launch.engines.native.model import Stage
 from triplepoint.launch.engines.native.parallel import Mesh, is_sharded
+from triplepoint.launch.engines.native.parameters import ADAPTER
+from triplepoint.launch.engines.native.tensor_parallel import parts_of
 from triplepoint.units import MIB
 
 BUCKET_BYTES = 25 * MIB
@@ -35,22 +37,15 @@ class Placed:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a parameter or gradient, sharing its memory."""
+    """Return this rank's part of a parameter or gradient, which FSDP may have sharded; shares its memory."""
     return tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor.detach()
 
 
 def local_gradient(parameter: nn.Parameter) -> Tensor:
-    """Return this rank's part of the gradient, placed like the parameter; zeros if there is none.
-
-    A pending sum over tensor parallel ranks is carried out here, as a collective. All ranks must call this for the same
-    parameters in the same order.
-    """
-    gradient = parameter.grad
-    if gradient is None:
-        gradient = parameter.grad = torch.zeros_like(parameter)
-    if isinstance(parameter, DTensor) and gradient.placements != parameter.placements:
-        gradient = parameter.grad = gradient.redistribute(placements=parameter.placements)
-    return local(gradient)
+    """Return this rank's part of the gradient; zeros if there is none."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return local(parameter.grad)
 
 
 @dataclass
@@ -202,42 +197,32 @@ def place(stage: Stage, point: Point, mesh: Mesh) -> list[Placed]:
     | split linear layer  | dp              | dp                                         |
     | norm, positions     | dp, tp          | dp, and tp with sequence parallelism       |
     | router              | dp, tp          | dp, and tp (sequence or experts are split) |
+    | adapter's whole half| dp, tp          | dp, and tp (its other half is split)       |
     | expert              | edp, tp         | edp, and tp with expert parallelism        |
     | expert split over tp| dp              | dp                                         |
 
     FSDP shards what is replicated over dp (edp), and sums its gradients itself.
     """
-    return [_place(name, parameter, point, mesh) for name, parameter in stage.named_parameters()]
+    split = {id(getattr(module, key)) for module in stage.modules() for key in parts_of(module)}
+    return [_place(name, p, id(p) in split, point, mesh) for name, p in stage.named_parameters()]
 
 
-def _place(name: str, parameter: nn.Parameter, point: Point, mesh: Mesh) -> Placed:
+def _place(name: str, parameter: nn.Parameter, is_split: bool, point: Point, mesh: Mesh) -> Placed:
     layout = point.layout
     is_expert = ".experts." in name
     replicas = mesh.edp if is_expert else mesh.dp
     is_reduced_by_fsdp = is_sharded(point) and replicas.size() > 1
-    is_split = is_split_over_tp(parameter, mesh)
     return Placed(
         parameter,
         None if is_reduced_by_fsdp or replicas.size() == 1 else replicas.get_group(),
-        is_tp_partial=layout.tp > 1 and not is_split and _has_partial_gradient(name, parameter, point, mesh),
+        is_tp_partial=layout.tp > 1 and not is_split and _has_partial_gradient(name, point, mesh),
         is_counted=(is_reduced_by_fsdp or replicas.get_local_rank() == 0)
         and (is_split or mesh.tp.get_local_rank() == 0),
     )
 
 
-def is_split_over_tp(parameter: nn.Parameter, mesh: Mesh) -> bool:
-    """Return whether tensor parallel ranks have different parts of the parameter."""
-    if mesh.layout.tp == 1 or not isinstance(parameter, DTensor):
-        return False
-    # Only the tensor parallel dimension counts: FSDP's own split is on another dimension of the mesh.
-    names = parameter.device_mesh.mesh_dim_names or ()
-    return "tp" in names and isinstance(parameter.placements[names.index("tp")], Shard)
-
-
-def _has_partial_gradient(name: str, parameter: nn.Parameter, point: Point, mesh: Mesh) -> bool:
+def _has_partial_gradient(name: str, point: Point, mesh: Mesh) -> bool:
     """Return whether a parameter that every tensor parallel rank has whole gets a partial sum as its gradient there."""
-    if isinstance(parameter, DTensor) and "tp" in (parameter.device_mesh.mesh_dim_names or ()):
-        return False  # the bias of a row-wise layer, whose gradient DTensor sums
-    if ".router." in name:
+    if ".router." in name or ADAPTER in name:
         return True
     return point.layout.sequence_parallel or (".experts." in name and mesh.ep is not None)

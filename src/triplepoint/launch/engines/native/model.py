@@ -2,9 +2,8 @@
 """The transformer model, whole or one pipeline stage of it, and its loss.
 
 Parameters are fp32 (or what FSDP gathers) and are cast to the activations' type where they are used, as autocast does,
-without its cache. Activations between modules are plain local tensors; only the linear layers see DTensors, put there
-by `parallel.py`. Module names contain global layer and expert numbers, so that a parameter has the same name in every
-layout.
+without its cache. With tensor parallelism `parallel.py` splits parameters and sets the boundaries of blocks. Module
+names contain global layer and expert numbers, so that a parameter has the same name in every layout.
 """
 
 import math
@@ -16,13 +15,13 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Recompute
 from triplepoint.launch.engines import padded_vocab_size
 from triplepoint.launch.engines.data import IGNORED
+from triplepoint.launch.engines.native.tensor_parallel import NOT_SPLIT, Boundary, parts_of
 
 NORM_EPS = 1e-5
 """Source: Llama 3 and GPT-2 reference code, both 1e-5."""
@@ -64,19 +63,25 @@ class Linear(nn.Linear):
     The fp32 weight is cast once per step and the copy is shared by all micro-batches. Otherwise each micro-batch in
     flight in a pipeline would keep its own copy until its backward pass. Under FSDP nothing is cast here: it gathers
     weights that are cast already.
+
+    Attributes:
+        exit: Where the ranks' partial outputs are summed, if the weight is split by inputs.
     """
 
+    exit: Boundary = NOT_SPLIT
     _cast_weight: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `x @ weight.T + bias`."""
-        weight, bias = self._weight_as(x.dtype), self.bias
-        if isinstance(weight, DTensor) and not isinstance(x, DTensor):
-            # An expert split over tp: moe.py sums the partial results of all experts in one collective.
-            weight = weight.to_local()
-        y = F.linear(x, weight, None if bias is None else bias.to(x.dtype))
-        adapter = self._modules.get("adapter")
-        return y if adapter is None else y + adapter(x)
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        y = F.linear(x, self._weight_as(x.dtype), bias if self.exit is NOT_SPLIT else None)
+        if (adapter := self._modules.get("adapter")) is not None:
+            y = y + adapter(x)
+        if self.exit is NOT_SPLIT:
+            return y
+        # The bias is added once, not by every rank.
+        y = self.exit.leave(y)
+        return y if bias is None else y + bias
 
     def forget_cast(self) -> None:
         """Drop the cast copy of the weight. Call it whenever the weight has changed."""
@@ -88,6 +93,26 @@ class Linear(nn.Linear):
         if self._cast_weight is None:
             self._cast_weight = self.weight.to(dtype)
         return self._cast_weight
+
+
+class Embedding(nn.Embedding):
+    """An embedding whose rows may be split over tensor parallel ranks.
+
+    Attributes:
+        exit: Where the ranks' outputs are summed, if the rows are split: all but one have zeros for a token.
+    """
+
+    exit: Boundary = NOT_SPLIT
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the embeddings of tokens, shape (batch, sequence, hidden)."""
+        if self.exit is NOT_SPLIT:
+            return super().forward(tokens)
+        rows = self.weight.shape[0]
+        row = tokens - parts_of(self)["weight"].rank * rows
+        is_elsewhere = (row < 0) | (row >= rows)
+        x = F.embedding(row.masked_fill(is_elsewhere, 0), self.weight)
+        return self.exit.leave(x.masked_fill(is_elsewhere.unsqueeze(-1), 0.0))
 
 
 class Norm(nn.Module):
@@ -111,9 +136,11 @@ class Attention(nn.Module):
 
     Attributes:
         cache: Keys and values of earlier tokens; None in training.
+        entry: Where the input comes to all ranks, if heads are split.
     """
 
     cache: "Cache | None" = None
+    entry: Boundary = NOT_SPLIT
 
     def __init__(self, config: ModelConfig, call_core: Caller = call_plain) -> None:
         super().__init__()
@@ -134,6 +161,7 @@ class Attention(nn.Module):
         """
         # With tensor parallelism the projections return the heads of this rank only: their number follows from the
         # width of the output.
+        x = self.entry.enter(x)
         q, k, v = (
             projection(x).unflatten(-1, (-1, self.head_size)).transpose(1, 2)
             for projection in (self.query, self.key, self.value)
@@ -151,7 +179,13 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Feed-forward block: GELU with two matrices or SwiGLU with three."""
+    """Feed-forward block: GELU with two matrices or SwiGLU with three.
+
+    Attributes:
+        entry: Where the input comes to all ranks, if the block is split.
+    """
+
+    entry: Boundary = NOT_SPLIT
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -162,6 +196,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output, of the shape of `x`."""
+        x = self.entry.enter(x)
         inner = F.gelu(self.up(x), approximate="tanh") if self.gate is None else F.silu(self.gate(x)) * self.up(x)
         return self.down(inner)
 
@@ -193,7 +228,13 @@ class TransformerLayer(nn.Module):
 
 
 class Stage(nn.Module):
-    """Consecutive layers of the model; the first stage also has the embedding, the last one the head."""
+    """Consecutive layers of the model; the first stage also has the embedding, the last one the head.
+
+    Attributes:
+        entry: Where the head's input comes to all ranks, if the vocabulary is split.
+    """
+
+    entry: Boundary = NOT_SPLIT
 
     def __init__(
         self,
@@ -209,7 +250,7 @@ class Stage(nn.Module):
         rows, hidden = padded_vocab_size(config.vocab_size), config.hidden_size
         is_first, is_last = 0 in layers, config.num_layers - 1 in layers
         has_positions = is_first and config.position_embedding == "learned"
-        self.embedding = nn.Embedding(rows, hidden) if is_first else None
+        self.embedding = Embedding(rows, hidden) if is_first else None
         self.positions = nn.Embedding(sequence_length, hidden) if has_positions else None
         self.layers = nn.ModuleDict({str(number): layer for number, layer in layers.items()})
         self.norm = Norm(config) if is_last else None
@@ -237,7 +278,7 @@ class Stage(nn.Module):
         rotary = self._rotary_tables(x.device)
         for layer in self.layers.values():
             x = layer(x, rotary)
-        return x if self.head is None or self.norm is None else self.head(self.norm(x))
+        return x if self.head is None or self.norm is None else self.head(self.entry.enter(self.norm(x)))
 
     def advance(self, x: Tensor, start: int) -> Tensor:
         """Return the stage's output for new tokens of sequences whose earlier tokens are in the KV caches.
@@ -258,7 +299,7 @@ class Stage(nn.Module):
             rotary = rotary[:, start : start + x.shape[1]]
         for layer in self.layers.values():
             x = layer(x, rotary)
-        return x if self.head is None or self.norm is None else self.head(self.norm(x[:, -1:]))
+        return x if self.head is None or self.norm is None else self.head(self.entry.enter(self.norm(x[:, -1:])))
 
     def _embed(self, tokens: Tensor) -> Tensor:
         assert self.embedding is not None

@@ -6,17 +6,15 @@ With a capacity factor dropped tokens do depend on the layout: capacity is count
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate
 
 from triplepoint.config.model import ModelConfig
 from triplepoint.launch.engines.native.model import FeedForward, Linear
+from triplepoint.launch.engines.native.tensor_parallel import NOT_SPLIT, Boundary
 
 
 class AllToAll(torch.autograd.Function):
@@ -48,27 +46,14 @@ def _exchange(x: Tensor, sent: list[int], received: list[int], group: dist.Proce
     return out
 
 
-@dataclass(frozen=True)
-class TensorSplit:
-    """Communication of experts split over tensor parallel ranks: one gather of the input, one sum of the output."""
-
-    mesh: DeviceMesh
-    placement: Placement
-    """Placement of activations outside the block: part of the sequence, or all of it."""
-
-    def gather_input(self, x: Tensor) -> Tensor:
-        """Return the whole sequence. In the backward pass the gradients of all ranks are summed."""
-        part = DTensor.from_local(x, self.mesh, [self.placement], run_check=False)
-        return part.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
-
-    def sum_output(self, x: Tensor) -> Tensor:
-        """Return the sum over ranks, placed like the activations outside."""
-        partial_sum = DTensor.from_local(x, self.mesh, [Partial()], run_check=False)
-        return partial_sum.redistribute(placements=[self.placement]).to_local()
-
-
 class MixtureOfExpertsBlock(nn.Module):
-    """Sends every token to its top-k experts and adds their weighted outputs."""
+    """Sends every token to its top-k experts and adds their weighted outputs.
+
+    Attributes:
+        boundary: Where the input comes to all ranks, and their outputs are summed, if experts are split over tp.
+    """
+
+    boundary: Boundary = NOT_SPLIT
 
     def __init__(self, config: ModelConfig, ep_rank: int, ep_group: dist.ProcessGroup | None) -> None:
         """Build the block with this rank's experts.
@@ -86,20 +71,17 @@ class MixtureOfExpertsBlock(nn.Module):
         self.router = Linear(config.hidden_size, self.moe.num_experts, bias=False)
         numbers = range(ep_rank * num_local, (ep_rank + 1) * num_local)
         self.experts = nn.ModuleDict({str(number): FeedForward(config) for number in numbers})
-        self.tensor_split: TensorSplit | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the block's output, of the shape of `x`: (batch, sequence, hidden)."""
-        if self.tensor_split is not None:
-            x = self.tensor_split.gather_input(x)
+        x = self.boundary.enter(x)
         tokens = x.flatten(0, 1)
         weight, expert = self._route(tokens)
         choices, counts = self._sort_by_expert(expert)
         token_of_choice = choices // self.moe.top_k
         results = self._run_experts(tokens[token_of_choice], counts)
         weighted = results * weight.flatten()[choices].unsqueeze(-1).to(results.dtype)
-        out = torch.zeros_like(tokens).index_add(0, token_of_choice, weighted).view_as(x)
-        return out if self.tensor_split is None else self.tensor_split.sum_output(out)
+        return self.boundary.leave(torch.zeros_like(tokens).index_add(0, token_of_choice, weighted).view_as(x))
 
     def _route(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return weight and number of each token's experts, shape (tokens, top_k); in fp32, as Mixtral does."""

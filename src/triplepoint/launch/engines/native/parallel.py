@@ -1,4 +1,4 @@
-"""Parallelise the model: process groups of a rank, tensor parallelism by DTensor, sharded data parallelism by FSDP2."""
+"""Parallelise the model: process groups of a rank, layers split over tensor parallel ranks, sharding by FSDP2."""
 
 import warnings
 from collections.abc import Callable
@@ -11,24 +11,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Placement, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    PrepareModuleInput,
-    RowwiseParallel,
-    parallelize_module,
-)
 
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout, Point
-from triplepoint.launch.engines.native.model import FeedForward, Stage, TransformerLayer, recompute_callers
-from triplepoint.launch.engines.native.moe import MixtureOfExpertsBlock, TensorSplit
+from triplepoint.launch.engines.native.model import FeedForward, Linear, Stage, TransformerLayer, recompute_callers
+from triplepoint.launch.engines.native.moe import MixtureOfExpertsBlock
 from triplepoint.launch.engines.native.parameters import add_adapters, freeze, materialise, weights_of
-
-SEQUENCE_DIM = 1
-"""Dimension of the sequence in activations, which are (batch, sequence, hidden)."""
+from triplepoint.launch.engines.native.tensor_parallel import Boundary, Part, split_parameter
 
 
 @dataclass(frozen=True)
@@ -155,52 +145,43 @@ def _feed_forward(model: ModelConfig, mesh: Mesh) -> nn.Module:
 def split_over_tp(stage: Stage, mesh: Mesh, sequence_parallel: bool) -> None:
     """Split the stage's linear layers over tensor parallel ranks, in place; parameters stay on the meta device.
 
-    Norms, learned positions and the router stay whole on every rank, as plain parameters.
+    Norms, learned positions, the router and biases added after a sum stay whole on every rank.
     """
-    outside: Placement = Shard(SEQUENCE_DIM) if sequence_parallel else Replicate()
-    plan: dict[str, ParallelStyle] = {}
+    boundary = Boundary(mesh.tp.get_group(), sequence_parallel)
+    by_outputs, by_inputs = (Part(dim, mesh.tp.get_local_rank(), mesh.layout.tp) for dim in (0, 1))
     if stage.embedding is not None:
-        plan["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=outside)
+        split_parameter(stage.embedding, "weight", by_outputs)
+        stage.embedding.exit = boundary
     if stage.head is not None:
-        plan["head"] = ColwiseParallel(input_layouts=outside)
-    for name, layer in stage.layers.items():
-        plan.update({f"layers.{name}.{key}": style for key, style in _layer_plan(layer, outside).items()})
-        if isinstance(layer.feed_forward, MixtureOfExpertsBlock) and mesh.layout.expert_tp > 1:
-            _split_experts(layer.feed_forward, mesh, outside)
-    parallelize_module(stage, mesh.tp, plan, src_data_rank=None)
+        split_parameter(stage.head, "weight", by_outputs)
+        stage.entry = boundary
+    for layer in stage.layers.values():
+        attention, feed_forward = layer.attention, layer.feed_forward
+        _split(attention.query, attention.key, attention.value, part=by_outputs)
+        _split(attention.output, part=by_inputs)
+        attention.entry = attention.output.exit = boundary
+        if isinstance(feed_forward, FeedForward):
+            _split_feed_forward(feed_forward, by_outputs, by_inputs)
+            feed_forward.entry = feed_forward.down.exit = boundary
+        elif mesh.layout.expert_tp > 1:
+            # One collective for the input and one for the output of all experts, not of each.
+            feed_forward.boundary = boundary
+            for expert in feed_forward.experts.values():
+                _split_feed_forward(expert, by_outputs, by_inputs)
     if sequence_parallel:
         stage.sequence_start = mesh.tp.get_local_rank() * stage.sequence_length // mesh.layout.tp
 
 
-def _layer_plan(layer: TransformerLayer, outside: Placement) -> dict[str, ParallelStyle]:
-    plan: dict[str, ParallelStyle] = {
-        "attention": PrepareModuleInput(
-            input_layouts=(outside, None), desired_input_layouts=(Replicate(), None), use_local_output=False
-        ),
-        "attention.query": ColwiseParallel(),
-        "attention.key": ColwiseParallel(),
-        "attention.value": ColwiseParallel(),
-        "attention.output": RowwiseParallel(output_layouts=outside),
-    }
-    if isinstance(layer.feed_forward, FeedForward):
-        # The input is gathered once for `gate` and `up`, not by each of them.
-        plan["feed_forward"] = PrepareModuleInput(
-            input_layouts=(outside,), desired_input_layouts=(Replicate(),), use_local_output=False
-        )
-        plan["feed_forward.up"] = ColwiseParallel()
-        plan["feed_forward.down"] = RowwiseParallel(output_layouts=outside)
-        if layer.feed_forward.gate is not None:
-            plan["feed_forward.gate"] = ColwiseParallel()
-    return plan
+def _split_feed_forward(block: FeedForward, by_outputs: Part, by_inputs: Part) -> None:
+    _split(*([] if block.gate is None else [block.gate]), block.up, part=by_outputs)
+    _split(block.down, part=by_inputs)
 
 
-def _split_experts(block: MixtureOfExpertsBlock, mesh: Mesh, outside: Placement) -> None:
-    block.tensor_split = TensorSplit(mesh.tp, outside)
-    for expert in block.experts.values():
-        for linear, dim in ((expert.gate, 0), (expert.up, 0), (expert.down, 1)):
-            if linear is not None:
-                part = distribute_tensor(linear.weight, mesh.tp, [Shard(dim)], src_data_rank=None)
-                linear.weight = nn.Parameter(part)
+def _split(*linears: Linear, part: Part) -> None:
+    for linear in linears:
+        split_parameter(linear, "weight", part)
+        if linear.bias is not None and part.dim == 0:
+            split_parameter(linear, "bias", part)
 
 
 def _materialise_and_shard(stage: Stage, point: Point, mesh: Mesh, device: torch.device) -> None:

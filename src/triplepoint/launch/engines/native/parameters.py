@@ -18,12 +18,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from triplepoint.config.point import Point
 from triplepoint.config.task import Lora
 from triplepoint.errors import UserError
 from triplepoint.launch.engines.native.model import FeedForward, Linear, TransformerLayer
+from triplepoint.launch.engines.native.tensor_parallel import Part, parts_of
 
 Weights = Callable[[str, tuple[int, ...]], Tensor]
 """Returns a full parameter by its global name and shape."""
@@ -137,8 +137,11 @@ def materialise(
     for name, owner, key in _meta_parameters(module):
         parameter = owner._parameters[key]
         assert parameter is not None
-        allocated = nn.Parameter(torch.empty_like(parameter, device=device))
-        _fill(allocated, weights(prefix + name, tuple(parameter.shape)))
+        allocated, part = nn.Parameter(torch.empty_like(parameter, device=device)), parts_of(owner).get(key)
+        if part is None:
+            allocated.copy_(weights(prefix + name, tuple(parameter.shape)))
+        else:
+            allocated.copy_(part.of(weights(prefix + name, part.full_shape(tuple(parameter.shape)))))
         _replace(module, parameter, allocated)
 
 
@@ -161,20 +164,18 @@ def _replace(module: nn.Module, old: Tensor, new: nn.Parameter) -> None:
                 owner.register_parameter(key, new)
 
 
-def _fill(parameter: Tensor, full: Tensor) -> None:
-    if isinstance(parameter, DTensor):
-        # With no source rank every rank takes its part of its own `full`, and nothing is sent.
-        part = distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
-        parameter.to_local().copy_(part.to_local())
-    else:
-        parameter.copy_(full)
-
-
 class Adapter(nn.Module):
-    """LoRA adapter of a linear layer: `down` to the rank, `up` to the output. It starts as zero, since `up` does."""
+    """LoRA adapter of a linear layer: `down` to the rank, `up` to the output. It starts as zero, since `up` does.
+
+    Attributes:
+        parts: How it is split over tensor parallel ranks: `up` by outputs or `down` by inputs, like the layer.
+    """
+
+    parts: dict[str, Part]
 
     def __init__(self, inputs: int, outputs: int, lora: Lora) -> None:
         super().__init__()
+        self.parts = {}
         self.down = nn.Parameter(torch.empty(lora.rank, inputs))
         self.up = nn.Parameter(torch.empty(outputs, lora.rank))
         self.scale = lora.alpha / lora.rank
@@ -190,8 +191,9 @@ def add_adapters(layers: Iterable[TransformerLayer], lora: Lora) -> None:
         for linear in _targets(layer, lora):
             outputs, inputs = linear.weight.shape
             adapter = Adapter(inputs, outputs, lora)
-            if isinstance(linear.weight, DTensor):
-                _split_like(adapter, linear.weight)
+            if (part := parts_of(linear).get("weight")) is not None:
+                # `inputs` and `outputs` are those of this rank's part.
+                adapter.parts = {"up" if part.dim == 0 else "down": part}
             linear.add_module("adapter", adapter)
 
 
@@ -220,15 +222,3 @@ def _targets(layer: TransformerLayer, lora: Lora) -> Iterator[Linear]:
         yield from (linear for linear in (feed_forward.gate, feed_forward.up) if linear is not None)
     if "linear_fc2" in lora.targets:
         yield feed_forward.down
-
-
-def _split_like(adapter: Adapter, weight: DTensor) -> None:
-    """Split an adapter over tensor parallel ranks like the weight: `up` by outputs, or `down` by inputs."""
-    (weight_placement,) = weight.placements
-    placements: tuple[Placement, Placement] = (Replicate(), Shard(0))
-    if isinstance(weight_placement, Shard) and weight_placement.dim == 1:
-        placements = Shard(1), Replicate()
-    for name, placement in zip(("down", "up"), placements, strict=True):
-        full = getattr(adapter, name)
-        part = distribute_tensor(full, weight.device_mesh, [placement], src_data_rank=None)
-        adapter.register_parameter(name, nn.Parameter(part))
