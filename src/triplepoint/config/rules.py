@@ -42,6 +42,8 @@ def fold(point: Point) -> Point:
 def engine_revision(point: Point) -> int:
     """Return the `Point.engine_revision` of a point in this version of Triplepoint."""
     layout = point.layout
+    if point.engine == "native" and layout.tp > 1:
+        return 4
     had_whole_experts = point.engine == "megatron" or (
         point.engine == "native" and layout.ep > 1 and point.inference is None
     )

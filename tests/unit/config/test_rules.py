@@ -300,6 +300,11 @@ def test_selective_recomputation_of_the_native_engine_is_a_point_of_its_own() ->
     )
 
 
+def test_tensor_parallel_steps_of_the_native_engine_are_not_those_of_before() -> None:
+    point = make(engine="native", tp=2, dp=2, num_gpus=4)
+    assert point.engine_revision == 4
+
+
 @pytest.mark.parametrize("settings", [{"engine": "megatron", "recompute": "selective"}, {"engine": "native"}, {}])
 def test_points_whose_meaning_did_not_change_keep_their_digest(settings: dict[str, Any]) -> None:
     assert "engine_revision" not in make(**settings).model_dump()
