@@ -12,7 +12,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -20,11 +19,11 @@ from unittest.mock import patch
 import numpy as np
 import yaml
 
+from tests.points import simulated_plan
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.plan import Plan, PlannedRun
+from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Layout
 from triplepoint.manifest import read_manifest
-from triplepoint.plan import select
 from triplepoint.simulate.artefacts import simulate_run
 from triplepoint.simulate.heat import warm
 from triplepoint.simulate.heat.machine import Machine
@@ -115,11 +114,6 @@ def write_cluster(folder: Path, fault: Fault, run: PlannedRun | None = None) -> 
     return out
 
 
-@cache
-def _plan() -> Plan:
-    return select(CONFIG, None, ["cpu-local"], [CLUSTER])
-
-
 def planned_run(seed: int, **changed: Any) -> PlannedRun:
     """Return the run of two stages of eight replicas.
 
@@ -127,7 +121,8 @@ def planned_run(seed: int, **changed: Any) -> PlannedRun:
         seed: Seed of the point.
         changed: Fields of the point to change.
     """
-    run = next(entry.planned for entry in _plan().valid if "llama3-30b_h200x32_tp4-pp4-dp2" in entry.run)
+    entries = simulated_plan(CLUSTER).valid
+    run = next(entry.planned for entry in entries if "llama3-30b_h200x32_tp4-pp4-dp2" in entry.run)
     steps = run.point.steps.model_copy(update={"warmup": 2, "measured": 6, "profiled": 1})
     changes = {
         "model": Catalogue(CONFIG).model("llama2-7b"),

@@ -1,13 +1,15 @@
 """Small points for tests that launch or plan."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from triplepoint.config.model import ModelConfig
-from triplepoint.config.plan import Limits, PlannedRun
+from triplepoint.config.plan import Limits, Plan, PlannedRun
 from triplepoint.config.point import Layout, Point, PointCluster, Steps
 from triplepoint.config.rules import engine_revision, refusal
 from triplepoint.launch.engines import get_engine
+from triplepoint.plan import select
 
 TINY = ModelConfig(
     name="test-llama",
@@ -45,6 +47,12 @@ def tiny_point(**changes: Any) -> Point:
         "telemetry_period_s": 0.05,
     }
     return Point(**(fields | changes))
+
+
+@cache
+def simulated_plan(*clusters: str) -> Plan:
+    """Return the plan of the shipped studies that simulates clusters; it is made once for all tests."""
+    return select(Path(__file__).parents[1] / "config", None, ["cpu-local"], clusters)
 
 
 def planned(point: Point, run: str = "tiny", **limits: Any) -> PlannedRun:

@@ -13,10 +13,10 @@ from unittest import mock
 import numpy as np
 from scipy.stats import spearmanr
 
+from tests.points import simulated_plan
 from tests.synthetic import CONFIG
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Point
-from triplepoint.plan import select
 from triplepoint.simulate.artefacts.simulate_run import job_of
 from triplepoint.simulate.costs import slowest_gpu_factor
 from triplepoint.simulate.heat import nodes
@@ -59,7 +59,7 @@ def layout_of(name: str) -> dict[str, Any]:
 @cache
 def points() -> tuple[Point, ...]:
     """Return the simulated training points of the published grid on H200 that can run."""
-    entries = select(CONFIG, None, ["cpu-local"], ["h200x32"]).valid
+    entries = simulated_plan("h200x32").valid
     simulated = [entry.planned.point for entry in entries if entry.planned.point.engine == "simulated"]
     return tuple(point for point in simulated if point.cluster.name == CLUSTER and point.task == "pretrain")
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tests.points import simulated_plan
 from triplepoint.advise.recommend.advice import Advice, advise
 from triplepoint.advise.recommend.placement import Placement
 from triplepoint.advise.recommend.power_limits import Limits, with_limits
@@ -22,7 +23,6 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.plan import PlannedRun
 from triplepoint.files import write_text
-from triplepoint.plan import select
 from triplepoint.simulate.artefacts.simulate_run import job_of, simulate_run
 from triplepoint.simulate.predict.prediction import predict_job
 from triplepoint.telemetry.align import align_run
@@ -57,10 +57,9 @@ class Case(NamedTuple):
         return not self.advice.is_accepted or (gain is not None and gain.lo <= self.found <= gain.hi)
 
 
-def planned(text: str, repeat: int, folder: Path = CONFIG) -> PlannedRun:
+def planned(text: str, repeat: int) -> PlannedRun:
     """Return the simulated run of a study with a prefix of its name, as one repeat with the trace of one rank."""
-    plan = select(folder, None, ["cpu-local"], [CLUSTER])
-    run = next(entry.planned for entry in plan.valid if text in entry.run)
+    run = next(entry.planned for entry in simulated_plan(CLUSTER).valid if text in entry.run)
     point = run.point.model_copy(update={"repeat": repeat, "trace_ranks": (0,)})
     return run.model_copy(update={"point": point, "digest": point.digest()})
 

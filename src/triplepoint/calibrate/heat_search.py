@@ -13,7 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from triplepoint.calibrate.heat_runs import Observed
+from triplepoint.simulate.heat.devices import Devices
 from triplepoint.simulate.heat.machine import Machine
+from triplepoint.simulate.heat.network import build_network
 from triplepoint.simulate.heat.parameters import LEARNED, FanConfig
 from triplepoint.simulate.power.gpu import Float
 from triplepoint.simulate.power.parameters import Estimate
@@ -32,6 +34,8 @@ _GRID = (np.linspace(-2.4, 2.4, 13), np.linspace(-2.4, 2.4, 7))
 """Grid of fans, full power and least flow, in standard deviations of their priors."""
 _STEPS, _SLOPE = 2, 1e-4
 """Gauss-Newton steps at each grid point, and the step of finite differences."""
+_MOVED = (LEARNED.index("sink_resistance"), LEARNED.index("preheat"))
+"""Parameters whose slopes are finite differences."""
 
 
 class _Solution(NamedTuple):
@@ -128,8 +132,9 @@ def _fit_at_fans(start: Machine, observed: Sequence[Observed], width: Float, spr
             -precision * at[is_searched],
             float(precision @ at[is_searched] ** 2),
         )
-        for run in observed:
-            residual_k, slopes = _residuals_and_slopes(start, run, at)
+        modelled_c, slopes_by_run = _temperatures_and_slopes(start, observed, at)
+        for run, run_c, slopes in zip(observed, modelled_c, slopes_by_run, strict=True):
+            residual_k = (run.temp_c - run_c).reshape(-1)
             is_seen = np.isfinite(residual_k)
             matrix += slopes[:, is_seen] @ slopes[:, is_seen].T / NOISE_K**2
             gradient += slopes[:, is_seen] @ residual_k[is_seen] / NOISE_K**2
@@ -143,22 +148,35 @@ def _fit_at_fans(start: Machine, observed: Sequence[Observed], width: Float, spr
     return _Solution(at, np.asarray(covariance[:number, :number], dtype=float), evidence)
 
 
-def _residuals_and_slopes(start: Machine, run: Observed, at: Float) -> tuple[Float, Float]:
-    """Return observed less modelled temperatures, shape (num_gpus,), and slopes of the modelled ones.
+def _temperatures_and_slopes(start: Machine, observed: Sequence[Observed], at: Float) -> tuple[Float, list[Float]]:
+    """Return modelled temperatures of all runs, shape (num_runs, num_nodes, num_devices), and slopes of each run.
 
     Slopes are by inlet, both resistances, preheat and every contact; shape (4 + num_gpus, num_gpus).
     """
     number, machine = len(LEARNED) - 2, with_numbers(start, at)
-    modelled_c = temperatures(machine, run)
-    slopes = np.zeros((number + modelled_c.size, modelled_c.size))
-    slopes[0] = 1.0
-    over_sink_k = (machine.cooled_by.die_resistance.value * machine.devices.die * run.power_w).reshape(-1)
-    slopes[1], slopes[number:] = over_sink_k, np.diag(over_sink_k)
-    for index in (2, 3):
-        moved = at.copy()
-        moved[index] += _SLOPE
-        slopes[index] = ((temperatures(with_numbers(start, moved), run) - modelled_c) / _SLOPE).reshape(-1)
-    return (run.temp_c - modelled_c).reshape(-1), slopes
+    # At the point, with another sink resistance and with another preheat: all as nodes of one network.
+    points = np.stack([at] * (1 + len(_MOVED)))
+    points[range(1, len(points)), _MOVED] += _SLOPE
+    parts, flows = machine.devices, [machine.under_load(run.power_w).devices.flow for run in observed]
+    copies = len(points) * len(observed)
+    devices = Devices(
+        np.tile(parts.die, (copies, 1)), np.tile(parts.leakage, (copies, 1)), np.concatenate(flows * len(points))
+    )
+    values = np.repeat([values_of(start, point) for point in points], len(devices.die) // len(points), axis=0)
+    network = build_network(machine.cooled_by, machine.airflow, devices, *(values[:, index] for index in _MOVED))
+    state = network.steady(np.concatenate([run.power_w for run in observed] * len(points)))
+    temp_c = network.die_c(state, np.tile(machine.inlet_c, copies)[:, None])
+    temp_c = temp_c.reshape(len(points), len(observed), *start.shape)
+    slopes = []
+    for run, (modelled_c, *moved_c) in zip(observed, temp_c.swapaxes(0, 1), strict=True):
+        of_run = np.zeros((number + modelled_c.size, modelled_c.size))
+        of_run[0] = 1.0
+        over_sink_k = (machine.cooled_by.die_resistance.value * parts.die * run.power_w).reshape(-1)
+        of_run[1], of_run[number:] = over_sink_k, np.diag(over_sink_k)
+        for index, changed_c in zip(_MOVED, moved_c, strict=True):
+            of_run[index] = ((changed_c - modelled_c) / _SLOPE).reshape(-1)
+        slopes.append(of_run)
+    return temp_c[0], slopes
 
 
 def known_of(machine: Machine) -> list[Estimate]:

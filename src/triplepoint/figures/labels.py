@@ -45,13 +45,14 @@ def prepare(points: DataFrame) -> DataFrame:
     sharded over data-parallel ranks) and `unknown` (settings that nobody knows).
     """
     named = points.copy()
-    named["unknown"] = Series([_unknown(row) for _, row in points.iterrows()], points.index, dtype=object)
+    named["unknown"] = Series([_unknown(row) for row in _rows(points)], points.index, dtype=object)
     for column in (*LAYOUT, *SETTING):
         named[column] = _without_nulls(points[column], DEFAULTS.get(column), has_names=column in _LISTS)
-    named["place"] = [place_name(row) for _, row in named.iterrows()]
-    named["group"] = named["model"] + [_adapters(row) for _, row in named.iterrows()] + " on " + named["place"]
+    rows = _rows(named)
+    named["place"] = [place_name(row) for row in rows]
+    named["group"] = named["model"] + [_adapters(row) for row in rows] + " on " + named["place"]
     order = {name: index for index, name in enumerate(dict.fromkeys(named["group"]))}
-    keys = [(order[row["group"]], *_sort_key(row)) for _, row in named.iterrows()]
+    keys = [(order[group], *_sort_key(row)) for group, row in zip(named["group"], rows, strict=True)]
     sequence = sorted(range(len(named)), key=keys.__getitem__)
     named = named.iloc[sequence].reset_index(drop=True)
     named["is_sharded"] = named["data_parallel_sharding"] == "optim_grads_params"
@@ -61,7 +62,12 @@ def prepare(points: DataFrame) -> DataFrame:
     return named
 
 
-def _unknown(row: Series) -> frozenset[str]:
+def _rows(points: DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table; looking up a value in those of `iterrows` takes ten times as long."""
+    return [dict(zip(points.columns, values, strict=True)) for values in points.to_numpy(dtype=object)]
+
+
+def _unknown(row: dict[str, Any]) -> frozenset[str]:
     """Return the unknown settings of a point: those that are null although every planned point has a value."""
     required = [name for name in (*LAYOUT, *SETTING) if DEFAULTS.get(name) not in (None, ()) or name in SIZES]
     lists = [name for name in _LISTS if name in row]
@@ -89,7 +95,7 @@ def _without_nulls(values: Series, default: Any, has_names: bool) -> Series:
     return filled.astype(int) if values.isna().any() and (filled % 1 == 0).all() else filled
 
 
-def _adapters(row: Series) -> str:
+def _adapters(row: dict[str, Any]) -> str:
     """Return the rank and the targets of LoRA adapters, with a leading space; '' without adapters."""
     if isna(row["lora_rank"]):
         return ""
@@ -98,7 +104,7 @@ def _adapters(row: Series) -> str:
     return f" LoRA {int(row['lora_rank'])}{names}"
 
 
-def place_name(row: Series) -> str:
+def place_name(row: Series | dict[str, Any]) -> str:
     """Return the cluster, and the engine unless it is the native one: 'h200x32, simulated'."""
     return f"{row['cluster']}" if row["engine"] == "native" else f"{row['cluster']}, {row['engine']}"
 
@@ -120,18 +126,21 @@ def common_setting(members: DataFrame, free: tuple[str, ...] = ()) -> DataFrame:
     recomputation, no overlap, the smallest batch. Failed points count too, so failures stay visible.
     """
     fixed = [column for column in SETTING if column not in free]
-    choices: dict[Any, DataFrame] = {}
-    for key, chosen in members.groupby(fixed, sort=False):
-        choices[key] = chosen
+    order = [name for name in SETTING if name not in SIZES] + SIZES
+    # Values are hashable and not null, see `prepare`; `groupby` over as many columns takes several times as long.
+    keys, combinations = (
+        [tuple(values) for values in members[columns].to_numpy(dtype=object)] for columns in (fixed, [*LAYOUT, *free])
+    )
+    choices: dict[tuple, set[tuple]] = {}
+    for key, combination in zip(keys, combinations, strict=True):
+        choices.setdefault(key, set()).add(combination)
 
-    def rank(item: tuple[Any, DataFrame]) -> tuple:
-        key, chosen = item
+    def rank(key: tuple) -> tuple:
         values = dict(zip(fixed, key, strict=True))
-        covered = len(chosen[[*LAYOUT, *free]].drop_duplicates())
-        order = [name for name in SETTING if name not in SIZES] + SIZES
-        return -covered, *(_plainness(name, values[name]) for name in order if name in values)
+        return -len(choices[key]), *(_plainness(name, values[name]) for name in order if name in values)
 
-    return min(choices.items(), key=rank)[1]
+    chosen = min(choices, key=rank)
+    return members[[key == chosen for key in keys]]
 
 
 def choose(members: DataFrame) -> DataFrame:
@@ -174,7 +183,7 @@ def _short(row: Series) -> dict[str, str]:
     }
 
 
-def _sort_key(row: Series) -> tuple:
+def _sort_key(row: dict[str, Any]) -> tuple:
     """Return the sort key of a point within its group: sharding, degrees, then settings and repeat."""
     sharding = get_args(Sharding).index(row["data_parallel_sharding"])
     degrees = tuple(int(row[degree]) for degree in DEGREES)
@@ -188,24 +197,25 @@ def layout_labels(members: DataFrame) -> Series:
 
     Sequence parallelism and schedule are added where points with the same degrees differ in them.
     """
-    plain: dict[Any, str] = {index: _degrees(row) for index, row in members.iterrows()}
+    rows = _rows(members)
+    plain = [_degrees(row) for row in rows]
     details: dict[str, set[tuple]] = {}
-    for index, row in members.iterrows():
-        details.setdefault(plain[index], set()).add((bool(row["sequence_parallel"]), row["schedule"]))
-    labels: dict[Any, str] = {}
-    for index, row in members.iterrows():
-        has_sp, schedules = (set(values) for values in zip(*details[plain[index]], strict=True))
+    for label, row in zip(plain, rows, strict=True):
+        details.setdefault(label, set()).add((bool(row["sequence_parallel"]), row["schedule"]))
+    labels = []
+    for label, row in zip(plain, rows, strict=True):
+        has_sp, schedules = (set(values) for values in zip(*details[label], strict=True))
         extra = ["SP"] if len(has_sp) > 1 and row["sequence_parallel"] else []
-        schedule = write("schedule", SETTINGS["schedule"].words, dict(row)) if len(schedules) > 1 else ""
-        labels[index] = " ".join(filter(None, [plain[index], *extra, schedule]))
+        schedule = write("schedule", SETTINGS["schedule"].words, row) if len(schedules) > 1 else ""
+        labels.append(" ".join(filter(None, [label, *extra, schedule])))
     return Series(labels, members.index, dtype=object)
 
 
-def _degrees(row: Series) -> str:
+def _degrees(row: dict[str, Any]) -> str:
     """Return the label of a layout without sequence parallelism and schedule, such as 'TP4·PP8' or 'TP2·FSDP16'."""
     if "tp" in row.get("unknown", ()):
         return UNKNOWN_LAYOUT
-    sharding = write("data_parallel_sharding", SETTINGS["data_parallel_sharding"].words, dict(row))
+    sharding = write("data_parallel_sharding", SETTINGS["data_parallel_sharding"].words, row)
     parts = [f"{degree.upper()}{row[degree]}" for degree, usual in DEGREES.items() if row[degree] > usual]
     parts += _switches(row)
     if sharding == "FSDP":
@@ -214,11 +224,10 @@ def _degrees(row: Series) -> str:
     return " ".join(filter(None, ["·".join(parts) or "1 rank", sharding]))
 
 
-def _switches(row: Series) -> list[str]:
+def _switches(row: dict[str, Any]) -> list[str]:
     """Return the short labels of the switches of a layout: all of its settings but degrees and `_SPECIAL`."""
-    values = dict(row)
     names = [name for name in LAYOUT if name not in DEGREES and name not in _SPECIAL]
-    return [text for name in names if (text := write(name, SETTINGS[name].label, values).upper())]
+    return [text for name in names if (text := write(name, SETTINGS[name].label, row).upper())]
 
 
 def without_shared(names: Series) -> Series:

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.points import simulated_plan
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig, ConditionsConfig
 from triplepoint.config.plan import PlannedRun
 from triplepoint.errors import UserError
-from triplepoint.plan import select
 from triplepoint.recording import read_recording
 from triplepoint.simulate.artefacts.simulate_run import job_of, simulate, simulate_run
 from triplepoint.simulate.artefacts.simulated import Heated, Simulated, heated_of
@@ -27,8 +27,7 @@ HEAT = int(Reason.SW_THERMAL | Reason.HW_THERMAL)
 
 
 def planned(text: str, cluster: str = "h200x32") -> PlannedRun:
-    plan = select(CONFIG, None, ["cpu-local"], [cluster])
-    return next(entry.planned for entry in plan.valid if text in entry.run)
+    return next(entry.planned for entry in simulated_plan(cluster).valid if text in entry.run)
 
 
 def heated(run: PlannedRun, **conditions: object) -> tuple[Simulated, Heated]:

@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.points import planned, tiny_point
+from tests.points import planned, simulated_plan, tiny_point
 from tests.unit.simulate.stand_ins import CONFIG, simulated
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Layout, PointCluster, Steps
 from triplepoint.metrics import bus_factor
-from triplepoint.plan import select
 from triplepoint.recording import read_recording
 from triplepoint.simulate.artefacts.simulate_run import simulate_run
 from triplepoint.simulate.artefacts.simulated import Simulated, one_ns
@@ -169,7 +168,7 @@ def test_spans_of_a_faster_rank_wait_in_collectives() -> None:
 def heated_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     """Return the raw folder of a point on the simulated H200 cluster, under its power limit, and its steps."""
     folder = tmp_path_factory.mktemp("heated")
-    entries = select(CONFIG, None, ["cpu-local"], ["h200x32"]).valid
+    entries = simulated_plan("h200x32").valid
     entry = next(one for one in entries if "llama3-70b_h200x32_tp4-pp4-dp2-sp-zero1_mbs1_act_sim" in one.run)
     simulate_run(entry.planned, folder, CONFIG)
     return folder, len(entry.planned.point.steps.kinds)

@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from tests.made_up_clusters import CONFIG
+from tests.points import simulated_plan
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Layout
 from triplepoint.manifest import read_manifest
-from triplepoint.plan import select
 from triplepoint.simulate.artefacts.simulate_run import simulate_run
 from triplepoint.tables import RANKS
 from triplepoint.telemetry.align import align_run
@@ -52,8 +52,8 @@ def run_with(folder: Path, plan_in: Callable[[Path], PlannedRun], **changed: Any
 
 
 def planned(config: Path, traced: Literal["all"] | tuple[int, ...], micro_batch_size: int = 1) -> PlannedRun:
-    plan = select(CONFIG, None, ["cpu-local"], ["h200x32"])
-    run = next(entry.planned for entry in plan.valid if "llama3-30b_h200x32_tp4-pp4-dp2" in entry.run)
+    entries = simulated_plan("h200x32").valid
+    run = next(entry.planned for entry in entries if "llama3-30b_h200x32_tp4-pp4-dp2" in entry.run)
     point = run.point.model_copy(update={
         "model": Catalogue(config).model("llama2-7b").model_copy(update={"num_layers": 33}),
         "layout": Layout(pp=PP, tp=TP, schedule="1f1b"), "num_gpus": PP * TP, "global_batch_size": 24,

@@ -63,21 +63,32 @@ class Network:
         return np.asarray(state[..., : self.num_devices] + np.asarray(inlet_c))
 
 
-def build_network(cooling: CoolingConfig, airflow: AirflowConfig, devices: Devices) -> Network:
+def build_network(
+    cooling: CoolingConfig,
+    airflow: AirflowConfig,
+    devices: Devices,
+    sink_resistance: Float | None = None,
+    preheat: Float | None = None,
+) -> Network:
     """Build the thermal network of nodes.
 
     Args:
         cooling: Cooling of the GPU type, with air or liquid.
         airflow: Airflow of the nodes.
         devices: Differences between their parts; shape (num_nodes, num_devices).
+        sink_resistance: Thermal resistance from sink to air of each node, shape (num_nodes,). None: that of `cooling`.
+            Unit: K/W.
+        preheat: Preheat of each node, shape (num_nodes,). None: that of `airflow`. Unit: K/W.
     """
     num_nodes, n = devices.die.shape
     assert n == airflow.num_devices
+    sink = np.array([cooling.sink_resistance.value]) if sink_resistance is None else sink_resistance
+    preheats = np.array([airflow.preheat.value]) if preheat is None else preheat
     die_conductance = 1.0 / (cooling.die_resistance.value * devices.die)
-    sink_conductance = 1.0 / (cooling.sink_resistance.value * devices.sink)
+    sink_conductance = 1.0 / (sink[:, None] * devices.sink)
     # Capacities are those of a normal part: bad contact does not change them.
     die_capacity = cooling.die_time.value / cooling.die_resistance.value
-    sink_capacity = cooling.sink_time.value / cooling.sink_resistance.value
+    sink_capacity = cooling.sink_time.value / sink[:, None]
     dies, sinks, airs = np.arange(n), np.arange(n, 2 * n), np.arange(2 * n, 3 * n)
     change = np.zeros((num_nodes, 3 * n, 3 * n))
     _connect(change, dies, sinks, die_conductance, die_capacity, sink_capacity)
@@ -87,9 +98,10 @@ def build_network(cooling: CoolingConfig, airflow: AirflowConfig, devices: Devic
             _connect(change, sinks[[first]], sinks[[second]], twin, sink_capacity, sink_capacity)
     change[:, sinks, sinks] -= sink_conductance / sink_capacity
     change[:, sinks, airs] += sink_conductance / sink_capacity
-    preheat = cooling.preheat_share.value * _preheat(airflow) / devices.flow[:, :, None] / airflow.air_time.value
-    change[:, n * 2 :, n : 2 * n] += preheat * sink_conductance[:, None, :]
-    change[:, n * 2 :, n * 2 :] -= preheat * sink_conductance[:, None, :]
+    heating = cooling.preheat_share.value * _preheat(airflow, preheats)
+    heating = heating / devices.flow[:, :, None] / airflow.air_time.value
+    change[:, n * 2 :, n : 2 * n] += heating * sink_conductance[:, None, :]
+    change[:, n * 2 :, n * 2 :] -= heating * sink_conductance[:, None, :]
     change[:, airs, airs] -= 1.0 / airflow.air_time.value
     drive = np.zeros((num_nodes, 3 * n, n))
     drive[:, dies, dies] = 1.0 / die_capacity
@@ -97,7 +109,12 @@ def build_network(cooling: CoolingConfig, airflow: AirflowConfig, devices: Devic
 
 
 def _connect(
-    change: Float, first: Int64, second: Int64, conductance: Float, first_capacity: float, second_capacity: float
+    change: Float,
+    first: Int64,
+    second: Int64,
+    conductance: Float,
+    first_capacity: Float | float,
+    second_capacity: Float,
 ) -> None:
     """Connect pairs of states by a heat conductance.
 
@@ -106,8 +123,8 @@ def _connect(
         first: Indices of the first states; shape (num_pairs,).
         second: Indices of the second states; same shape.
         conductance: Conductance of each pair; shape (num_nodes, num_pairs). Unit: W/K.
-        first_capacity: Heat capacity of a first state. Unit: J/K.
-        second_capacity: Heat capacity of a second state. Unit: J/K.
+        first_capacity: Heat capacity of a first state; of each node in shape (num_nodes, 1). Unit: J/K.
+        second_capacity: Heat capacity of a second state; likewise. Unit: J/K.
     """
     change[:, first, first] -= conductance / first_capacity
     change[:, first, second] += conductance / first_capacity
@@ -115,16 +132,24 @@ def _connect(
     change[:, second, first] += conductance / second_capacity
 
 
-def _preheat(airflow: AirflowConfig) -> Float:
-    """Return the temperature rise of the air at each device per watt of each other one; shape (n, n). Unit: K/W."""
+def _preheat(airflow: AirflowConfig, preheat: Float) -> Float:
+    """Return the temperature rise of the air at each device per watt of each other one.
+
+    Args:
+        airflow: Airflow of the nodes.
+        preheat: Preheat of each node, or of all; shape (num_nodes,) or (1,). Unit: K/W.
+
+    Returns:
+        Shape (num_nodes, n, n) or (1, n, n). Unit: K/W.
+    """
     n = airflow.num_devices
-    matrix = np.zeros((n, n))
+    matrix = np.zeros((len(preheat), n, n))
     for index, row in enumerate(airflow.rows):
         for row_before in airflow.rows[:index]:
-            matrix[np.ix_(row, row_before)] = airflow.preheat.value / len(row_before)
+            matrix[np.ix_(range(len(preheat)), row, row_before)] = preheat[:, None, None] / len(row_before)
     if airflow.package_preheat is not None:
         for first, second in (package for package in airflow.packages if len(package) == 2):
-            matrix[second, first] += airflow.package_preheat.value
+            matrix[:, second, first] += airflow.package_preheat.value
     return matrix
 
 

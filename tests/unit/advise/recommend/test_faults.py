@@ -4,6 +4,7 @@ The cluster file that it reads has none of the faults.
 """
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,17 +61,26 @@ def answer_of(folder: Path, capsys: pytest.CaptureFixture[str], config: Path = C
     return answer
 
 
+@pytest.fixture(scope="module")
+def braked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+    """Return the folder of a run with a node under the power brake, and its step time without the brake in s."""
+    folder = simulate_on(truth_with(braked_nodes=[1]), run_with(), tmp_path_factory.mktemp("braked"))
+    return folder, true_step_s(truth_with(), run_with(), Placement((0, 1), (40, 40)))
+
+
 @pytest.mark.parametrize("is_declared", [False, True])
 def test_a_node_under_the_power_brake_is_degraded_and_no_layers_are_fitted_to_it(
-    is_declared: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    is_declared: bool, braked: tuple[Path, float], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = simulate_on(truth_with(braked_nodes=[1]), run_with(), tmp_path)
+    simulated, sound_s = braked
+    # A copy, because an answer leaves the passport of its run with the results.
+    shutil.copytree(simulated.parents[2], tmp_path, dirs_exist_ok=True)
+    folder = tmp_path / simulated.relative_to(simulated.parents[2])
     answer = answer_of(folder, capsys, tmp_path / "truth" if is_declared else CONFIG)
     (outlier,) = answer["outliers"]
     assert (outlier["name"], outlier["kind"]) == ("node1", "degraded")
     assert "power brake for 100 % of the time, 990 MHz against" in outlier["evidence"]
     assert "power supplies" in outlier["action"] and "BMC" in outlier["action"]
-    sound_s = true_step_s(truth_with(), run_with(), Placement((0, 1), (40, 40)))
     assert outlier["cost_s"] == pytest.approx(answer["step_time_s"] - sound_s, rel=0.03)
     assert answer["predicted_step_time_s"] == pytest.approx(answer["step_time_s"], rel=0.01)
     assert not answer["is_accepted"] and answer["pipeline_layers"] is None and answer["limits"] == []
