@@ -9,6 +9,7 @@ from pathlib import Path
 from triplepoint.files import write_json
 from triplepoint.manifest import read_manifest
 from triplepoint.tables.traces import RANKS
+from triplepoint.text import percent
 
 LEAST_EXCESS = 0.25
 """Least excess of the compute time over its peers' median, as a ratio: 0.8 of their clock has it. Own choice."""
@@ -34,7 +35,8 @@ def note_slow_gpus(run: Path) -> list[str]:
         is_slow = row["is_straggler"] and row["compute_excess"] >= LEAST_EXCESS
         if not is_slow or device is None or device.device == "cpu" or manifest.origin != "measured":
             continue
-        line = f"{device.device} of {host} computes {row['compute_excess']:.0%} longer than its peers and holds them up"
+        longer = percent(row["compute_excess"], 0)
+        line = f"{device.device} of {host} computes {longer} longer than its peers and holds them up"
         note_slow_node(run.parents[1], host, {"run": manifest.run, "seen_at": manifest.ended_at, "message": line})
         lines.append(line)
     return lines

@@ -44,11 +44,14 @@ SLOW = {"compute_excess": 0.4, "z_score": 9.0, "is_straggler": True}
 
 def test_note_slow_gpus_names_gpu_and_node(run: Path) -> None:
     write(run, {3: SLOW})
-    assert note_slow_gpus(run) == ["gpu1 of n1 computes 40% longer than its peers and holds them up"]
+    assert note_slow_gpus(run) == ["gpu1 of n1 computes 40 % longer than its peers and holds them up"]
     results = run.parents[1]
     assert slow_nodes(results) == {"n1"}
     note = json.loads((results / "slow_nodes/n1.json").read_text())
-    assert (note["run"], note["message"]) == ("tiny", "gpu1 of n1 computes 40% longer than its peers and holds them up")
+    assert (note["run"], note["message"]) == (
+        "tiny",
+        "gpu1 of n1 computes 40 % longer than its peers and holds them up",
+    )
 
 
 @pytest.mark.parametrize(

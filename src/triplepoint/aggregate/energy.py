@@ -14,6 +14,7 @@ import numpy as np
 from triplepoint.errors import UserError
 from triplepoint.files import load_json
 from triplepoint.power_sensor import AVERAGE_S, EnergyCounter, Updates, undo_average
+from triplepoint.text import percent
 from triplepoint.units import NS_PER_S
 
 COUNTER = "energy counter"
@@ -165,8 +166,8 @@ def _refuse_aliased(ends_s: np.ndarray, window_s: float, windows_s: np.ndarray, 
         is_seen[has_end] |= ends_s[next_end[has_end]] - window_s <= bins_s[has_end]
     if (unseen := 1 - is_seen.mean()) > _MOST_UNSEEN:
         raise NotMeasuredError(
-            f"the power sensor sees {seen}, which is never {unseen:.0%} of the step, and the energy counter did "
-            "not move; use another number of micro-batches or more steps"
+            f"the power sensor sees {seen}, which is never {percent(unseen, 0)} of the step, and the energy counter "
+            "did not move; use another number of micro-batches or more steps"
         )
 
 

@@ -27,6 +27,7 @@ from triplepoint.simulate.collectives.links import Link, load_link
 from triplepoint.simulate.collectives.times import CollectiveModel, FloatArray
 from triplepoint.simulate.fabric import Fabric, Group, Network, network_levels, scale_up_levels
 from triplepoint.simulate.operations import CommKind
+from triplepoint.text import percent
 from triplepoint.units import GIGA, MIB, US_PER_S
 
 LEVELS = ("node", "network")
@@ -144,7 +145,7 @@ class LinkParameters:
                 key = "network_link" if link.is_network else "scale_up_link"
                 lines.append(f"    to simulate with it, set {key}: {link.name} in {cluster}")
         if fitted.held_out_median is not None:
-            lines.append(f"sizes held out of the fit: median error {fitted.held_out_median:.1%}")
+            lines.append(f"sizes held out of the fit: median error {percent(fitted.held_out_median)}")
         return lines
 
     def files(self, fitted: LinkFit) -> dict[Path, str]:

@@ -17,6 +17,7 @@ from triplepoint.simulate.heat.network import propagator
 from triplepoint.simulate.heat.parameters import LEARNED, AirflowConfig, FanConfig
 from triplepoint.simulate.power.gpu import Float
 from triplepoint.simulate.power.parameters import Estimate
+from triplepoint.text import percent
 
 _UNINFORMED = 0.8
 """Standard deviation after the fit over that of the prior, above which runs do not determine a parameter."""
@@ -284,7 +285,7 @@ def _report(runs: Runs, fitted: HeatOfCluster) -> list[str]:
         unit = unit or {"full_power": "W", "least_flow": "of full flow"}[name]
         remark = "" if sigma < _UNINFORMED * width else "; hardly told by these runs, its width is kept"
         lines.append(
-            f"{name}: {before:.4g} -> {value:.4g} {unit}, {COVERAGE:.0%} {value - Z90 * sigma:.4g} to "
+            f"{name}: {before:.4g} -> {value:.4g} {unit}, {percent(COVERAGE, 0)} {value - Z90 * sigma:.4g} to "
             f"{value + Z90 * sigma:.4g}{remark}"
         )
     loads = sorted(float(np.nanmean(run.power_w)) for run in runs.observed)

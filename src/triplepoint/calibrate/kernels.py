@@ -26,6 +26,7 @@ from triplepoint.simulate.kernels.parameters import (
     read_kernels,
 )
 from triplepoint.simulate.operations import Kernel
+from triplepoint.text import percent
 from triplepoint.units import US_PER_S
 
 Array = npt.NDArray[np.float64]
@@ -122,7 +123,7 @@ class KernelTimes:
         fits = {precision: fitted.config.gemm[precision].fit for precision in fitted.precisions}
         return [
             f"{self._path(fitted)}: {precision} GEMMs fitted to {fit.source}; median error of shapes held out "
-            f"{fit.held_out_median:.1%}"
+            f"{percent(fit.held_out_median)}"
             for precision, fit in fits.items()
         ]
 

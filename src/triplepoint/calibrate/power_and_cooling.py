@@ -25,6 +25,7 @@ from triplepoint.errors import UserError
 from triplepoint.simulate.heat.parameters import CoolingConfig, HeatConfig, read_heat
 from triplepoint.simulate.power.gpu import clock_at_limit, rate_at
 from triplepoint.simulate.power.parameters import Estimate, PowerConfig, read_power
+from triplepoint.text import percent, signed_percent
 
 _CAPPED = 0.97
 """Share of the power limit from which a kernel counts as throttled by it."""
@@ -113,8 +114,9 @@ class PowerAndCooling:
         mean = np.abs(fitted.power.held_out_error).mean()
         if mean > _WORST:
             raise UserError(
-                f"{self.folder}: power of kernels left out of the fit is {mean:.0%} off in the mean, more than "
-                f"{_WORST:.0%}; nothing is written; is this a recording of one {self.gpu.name}, with power in W?"
+                f"{self.folder}: power of kernels left out of the fit is {percent(mean, 0)} off in the mean, more "
+                f"than {percent(_WORST, 0)}; nothing is written; is this a recording of one {self.gpu.name}, with "
+                "power in W?"
             )
         return [*_errors(fitted), *_changes(self.power, self.heat, fitted)]
 
@@ -159,14 +161,17 @@ def _errors(fit: GpuFit) -> list[str]:
     """Return lines of text on the held-out errors."""
     errors = np.abs(fit.power.held_out_error)
     lines = [
-        f"power of kernels left out of the fit: mean error {errors.mean():.1%}, P90 {np.quantile(errors, 0.9):.1%}, "
-        f"{len(errors)} rows; energy of all of them {fit.energy_error:+.1%}",
+        f"power of kernels left out of the fit: mean error {percent(errors.mean())}, P90 "
+        f"{percent(np.quantile(errors, 0.9))}, {len(errors)} rows; energy of all of them "
+        f"{signed_percent(fit.energy_error)}",
         f"heating and cooling, fitted: RMSE {fit.heat.rmse_k[0]:.2f} K, worst {fit.heat.worst_k:.1f} K; "
         f"cooling by a fit to heating alone: RMSE {fit.cooling_rmse_k:.2f} K",
     ]
     if fit.sustained:
         worst = max(fit.sustained.items(), key=lambda item: abs(item[1]))
-        lines.insert(1, f"speed of kernels held by the power limit, left out: worst {worst[1]:+.1%} ({worst[0]})")
+        lines.insert(
+            1, f"speed of kernels held by the power limit, left out: worst {signed_percent(worst[1])} ({worst[0]})"
+        )
     return lines
 
 

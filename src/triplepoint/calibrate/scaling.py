@@ -18,6 +18,7 @@ from triplepoint.calibrate.step_time import fit
 from triplepoint.errors import UserError
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.scaling import Known, LeftOut, ScalingKnown
+from triplepoint.text import percent
 
 _HEADER = """\
 # Written by `triplepoint calibrate --scaling`: errors of rows larger than those that all was fitted to.
@@ -59,11 +60,12 @@ class Scaling:
         """Return a line of text on every group of larger rows, and one on ratios."""
         lines = [
             f"calibrate: {group.num_rows} rows beyond {fitted.most_gpus} GPUs, {group.known}: median error "
-            f"{group.median_error:.1%}, {group.coverage:.0%} in their interval"
+            f"{percent(group.median_error)}, {percent(group.coverage, 0)} in their interval"
             for group in fitted.left_out
         ]
-        return [*lines, f"calibrate: ratios to smaller rows: median error {fitted.ratio_error:.1%}, "
-                f"{fitted.ratio_coverage:.0%} in their interval, {fitted.per_octave:.3f} per root octave"]  # fmt: skip
+        return [*lines, f"calibrate: ratios to smaller rows: median error {percent(fitted.ratio_error)}, "
+                f"{percent(fitted.ratio_coverage, 0)} in their interval, {fitted.per_octave:.3f} per root "
+                "octave"]  # fmt: skip
 
     def files(self, fitted: ScalingKnown) -> dict[Path, str]:
         """Return the text of `scaling.yaml`."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import make_parser, out_file, out_folder, say, seconds
+from triplepoint.text import percent
 
 
 def parser() -> argparse.ArgumentParser:
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         if "unknown" in sensor:
             lines.append(f"{name}: {sensor['unknown']}")
         else:
-            window = f"window {sensor['window_s'] * 1e3:.0f} ms (duty {sensor['duty']:.0%})"
+            window = f"window {sensor['window_s'] * 1e3:.0f} ms (duty {percent(sensor['duty'], 0)})"
             lines.append(
                 f"{name}: period {sensor['period_s'] * 1e3:.1f} ms, {window}, lag {sensor['lag_s'] * 1e3:.0f} ms"
             )

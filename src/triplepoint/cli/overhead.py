@@ -5,6 +5,7 @@ from pathlib import Path
 
 from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import make_parser, out_file, seconds, whole_number
+from triplepoint.text import signed_percent
 
 _LEAST_PAIRS = 6
 """Fewest pairs whose range covers the median with 95 %: 1 - 2 / 2**5 = 94 %, 1 - 2 / 2**6 = 97 %."""
@@ -51,6 +52,6 @@ def run(arguments: argparse.Namespace) -> Answer:
     write_json(arguments.out, loops)
     lines = []
     for loop, overhead in overheads.items():
-        interval = f"95 % interval {overhead.low:+.3%} to {overhead.high:+.3%}"
-        lines.append(f"{loop}: step time {overhead.change:+.3%}, {interval}, {overhead.num_pairs} pairs")
+        interval = f"95 % interval {signed_percent(overhead.low, 3)} to {signed_percent(overhead.high, 3)}"
+        lines.append(f"{loop}: step time {signed_percent(overhead.change, 3)}, {interval}, {overhead.num_pairs} pairs")
     return Answer({"file": arguments.out, "loops": loops}, "\n".join(lines))

@@ -9,6 +9,7 @@ from triplepoint.compare.quantities import QuantityDifference
 from triplepoint.compare.sides import Side
 from triplepoint.compare.traced import part_name
 from triplepoint.effects import Effect
+from triplepoint.text import percent
 from triplepoint.units import show_seconds, signed_seconds
 
 _MOST_REASONS = 3
@@ -208,4 +209,4 @@ def _power(power: QuantityDifference) -> str:
 
 
 def _percent(change: float) -> str:
-    return f"{abs(change):.1%}".replace("%", " %")
+    return percent(abs(change))

@@ -13,6 +13,7 @@ from triplepoint.compare.quantities import QuantityDifference
 from triplepoint.compare.sides import Side
 from triplepoint.compare.traced import part_name
 from triplepoint.effects import Effect
+from triplepoint.text import percent
 from triplepoint.units import counted, show_seconds, signed_seconds
 
 _MOST_CHANGES, _MOST_PARTS, _MOST_KERNELS = 14, 12, 12
@@ -106,7 +107,7 @@ def part_lines(comparison: Comparison, step: StepDifference, max_parts: int = _M
 
 def _difference(value_s: float, total_s: float) -> list[str]:
     """Return the cells of a difference: the time, and its share of the difference of the step."""
-    return [signed_seconds(value_s), f"{value_s / total_s + 0.0:.0%}".replace("-0%", "0%") if total_s else ""]
+    return [signed_seconds(value_s), percent(value_s / total_s + 0.0, 0).replace("-0 %", "0 %") if total_s else ""]
 
 
 def _interval_text(effect: Effect) -> str:

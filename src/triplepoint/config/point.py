@@ -551,8 +551,8 @@ class Point(Measured):
     """Revision of the engine's behaviour for these settings, set by `fold`. Results of another revision do not count as
     results of this point. 2: selective recomputation of the native engine repeats core attention; before, it kept GEMMs
     and attention and repeated the rest. 3: experts are split over tensor parallel ranks; before, Megatron-Core, and the
-    native engine with ep above 1, kept them whole. 4: tensor parallel layers of the native engine without DTensor, whose
-    dispatch in Python took most of a step on CPUs."""
+    native engine with ep above 1, kept them whole. 4: tensor parallel layers of the native engine do without DTensor,
+    whose dispatch in Python took most of a step on CPUs."""
     num_gpus: Positive
     """World size, tp*pp*cp*dp."""
     layout: Layout

@@ -8,6 +8,7 @@ from triplepoint.doctor.check import Check, Expected, NodeFacts, Status, odd_one
 from triplepoint.doctor.measure import CollectiveRow, KernelRow
 from triplepoint.doctor.probe import Report
 from triplepoint.metrics import bus_factor
+from triplepoint.text import percent
 from triplepoint.units import GIB, GIGA, MEGA, MIB, MS_PER_S
 
 _GPU_FACTS = {
@@ -118,11 +119,11 @@ def check_gpu_speed(kernels: Sequence[KernelRow]) -> Check:
         return Check("gpu speed", "skipped", "processors share caches and clocks: no comparison", nodes=hosts)
     slow = {name: ratio for name, ratio in _time_ratios(kernels).items() if ratio > SLOW}
     if not slow:
-        return Check("gpu speed", "ok", f"all within {SLOW - 1:.0%} of the median", nodes=hosts)
+        return Check("gpu speed", "ok", f"all within {percent(SLOW - 1, 0)} of the median", nodes=hosts)
     text = ", ".join(f"{name} takes {ratio:.2f} times the median" for name, ratio in slow.items())
     status: Status = "fail" if max(slow.values()) > VERY_SLOW else "warn"
     advice = "exclude it from the measurement; look at its temperature, power limit and clocks"
-    return Check("gpu speed", status, text, f"within {SLOW - 1:.0%}", advice, hosts)
+    return Check("gpu speed", status, text, f"within {percent(SLOW - 1, 0)}", advice, hosts)
 
 
 def _time_ratios(kernels: Sequence[KernelRow]) -> dict[str, float]:
@@ -162,7 +163,7 @@ def _check_level(level: str, rows: Sequence[CollectiveRow], expected: Expected) 
         return Check(name, "warn", text, usual, f"look at the links of {slowest}, or exclude it", hosts)
     described = _described_bandwidth(level, expected)
     if described is not None and largest >= LARGE_BYTES and rates[slowest] < LEAST_SHARE * described:
-        wanted = f"{LEAST_SHARE:.0%} of {described / GIGA:.3g} GB/s, as described"
+        wanted = f"{percent(LEAST_SHARE, 0)} of {described / GIGA:.3g} GB/s, as described"
         advice = "look at links, adapters and NCCL's choice of them (NCCL_DEBUG=INFO), or correct the description"
         return Check(name, "warn", text, wanted, advice, hosts)
     return Check(name, "ok", text, nodes=hosts)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from triplepoint.manifest import HELD_SHARE, USUAL_SHARE, Suspect
 from triplepoint.metrics import modified_z_scores
+from triplepoint.text import percent
 from triplepoint.units import NS_PER_S
 
 HARDWARE_XIDS = frozenset({48, 54, 62, 64, 74, 79, 95, 119, 120, 136, 140})
@@ -120,8 +121,8 @@ def _throttled(gang: Mapping[Seat, Health]) -> dict[Seat, str]:
         for seat, share in shares.items():
             if usual <= USUAL_SHARE and share >= HELD_SHARE:
                 messages[seat] = (
-                    f"clocks throttled by {cause} for {share:.0%} of the measured time, "
-                    f"the median of {len(shares)} GPUs is {usual:.0%}"
+                    f"clocks throttled by {cause} for {percent(share, 0)} of the measured time, "
+                    f"the median of {len(shares)} GPUs is {percent(usual, 0)}"
                 )
     return messages
 

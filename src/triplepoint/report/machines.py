@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from triplepoint.manifest import Manifest, Node
+from triplepoint.text import percent, signed_percent
 from triplepoint.units import GIB
 
 Line = tuple[str, str]
@@ -127,7 +128,9 @@ def sum_up(points: Sequence[Mapping[str, Any]]) -> list[Line]:
         errors = [point[column] for point in points if point[column] is not None]
         if errors:
             median, worst = statistics.median(map(abs, errors)), max(errors, key=abs)
-            lines.append((word, f"{len(errors)} runs, off by {median:.1%} in the median, {worst:+.1%} at worst"))
+            lines.append(
+                (word, f"{len(errors)} runs, off by {percent(median)} in the median, {signed_percent(worst)} at worst")
+            )
     if errors := [point["gpu_temp_error_c"] for point in points if point["gpu_temp_error_c"] is not None]:
         median, worst = statistics.median(map(abs, errors)), max(errors, key=abs)
         lines.append(

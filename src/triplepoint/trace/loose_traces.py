@@ -9,6 +9,7 @@ from pathlib import Path
 from triplepoint.errors import UserError
 from triplepoint.files import temporary_folder
 from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS
+from triplepoint.text import percent
 from triplepoint.trace.breakdown import breakdown_row, write_breakdown, write_kernels
 from triplepoint.trace.chakra.export import write_rank
 from triplepoint.trace.chakra.files import is_chakra
@@ -50,7 +51,7 @@ def _all_ranks(summaries: Sequence[RankSummary]) -> list[str]:
     if len(working) < 2:
         return []
     parts = (
-        f"{title} {sum(_time(summary, category, kind) for summary in working) / span:.1%}"
+        f"{title} {percent(sum(_time(summary, category, kind) for summary in working) / span)}"
         for title, category, kind in _SUMMARY_ROWS
     )
     return [f"{len(working)} ranks together: {', '.join(parts).replace('%', ' %')}"]

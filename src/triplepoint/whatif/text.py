@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from triplepoint.prices import J_PER_KWH
-from triplepoint.text import page, paragraph, percent, table
+from triplepoint.text import page, paragraph, percent, signed_percent, table
 
 Row = Mapping[str, Any]
 
@@ -92,7 +92,7 @@ def render_measured(rows: Sequence[Row], measured: Mapping[str, float]) -> Itera
         own = (row for row in rows if row["case"] == run and row["quantity"] == "step_time_s")
         simulated_s = next((row["base"] for row in own), None)
         if simulated_s is not None:
-            over = f"{simulated_s:.4g} s, {simulated_s / measured_s - 1:+.1%}"
+            over = f"{simulated_s:.4g} s, {signed_percent(simulated_s / measured_s - 1)}"
             yield f"Measured: {measured_s:.4g} s a step in the median of run {run}; simulated {over}"
 
 

@@ -28,9 +28,9 @@ def test_sum_up_by_hand() -> None:
         EMPTY | {"prediction_absent": "processors are not simulated"},
     ]
     assert sum_up(points) == [
-        ("Step time", "3 runs, off by 20.0% in the median, -30.0% at worst"),
-        ("Memory", "1 runs, off by 2.0% in the median, -2.0% at worst"),
-        ("GPU power", "1 runs, off by 5.0% in the median, +5.0% at worst"),
+        ("Step time", "3 runs, off by 20.0 % in the median, -30.0 % at worst"),
+        ("Memory", "1 runs, off by 2.0 % in the median, -2.0 % at worst"),
+        ("GPU power", "1 runs, off by 5.0 % in the median, +5.0 % at worst"),
         ("Hottest GPU", "1 runs, off by 4.0 K in the median, -4.0 K at worst"),
         ("Interval", "2 of 3 measured step times lie in the 90 % interval"),
         ("No prediction", "1 runs: processors are not simulated"),

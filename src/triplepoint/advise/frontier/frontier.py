@@ -17,6 +17,7 @@ from triplepoint.simulate.heat.nodes import node_power_of
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.power.node import rack_power_w
 from triplepoint.simulate.predict.power import nodes_power_w, predict_power
+from triplepoint.text import percent
 from triplepoint.units import KILO
 
 USUAL_SLOWDOWN = 0.01
@@ -209,7 +210,7 @@ def advise(
         stage_plan, verified = _verified(frontier, present, slowdown)
         if broken := _broken(verified, budget):
             least = _least_slowdown(frontier, present, budget)[0]
-            raise UserError(f"{broken} with steps {slowdown:.1%} longer; use --slowdown {_upwards(least)}")
+            raise UserError(f"{broken} with steps {percent(slowdown)} longer; use --slowdown {_upwards(least)}")
     # As long as the simulated plan by the sum over passes, so that all are of one step time by one account.
     chosen = _with_plan(_chosen(frontier, stage_plan.step_s), stage_plan)
     bubble = site.warm.load.ran.timeline.bubble_fraction
@@ -308,7 +309,7 @@ def _verified(frontier: Frontier, present: Outcome, slowdown: float) -> tuple[Pl
     if not is_fast:
         least = min(outcome.step_s for _, outcome in simulated) / present.step_s - 1.0
         raise UserError(
-            f"steps are {least:.2%} longer at the highest steady clocks under the power limit; "
+            f"steps are {percent(least, 2)} longer at the highest steady clocks under the power limit; "
             f"use --slowdown {_upwards(least)}"
         )
     return min(is_fast, key=lambda pair: pair[1].gpu_energy_j)
@@ -353,7 +354,7 @@ def _least_slowdown(frontier: Frontier, present: Outcome, budget: Budget) -> tup
             break
         low = slowdown
     if best is None:
-        raise UserError(f"{broken}, even with steps {SLOWDOWNS[-1]:.0%} longer; raise the budget")
+        raise UserError(f"{broken}, even with steps {percent(SLOWDOWNS[-1], 0)} longer; raise the budget")
     while best[0] - low > _SLOWDOWN_RESOLUTION:
         middle = (best[0] + low) / 2
         plan, verified = _verified(frontier, present, middle)

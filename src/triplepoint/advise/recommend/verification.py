@@ -20,6 +20,7 @@ from triplepoint.errors import UserError
 from triplepoint.metrics import t_quantile
 from triplepoint.plan import points_of
 from triplepoint.simulate.power.gpu import Float
+from triplepoint.text import percent
 
 Kind = Literal["placement", "move", "save"]
 
@@ -104,7 +105,8 @@ def num_pairs(gain: float, spread: float) -> int:
         if number >= 2.0 * (spread / gain) ** 2 * needed**2:
             return number
     raise UserError(
-        f"recommend: --study: a gain of {gain:.2%} at a spread of {spread:.2%} takes over {_MAX_PAIRS} pairs of runs; "
+        f"recommend: --study: a gain of {percent(gain, 2)} at a spread of {percent(spread, 2)} takes over "
+        f"{_MAX_PAIRS} pairs of runs; "
         "measure more steps a run, or leave it"
     )
 

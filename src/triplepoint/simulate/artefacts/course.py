@@ -16,6 +16,7 @@ from triplepoint.simulate.artefacts.simulated import Recorded, one_ns
 from triplepoint.simulate.heat.loop import Trace
 from triplepoint.simulate.timeline.durations import Float
 from triplepoint.simulate.timeline.schedule import Int64
+from triplepoint.text import percent
 from triplepoint.units import NS_PER_S
 
 
@@ -91,4 +92,4 @@ def spread_line(simulated: Recorded) -> str:
     jitter = simulated.job.software.step_jitter
     if jitter is None:
         return "none: the jitter of steps is not known of this software"
-    return f"steps differ by {jitter.value:.2%} (standard deviation): {jitter.source}"
+    return f"steps differ by {percent(jitter.value, 2)} (standard deviation): {jitter.source}"

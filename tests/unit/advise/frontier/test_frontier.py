@@ -122,7 +122,7 @@ def test_budget_of_a_node_is_kept_with_as_little_more_time_as_it_takes(held: Fro
     assert answer.verified.node_w <= node_w < held.verified.node_w
     assert 0.97 * node_w < answer.verified.node_w
     assert " keeps the budget and saves " in headline(answer)
-    with pytest.raises(UserError, match=r"more than the budget of .* with steps 0\.5% longer; use --slowdown"):
+    with pytest.raises(UserError, match=r"more than the budget of .* with steps 0\.5 % longer; use --slowdown"):
         advise("held", *job_of(HELD), CONFIG, 0.005, Budget(node_w=node_w))
 
 
@@ -266,7 +266,7 @@ def test_command_says_what_its_help_names(tmp_path: Path, capsys: pytest.Capture
         ({"task": "inference", "prompt_tokens": 64, "output_tokens": 8}, [], "inference"),
         ({}, ["--slowdown", "-1"], "expected percent from 0 to 100"),
         ({}, ["--max-node-power", "nan"], "expected kW above 0"),
-        ({}, ["--max-power", "1"], " more than the budget of 1 kW, even with steps 50% longer"),
+        ({}, ["--max-power", "1"], " more than the budget of 1 kW, even with steps 50 % longer"),
     ],
 )
 def test_command_refuses_in_one_line(
