@@ -63,7 +63,9 @@ class Chosen:
 
     Attributes:
         candidate: The configuration.
-        slower: Step time over that of the fastest, minus 1, and both ends of its 90 % interval; common errors cancel.
+        against_fastest: By objective, its quantity over that of the fastest, minus 1, and both ends of its 90 %
+            interval; common errors of step times cancel, those of power and heat are assumed to be independent. NaN
+            where power is not known.
         is_tied: Whether it is as fast as the fastest with a probability of at least 10 %.
         is_on_front: Whether no other one is as good in all objectives and better in one.
         may_be_best: Whether its interval includes the best, so that measuring it is useful.
@@ -71,11 +73,16 @@ class Chosen:
     """
 
     candidate: Candidate
-    slower: tuple[float, float, float]
+    against_fastest: Mapping[str, tuple[float, float, float]]
     is_tied: bool
     is_on_front: bool
     may_be_best: bool
     gpu_hours: float
+
+    @property
+    def slower(self) -> tuple[float, float, float]:
+        """Step time over that of the fastest, minus 1, and both ends of its interval."""
+        return self.against_fastest["time"]
 
 
 @dataclass(frozen=True)
@@ -319,20 +326,29 @@ def _choose(
     few = replace(few, rows=[int(places[row]) for row in few.rows])
     fastest = min(ordered, key=lambda one: one.step_time_s)
     chosen = [
-        Chosen(one, *_against(fastest, one, calibration), bool(front), bool(may), gpu_hours_of(one))
+        Chosen(
+            one, {name: _against(fastest, one, name, calibration) for name in _FRONT_OBJECTIVES},
+            _is_tied(fastest, one, calibration), bool(front), bool(may), gpu_hours_of(one),
+        )
         for one, front, may in zip(ordered, on_front, may_be_best, strict=True)
-    ]
+    ]  # fmt: skip
     return Found(question, objective, limits, counts, chosen, few)
 
 
-def _against(fastest: Candidate, one: Candidate, calibration: Calibration) -> tuple[tuple[float, float, float], bool]:
-    """Return the slowdown of a configuration against the fastest, with its interval, and whether they are tied."""
-    slower = math.log(one.step_time_s / fastest.step_time_s)
-    width = _width(fastest, one, "time", calibration)
+def _against(
+    fastest: Candidate, one: Candidate, objective: str, calibration: Calibration
+) -> tuple[float, float, float]:
+    """Return a quantity over that of the fastest configuration, minus 1, and both ends of its 90 % interval."""
+    more = math.log(OBJECTIVES[objective](one) / OBJECTIVES[objective](fastest))
+    width = _width(fastest, one, objective, calibration)
+    return math.expm1(more), math.expm1(more - width), math.expm1(more + width)
+
+
+def _is_tied(fastest: Candidate, one: Candidate, calibration: Calibration) -> bool:
+    """Return whether a configuration is as fast as the fastest with a probability of at least 10 %."""
     first, laid = fastest.prediction.laid, one.prediction.laid
     assert first is not None and laid is not None
-    is_tied = one is fastest or calibration.is_tied(first, laid, slower)
-    return (math.expm1(slower), math.expm1(slower - width), math.expm1(slower + width)), is_tied
+    return one is fastest or calibration.is_tied(first, laid, math.log(one.step_time_s / fastest.step_time_s))
 
 
 def _width(one: Candidate, other: Candidate, objective: str, calibration: Calibration) -> float:

@@ -41,6 +41,11 @@ _BEST = {
 }
 
 
+_AGAINST_FASTEST = {"time": "slower", "energy": "more_energy", "power": "more_node_power_peak"}
+"""Names of the differences to the fastest configuration, by objective."""
+_ENDS = ("", "_lo", "_hi")
+
+
 def rows(found: Found) -> list[dict[str, Any]]:
     """Return every configuration that keeps to the limits as a record, best first."""
     measured = set(found.few.rows)
@@ -51,7 +56,14 @@ def _record(one: Chosen, place: int, is_measured: bool) -> dict[str, Any]:
     it, power = one.candidate, one.candidate.prediction.power
     settings = settings_of(it.point)
     values = {name: getattr(it.prediction, name) for name in ("step_time_s", "step_time_lo_s", "step_time_hi_s")}
-    slower = zip(("slower_fraction", "slower_lo_fraction", "slower_hi_fraction"), one.slower, strict=True)
+    against = {
+        f"{stem}{end}_fraction": value
+        for objective, stem in _AGAINST_FASTEST.items()
+        for end, value in zip(_ENDS, one.against_fastest[objective], strict=True)
+    }
+    hotter = one.against_fastest["temperature"]
+    fastest_c = power.gpu_temp_max_c / (1.0 + hotter[0])
+    against |= {f"hotter{end}_k": fastest_c * value for end, value in zip(_ENDS, hotter, strict=True)}
     names = (
         "gpu_energy_per_token_j", "gpu_energy_per_token_lo_j", "gpu_energy_per_token_hi_j", "gpu_power_w",
         "gpu_power_peak_w", "gpu_power_peak_lo_w", "gpu_power_peak_hi_w", "gpu_temp_max_c", "gpu_temp_max_lo_c",
@@ -66,7 +78,7 @@ def _record(one: Chosen, place: int, is_measured: bool) -> dict[str, Any]:
         "power_limit_w": it.power_limit_w,
         **{name: settings[name] for name in _SETTINGS},
         **values,
-        **dict(slower),
+        **against,
         "tokens_per_s": tokens_per_s(it),
         **{name: getattr(power, name) for name in names},
         "node_power_w": it.node_power_w,

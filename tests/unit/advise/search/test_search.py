@@ -97,6 +97,25 @@ def test_front_is_that_of_brute_force() -> None:
         assert row["on_front"] is not beaten
 
 
+def test_differences_to_the_fastest_have_their_intervals() -> None:
+    table = rows(found())
+    fastest = min(table, key=lambda row: row["step_time_s"])
+    pairs = {
+        "slower": "step_time_s", "more_energy": "gpu_energy_per_token_j", "more_node_power_peak": "node_power_peak_w"
+    }  # fmt: skip
+    for row in table:
+        for stem, name in pairs.items():
+            value, low, high = (row[f"{stem}{end}_fraction"] for end in ("", "_lo", "_hi"))
+            assert value == pytest.approx(row[name] / fastest[name] - 1, abs=1e-9)
+            assert low <= value <= high
+        value, low, high = (row[f"hotter{end}_k"] for end in ("", "_lo", "_hi"))
+        assert value == pytest.approx(row["gpu_temp_max_c"] - fastest["gpu_temp_max_c"], abs=1e-6)
+        assert low <= value <= high
+        # Both temperatures are uncertain, so their difference is more so than each.
+        assert row is fastest or high - low > row["gpu_temp_max_hi_c"] - row["gpu_temp_max_lo_c"] - 1e-6
+    assert all(fastest[f"hotter{end}_k"] == 0.0 for end in ("", "_lo", "_hi"))
+
+
 def test_those_to_measure_are_worth_it_and_cost_what_their_steps_take() -> None:
     answer = found()
     assert 1 <= len(answer.to_measure) <= 6
