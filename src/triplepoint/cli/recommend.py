@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _MOST_MINUTES = 60 * 24 * 7
 _MOST_WATTS = 100_000
-_NEED_A_JOB = ("layers", "spare_watts", "hosts", "caps", "study")
+_NEED_A_JOB = ("layers", "spare_watts", "goal", "hosts", "caps", "study")
 """Options without effect on a run whose cluster or job is not described."""
 _ABOUT = """\
 The telemetry of RUN shows how each GPU is cooled and how much it leaks; this passport is kept in
@@ -113,6 +113,12 @@ def parser() -> argparse.ArgumentParser:
         help="power that each node has to spare besides its GPUs, such as that of CPUs with lower limits",
     )
     parser.add_argument(
+        "--goal",
+        choices=("save", "move"),
+        help="power limits that save energy, or that move power to slow GPUs to save time (default: both; --caps and "
+        "--study take those that save time)",
+    )
+    parser.add_argument(
         "--hosts", type=out_file, metavar="FILE", help="write the hosts in rank order, one per line (default: none)"
     )
     parser.add_argument(
@@ -178,6 +184,7 @@ def _advise(arguments: argparse.Namespace) -> "Advice":
     """Return the advice for a run, or for a job on a cluster."""
     from triplepoint.advise.recommend.advice import advise, advise_cluster
     from triplepoint.advise.recommend.kept_passports import last_of
+    from triplepoint.advise.recommend.power_limits import GOALS
 
     name, config = arguments.run, arguments.config
     if name is None:
@@ -191,13 +198,20 @@ def _advise(arguments: argparse.Namespace) -> "Advice":
         folder = run_folder(arguments)
         instead = "'triplepoint recommend CLUSTER' with --set, and frontier, whatif and project, ask the simulator"
         check_finished(folder, instead)
+        if arguments.goal == "save" and arguments.spare_watts:
+            raise UserError(
+                f"recommend: --spare-watts {arguments.spare_watts:g}: limits that save energy use no more power; leave "
+                "it or --goal save out"
+            )
+        goals = (arguments.goal,) if arguments.goal else GOALS
         with Progress(f"reading {name}") as progress:
-            return advise(folder, config, arguments.layers, progress, arguments.spare_watts)
-    if arguments.spare_watts:
-        raise UserError(
-            f"recommend: --spare-watts {arguments.spare_watts:g}: power limits need the clocks of a run, found cluster "
-            f"{name}; name a run of the job, or leave it out"
-        )
+            return advise(folder, config, arguments.layers, progress, arguments.spare_watts, goals)
+    for option, given in ("--spare-watts", arguments.spare_watts), ("--goal", arguments.goal):
+        if given:
+            raise UserError(
+                f"recommend: {option} {given}: power limits need the clocks of a run, found cluster {name}; name a run "
+                "of the job, or leave it out"
+            )
     if not arguments.set:
         raise UserError(f"recommend: {name} is a cluster; name the job, such as --set model=llama3-70b --set tp=4")
     settings, passport = read_settings(arguments.set, "recommend"), last_of(name, arguments.results)

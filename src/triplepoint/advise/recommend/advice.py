@@ -21,7 +21,7 @@ from triplepoint.advise.recommend.placement import (
     with_usual_parts,
 )
 from triplepoint.advise.recommend.placement_gain import Gain, Proposal, find_proposals, gain_of, simulate_layers
-from triplepoint.advise.recommend.power_limits import Limits, check_spare, find_limits, with_leakage
+from triplepoint.advise.recommend.power_limits import GOALS, Goal, Limits, check_spare, find_limits, with_leakage
 from triplepoint.advise.recommend.reasons import reasons_of
 from triplepoint.advise.recommend.step_check import unexplained_step
 from triplepoint.aggregate.steps import step_times_s
@@ -159,6 +159,7 @@ def advise(
     layers: tuple[int, ...] = (),
     progress: Callable[[str], None] = lambda line: None,
     spare_w: float = 0.0,
+    goals: Sequence[Goal] = GOALS,
 ) -> Advice:
     """Return the recommendations for a run.
 
@@ -168,6 +169,7 @@ def advise(
         layers: Layers of each stage to judge. Empty: search for the best.
         progress: Called with lines of progress.
         spare_w: Power that each node has to spare besides its GPUs. Unit: W.
+        goals: What power limits of single GPUs are for.
 
     Raises:
         UserError: If a file is missing, the run is no training run or cannot be simulated, or its GPUs have no use for
@@ -184,7 +186,7 @@ def advise(
     site = Site(point, learned_cluster(learned), config)
     check_spare(site, spare_w)
     explained, notes = explain_run(folder, config, progress)
-    advice = _advice(folder.name, site, learned, step_times_s(folder), layers, explained, spare_w)
+    advice = _advice(folder.name, site, learned, step_times_s(folder), layers, explained, spare_w, goals)
     return replace(advice, notes=notes + learned.notes)
 
 
@@ -241,6 +243,7 @@ def _advice(
     layers: tuple[int, ...],
     explained: Answer | None = None,
     spare_w: float = 0.0,
+    goals: Sequence[Goal] = GOALS,
 ) -> Advice:
     """Return the recommendations for a job. Raises `UserError` if it cannot be simulated."""
     if site.point.task == "inference":
@@ -266,7 +269,7 @@ def _advice(
         best = considered[0] if considered else None
         recommended = best.placement if best and best.gain.is_accepted else site.present
         is_sound = all(outlier.is_minor for outlier in outliers)
-        limits = find_limits(site, learned, recommended, spare_w) if is_sound and not withheld else []
+        limits = find_limits(site, learned, recommended, spare_w, goals) if is_sound and not withheld else []
         outlook = predict_drift(site, learned) if learned and measured_s.size and not withheld else None
     except PointError as error:
         raise UserError(f"{name}: cannot be simulated: {error}") from None

@@ -7,7 +7,7 @@ spare if there is some. Limits are tried by simulation.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
@@ -175,7 +175,9 @@ def check_spare(site: Site, spare_w: float) -> None:
         )
 
 
-def find_limits(site: Site, learned: Learned | None, placement: Placement, spare_w: float = 0.0) -> list[Limits]:
+def find_limits(
+    site: Site, learned: Learned | None, placement: Placement, spare_w: float = 0.0, goals: Sequence[Goal] = GOALS
+) -> list[Limits]:
     """Return power limits of single GPUs that save energy in equal time, or time at equal power, with their gain.
 
     There are none without the clocks of this job, from which the leakage of GPUs is estimated. Hardware that costs time
@@ -186,6 +188,7 @@ def find_limits(site: Site, learned: Learned | None, placement: Placement, spare
         learned: Passport of its slots. None: the cluster is as its file declares.
         placement: Placement under which the limits apply.
         spare_w: Power that each node has to spare besides its GPUs, for goal `move`. Unit: W.
+        goals: What limits are for.
 
     Raises:
         PointError: If GPUs would shut down under its conditions.
@@ -194,7 +197,7 @@ def find_limits(site: Site, learned: Learned | None, placement: Placement, spare
     if learned is None or learned.manifest is None or not is_known:
         return []
     limits = []
-    for goal in GOALS:
+    for goal in goals:
         caps = find_caps(site, placement, goal, spare_w if goal == "move" else 0.0)
         if caps is not None:
             limits.append(Limits(caps, gain_within(caps.share, caps.share, caps.share)))

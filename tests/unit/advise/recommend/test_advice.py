@@ -138,6 +138,11 @@ def test_power_to_spare_raises_limits(run: PlannedRun, tmp_path: Path, capsys: p
     none = ["recommend", folder.name, "--results", str(tmp_path / "results"), "--spare-watts", "5"]
     assert main([*none, "--config", str(CONFIG)]) == 2
     assert "no power limit below the 700 W" in capsys.readouterr().err.splitlines()[-1]
+    assert main([*none, "--goal", "save", "--config", str(CONFIG)]) == 2
+    assert "limits that save energy use no more power" in capsys.readouterr().err.splitlines()[-1]
+    saving = json.loads(recommend(folder, capsys, "--goal", "save", *words[2:], "--caps", str(script), "--json"))
+    (one,) = saving["limits"]
+    assert one["goal"] == "save" and all(f"-pl {each['limit_w']} " in script.read_text() for each in one["limits_w"])
 
 
 def test_a_run_that_is_not_there_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,6 +192,7 @@ def test_where_nothing_is_recommended_the_answer_comes_without_a_study(
         (["h200x32", "--spare-watts", "-3"], "found '-3', expected watts from 0"),
         (["h200x32", "--spare-watts", "nan"], "found 'nan', expected watts from 0"),
         (["h200x32", "--set", "model=llama3-8b", "--spare-watts", "9"], "need the clocks of a run, found cluster"),
+        (["h200x32", "--set", "model=llama3-8b", "--goal", "move"], "need the clocks of a run, found cluster"),
         (["--found", "a", "b"], "has no promise"),
         (["h200x32", "--study", "x.txt"], "ends in .yaml"),
     ],
