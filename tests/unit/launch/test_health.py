@@ -55,7 +55,7 @@ def test_find_suspects_names_the_gpu_held_down_and_by_what(tmp_path: Path, cause
     (found,) = suspects(busy().set_gpu(5, **{cause: constant(1.0)}), tmp_path)
     assert (found.rank, found.host, found.device, found.is_broken) == (5, "n1", "gpu5", False)
     assert found.message == (
-        f"clocks throttled by {words} for 100% of the measured time, the median of 8 GPUs is 0%; "
+        f"clocks throttled by {words} for 100 % of the measured time, the median of 8 GPUs is 0 %; "
         "1410 MHz in measured steps, the median of 8 GPUs with the same work is 1980 MHz"
     )
 
