@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TARGETS ?= all
 # The scanner of traces, and the inner loops of the sampler and of simulated heat; `pip install` builds them.
-NATIVE := $(wildcard $(addprefix src/triplepoint/,trace/kineto/scanner/*.[ch] telemetry/native/*.c simulate/heat/stretches/*.c))
+NATIVE := $(wildcard $(addprefix src/triplepoint/,trace/kineto/scanner/*.[ch] telemetry/native/*.c simulate/heat/stretches/*.[ch]))
 SMK := Snakefile $(wildcard rules/*.smk)
 
 # Strong copyleft, as pip-licenses writes it; what stands on several licences, such as docutils, is taken by another.

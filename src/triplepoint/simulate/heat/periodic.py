@@ -10,7 +10,7 @@ import numpy as np
 
 from triplepoint.simulate.heat import _stretches
 from triplepoint.simulate.heat.clocks import ClockState, Governor, Reason, free_clocks
-from triplepoint.simulate.heat.loop import AT_REST, Trace
+from triplepoint.simulate.heat.loop import AT_REST, Trace, clock_effects, device_limits, numbers_of
 from triplepoint.simulate.heat.machine import Machine, Profile
 from triplepoint.simulate.heat.network import propagator
 from triplepoint.simulate.power.gpu import Float
@@ -79,17 +79,7 @@ class Periodic:
             self._table, machine.heat.limits, machine.power.clock_rise.value,
             machine.braked, self._period_s,
         )  # fmt: skip
-        table = self._table
-        self._tables = np.stack([
-            table.stretch, table.starved, table.voltage_share**power.leakage_voltage_exponent.value,
-            table.energy_share, table.energy_share * table.share, self._governor.growth,
-        ])  # fmt: skip
-        # Leakage at the inlet temperature, because states are relative to it.
-        leakage_w = power.leakage.value * machine.devices.leakage * np.exp(
-            power.leakage_growth.value * (machine.inlet_c[:, None] - power.leakage_temperature.value)
-        )  # fmt: skip
-        shutdown_k = machine.heat.limits.shutdown_temperature.value - machine.inlet_c[:, None]
-        self._values = np.broadcast_arrays(machine.limits_w, leakage_w, shutdown_k)
+        self._tables, self._values = clock_effects(self._table, power, self._governor), device_limits(machine)
         period = propagator(machine.network, self._period_s)
         stay = period.repeated(self._length).both[:, :, : 3 * shape[1]]
         self._stay = np.ascontiguousarray(stay.swapaxes(1, 2))
@@ -182,11 +172,8 @@ class Periodic:
         Returns:
             Heat at the end of each stretch, in the shape of `heat`.
         """
-        power, end = self._machine.power, np.array(heat, order="C")
-        numbers = (
-            power.leakage_growth.value, self._fixed_w, power.excursion_limit.value,
-            self._scale, self._governor.rise_step, AT_REST,
-        )  # fmt: skip
+        end = np.array(heat, order="C")
+        numbers = numbers_of(self._machine.power, self._governor, self._scale)
         _stretches.run(
             self._rates, self._dither, self._tables, np.ascontiguousarray([*self._values, self._ceiling]),
             self._machine.twin, self._propagator, np.array(numbers),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.simulate.heat.loop import Trace, run, settle
+from triplepoint.simulate.heat.loop import Loop, Trace, settle
 from triplepoint.simulate.heat.machine import Machine, Profile
 from triplepoint.simulate.heat.periodic import Periodic
 from triplepoint.simulate.power.gpu import Activity, Float
@@ -67,10 +67,10 @@ def _simulate_braked(machine: Machine, profile: Profile, step_s: float) -> Stead
     coarse = replace(machine, period_s=max(machine.period_s, profile.step_s / _MAX_WARMING_PERIODS))
     warm = settle(coarse, profile, _SETTLED_K, _MAX_LEAPS)
     fine = replace(machine, period_s=trace_s / len(profile.duration_s))
-    state = replace(warm.state, position_s=0.0)
-    trace, is_steady = run(fine, profile, warm.step_s, state), False
+    loop, state = Loop(fine, profile), replace(warm.state, position_s=0.0)
+    trace, is_steady = loop.run(warm.step_s, state), False
     for _ in range(max(1, min(_MAX_TRACES, _MAX_PERIODS // len(profile.duration_s)))):
-        before, trace = trace, run(fine, profile, warm.step_s, state)
+        before, trace = trace, loop.run(warm.step_s, state)
         is_steady = abs(float(trace.power_w.mean() / before.power_w.mean()) - 1.0) < _EQUAL_POWER
         if is_steady:
             break

@@ -6,27 +6,40 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.simulate.heat.machines import limits, machine, product
-from triplepoint.simulate.heat.clocks import Governor, Reason, free_clocks
+from triplepoint.simulate.heat import _stretches
+from triplepoint.simulate.heat.clocks import ClockState, Governor, Reason, free_clocks
 from triplepoint.simulate.heat.devices import BadContact, equal_devices, with_faults
-from triplepoint.simulate.heat.loop import run, settle, start
+from triplepoint.simulate.heat.loop import AT_REST, clock_effects, run, settle, start
 from triplepoint.simulate.heat.machine import Profile
-from triplepoint.simulate.power.gpu import Activity, clock_at_limit, clock_table, gpu_power_w
+from triplepoint.simulate.power.gpu import Activity, Clocks, clock_at_limit, clock_table, gpu_power_w
 
 SOFT, HARD = int(Reason.SW_THERMAL), int(Reason.HW_SLOWDOWN | Reason.HW_THERMAL)
 
 
-def governor(is_braked: bool = False):  # type: ignore[no-untyped-def]
+def governor(is_braked: bool = False) -> tuple[Governor, ClockState, Clocks]:
     table = clock_table(machine().power.clocks)
     return Governor(table, limits(), 0.2, np.array([[is_braked]]), 0.1), free_clocks(table, (1, 1)), table
 
 
-def steer(temp_c: float, periods: int, governor, state) -> None:  # type: ignore[no-untyped-def]
-    for _ in range(periods):
-        governor.steer(state, np.array([[50.0]]), np.array([[500.0]]), np.array([[temp_c]]), temp_c)
+def steer(
+    temp_c: float, periods: int, governor: Governor, state: ClockState, spare_w: float = 50.0, is_braked: bool = False
+) -> None:
+    """Steer one device that draws 500 W at the highest clock, and less at others, and stays at a temperature."""
+    power, table, shape = machine().power, machine().table, (periods, 1, 1)
+    work = np.array([0.0, 500.0, 1e-6, 0.0, 0.0])
+    _stretches.follow(
+        np.array([0.0, 1.0]), np.stack([0.0 * work, work]), clock_effects(table, power, governor),
+        np.array([500.0 + spare_w, 0.0, 100.0, temp_c, is_braked]), np.array([0]), np.zeros((2, 1)),
+        np.array([0.0, 0.0, 1e3, 1.0, governor.rise_step, AT_REST, 0.1, 1.0, True]), governor.zones,
+        governor.slowdown_index, np.empty((5, *shape)), np.empty(shape, dtype=np.bool_),
+        np.empty(shape, dtype=np.int64), np.empty(periods), np.empty(periods), state.allowed, state.requested,
+        state.index, state.ceiling, state.slowdown_left_s, np.zeros((1, 1)), np.array([0.0, 1.0]),
+    )  # fmt: skip
 
 
-def reasons(governor, state) -> int:  # type: ignore[no-untyped-def]
-    return int(governor.reasons(state.allowed, state.ceiling, state.is_slowed, state.is_held)[0, 0])
+def reasons(governor: Governor, state: ClockState) -> int:
+    is_slowed = state.slowdown_left_s > 1e-9
+    return int(governor.reasons(state.allowed, state.ceiling, is_slowed, True)[0, 0])
 
 
 def test_governor_heat_lowers_clocks_until_cool_again() -> None:
@@ -45,7 +58,7 @@ def test_governor_heat_lowers_clocks_until_cool_again() -> None:
 
 def test_governor_lowers_clocks_at_once_and_raises_them_slowly() -> None:
     held, state, table = governor()
-    held.steer(state, np.array([[-200.0]]), np.array([[500.0]]), np.array([[40.0]]), 40.0)
+    steer(40, 1, held, state, spare_w=-200.0)
     low = table.mhz[state.index[0, 0]]
     assert low < 0.9 * 1980
     steer(40, 5, held, state)
@@ -66,7 +79,7 @@ def test_governor_hardware_halves_and_holds_a_second() -> None:
 
 def test_governor_brake_halves() -> None:
     held, state, table = governor(is_braked=True)
-    steer(40, 1, held, state)
+    steer(40, 1, held, state, is_braked=True)
     assert table.mhz[state.index[0, 0]] == pytest.approx(990, abs=15)
     assert reasons(held, state) == int(Reason.HW_SLOWDOWN | Reason.POWER_BRAKE)
 

@@ -94,6 +94,15 @@ def test_array_of_another_size_is_refused(name: str) -> None:
         _stretches.run(*made.values())
 
 
+@pytest.mark.parametrize("name", ["twin", "clock"])
+@pytest.mark.parametrize("index", [-1, 1000])
+def test_index_out_of_range_is_refused(name: str, index: int) -> None:
+    made = made_up(0)
+    made[name].flat[0] = index
+    with pytest.raises(ValueError, match="out of range"):
+        _stretches.run(*made.values())
+
+
 def test_a_ceiling_that_is_no_number_is_the_lowest_clock() -> None:
     made = made_up(0)
     made["values"][3] = np.nan
