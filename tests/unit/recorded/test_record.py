@@ -54,7 +54,7 @@ def environment() -> dict[str, str]:
 def run(
     results: Path, *words: str, variables: Mapping[str, str] = MappingProxyType({})
 ) -> subprocess.CompletedProcess[str]:
-    changed = environment() | variables
+    changed = {**environment(), **variables}
     return subprocess.run(command(results, *words), capture_output=True, text=True, env=changed, timeout=300)
 
 
