@@ -126,11 +126,20 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
 
     If the parent ended before this call, the signal is sent at once, provided that the parent has called this too: it
     then put its id into the environment.
+
+    Args:
+        number: The signal; 0 for none, after which only the id is there for children.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
     if os.environ.get(_PARENT, str(os.getppid())) != str(os.getppid()):
         os.kill(os.getpid(), number)
     os.environ[_PARENT] = str(os.getpid())
+
+
+def name_process(name: str) -> None:
+    """Give this process a name, for people who look at a list of processes."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(name)
 
 
 def adopt_orphans(adopts: bool = True) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.metadata
+import os
 import platform
 import subprocess
 from pathlib import Path
@@ -49,6 +50,11 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             version_of[package] = importlib.metadata.version(package)
     return version_of
+
+
+def host_memory_bytes() -> int:
+    """Return the memory of this host, whatever part of it this process may use. Unit: byte."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def processor() -> str:

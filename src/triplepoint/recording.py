@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from triplepoint.errors import UserError
 from triplepoint.tables.schema import Kind
@@ -341,6 +340,8 @@ def _read_lane(path: Path) -> tuple[pa.Table, dict[bytes, bytes]]:
 
 def _without_impossible(samples: pa.Table) -> pa.Table:
     """Return samples with null for values that no device can have, which drivers report now and then."""
+    import pyarrow.compute as pc  # here, to keep the sampler small: it only writes
+
     for index, name in enumerate(samples.column_names):
         column = _COLUMNS.get(name)
         if column is None or column.maximum is None or not samples.num_rows:

@@ -243,10 +243,11 @@ def kill_in_launch(seed: int) -> str | None:
         launcher = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         time.sleep(after_s)
         processes = [psutil.Process(launcher.pid), *psutil.Process(launcher.pid).children(recursive=True)]
-        marks = {"agent": "submitit", "rank": "launch.rank", "sampler": "sample"}
+        marks = {"agent": "agent0", "rank": "launch.rank", "sampler": "sample"}
         killed = "nothing"
         with contextlib.suppress(psutil.Error, ProcessLookupError):
-            fitting = [one for one in processes[1:] if marks.get(victim, "\0") in " ".join(one.cmdline())]
+            mark = marks.get(victim, "\0")
+            fitting = [one for one in processes[1:] if mark in " ".join([one.name(), *one.cmdline()])]
             os.kill(chance.choice(fitting or processes[:1]).pid, signal.SIGKILL)
             killed = victim if fitting else "launcher"
         launcher.wait()

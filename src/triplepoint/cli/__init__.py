@@ -61,7 +61,9 @@ COMMANDS = {name: about for commands in GROUPS.values() for name, about in comma
 _INTERNAL = ("sample", "serve")
 """Subcommands that only Triplepoint itself calls."""
 
-_WITHOUT_PANDAS = ("simulate", "import", "telemetry", "parse", "trace", "aggregate", "claims", "why")
+_WITHOUT_PANDAS = (
+    *("record", "launch", "simulate", "import", "telemetry", "parse", "trace", "aggregate", "claims", "why"),
+)
 """Subcommands that run without pandas, to start faster: those called for every run or reading all runs."""
 
 _WITHOUT_TICKER = ("record", "launch", "doctor", "overhead", "characterise", "completion")

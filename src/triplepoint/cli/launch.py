@@ -26,8 +26,8 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     parser = make_parser(
         "launch",
-        "Train one run as a gang through submitit. A result that is already there is kept; a Slurm job whose "
-        "launcher was killed is continued. "
+        "Train one run as a gang, on this machine or through Slurm. A result that is already there is kept; a Slurm "
+        "job whose launcher was killed is continued. "
         "Exit status 0: a result (ok, oom, invalid); 1: it crashed, hung or was lost; 2: an error you can correct.",
         ["triplepoint launch RUN"],
         answer=RUN_ANSWER,

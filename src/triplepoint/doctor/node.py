@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import psutil
-
 from triplepoint.doctor.check import GpuFacts, NodeFacts, PortFacts
 from triplepoint.doctor.read_gpus import read_amd, read_nvidia
-from triplepoint.provenance import versions
+from triplepoint.provenance import host_memory_bytes, versions
 from triplepoint.telemetry.nvml_library import NvmlError
 from triplepoint.units import BITS_PER_BYTE, GIGA
 
@@ -191,7 +189,7 @@ def read_node(
         telemetry=read_sensors(sources.sys),
         xids=read_xids(sources.kernel_log) if vendor == "nvidia" else None,
         num_cores=len(os.sched_getaffinity(0)),
-        memory_bytes=psutil.virtual_memory().total,
+        memory_bytes=host_memory_bytes(),
         **read_limits(),
     )
 

@@ -1,7 +1,7 @@
 """The agent of one node: start the sampler and the node's ranks, watch them, and write a report.
 
-One agent runs on each node as a task of the submitit job. It is the parent process of the ranks, so it knows how each
-of them ended. The launcher, on another host, does not.
+One agent runs on each node: a task of the submitit job, or a fork of the launcher of a local gang. It is the parent
+process of the ranks, so it knows how each of them ended. The launcher, on another host, does not.
 """
 
 import contextlib
@@ -20,8 +20,6 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from triplepoint.config.contents import Digests, check_contents
 from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.config.point import Point
@@ -34,6 +32,7 @@ from triplepoint.launch.slurm import count_host_kills, memory_limit, missing_dev
 from triplepoint.launch.standstill import Watch
 from triplepoint.launch.watch import Ending, Ranks, Sampler, read_status, stop
 from triplepoint.processes import adopt_orphans, allow_open_files, die_with_parent, free_port, has_ended, start_ticks
+from triplepoint.provenance import host_memory_bytes
 from triplepoint.redact import Redactor
 from triplepoint.status import Status
 from triplepoint.units import NS_PER_S
@@ -60,7 +59,7 @@ GPUs."""
 
 @dataclass(frozen=True)
 class Launcher:
-    """The process that submitted a local gang, which ends with it."""
+    """The process that started a local gang, which ends with it."""
 
     host: str
     pid: int
@@ -139,13 +138,13 @@ class Surroundings:
 
 
 def run_node(raw: Path, launcher: Launcher | None) -> None:
-    """Run this node's share of the gang and write `nodes/node<N>.json`. submitit runs this task on each node.
+    """Run this node's share of the gang and write `nodes/node<N>.json`.
 
     Args:
         raw: Folder of the attempt, with `point.json`.
         launcher: Launcher of a local gang; None in a Slurm job.
     """
-    die_with_parent()
+    die_with_parent(signal.SIGKILL if launcher is None else 0)  # the end of a launcher is noticed, and reported
     planned = read_planned_run(raw / "point.json")
     node = find_place(planned.point.hosts)
     around = Surroundings(raw, node, launcher)
@@ -231,7 +230,7 @@ def _describe_node(node: int) -> dict[str, Any]:
         "monotonic_ns": time.monotonic_ns(),
         "wall_ns": time.time_ns(),
         "num_cores": os.cpu_count() or 0,
-        "memory_bytes": psutil.virtual_memory().total,
+        "memory_bytes": host_memory_bytes(),
         "placement": placement(),
     }
 

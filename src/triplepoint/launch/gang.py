@@ -1,4 +1,4 @@
-"""Submit a gang through submitit, as processes on this machine or as a Slurm job, and wait for its end.
+"""Start a gang, as processes on this machine or, through submitit, as a Slurm job, and wait for its end.
 
 A Slurm job is submitted once. Later launchers find it again. It is watched through its files and through Slurm.
 """
@@ -8,11 +8,13 @@ import math
 import os
 import pwd
 import shutil
+import signal
 import socket
 import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +33,7 @@ from triplepoint.launch.attempt import (
     tell_to_stop,
 )
 from triplepoint.launch.outcome import Account
+from triplepoint.processes import name_process
 
 QUERY_S = 3.0
 """Time between two queries of Slurm. The end of a gang is seen at once, in its files."""
@@ -83,26 +86,37 @@ def wait(gang: Gang, poll: Callable[[], Any]) -> None:
 class LocalGang:
     """A gang of processes on this machine, which ends with its launcher."""
 
-    def __init__(self, raw: Path, planned: PlannedRun) -> None:
-        import submitit
+    def __init__(self, raw: Path) -> None:
+        """Start the agent: a fork of this process, which has imported already what an agent needs.
 
-        # Not "auto": submitit would then use Slurm if srun is on the PATH.
-        executor = submitit.AutoExecutor(private_folder(raw / "submitit"), cluster="local")
-        executor.update_parameters(name=planned.run, timeout_min=time_limit_min(planned))
-        with stderr_to(raw / "submitit.log"):
-            self._job: submitit.Job[None] = executor.submit(run_node, raw, Launcher.this())
+        The one thread of this process, that of its claim, holds no lock which the fork would wait for.
+        """
+        log = private_folder(raw / "logs") / "agent0.log"
+        self._agent = ForkProcess(target=_be_agent, args=(raw, Launcher.this(), log))
+        self._agent.start()
 
     def is_over(self) -> bool:
-        """Return whether the agent has ended. submitit calls a job done if it failed, too."""
-        return bool(self._job.done())
+        """Return whether the agent has ended, well or not."""
+        return not self._agent.is_alive()
 
     def cancel(self) -> None:
         """End the gang now."""
-        with contextlib.suppress(Exception):  # ended already, or never started
-            self._job.cancel()
-        deadline = time.monotonic() + CANCEL_S
-        while not self._job.done() and time.monotonic() < deadline:
-            time.sleep(POLL_S)
+        self._agent.terminate()
+        self._agent.join(CANCEL_S)
+        self._agent.kill()
+
+
+def _be_agent(raw: Path, launcher: Launcher, log: Path) -> None:
+    """Run the agent of a local gang in this process, with a log and signals of its own."""
+    name_process("agent0")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as an exception, so that the sampler ends first
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    with log.open("ab") as out:
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+    sys.stdout = sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    run_node(raw, launcher)
 
 
 @contextlib.contextmanager

@@ -323,7 +323,7 @@ def _start(folder: Path, planned: PlannedRun, options: GangOptions, exclude: fro
             excluded = _nodes_to_exclude(folder.parents[1], planned, options, exclude, say)
             gang = submit(raw, planned, options, excluded, say)
         else:
-            gang = LocalGang(raw, planned)
+            gang = LocalGang(raw)
     except (OSError, UserError, KeyboardInterrupt) as error:
         _ignore_signals()
         if isinstance(error, Terminated) and planned.limits.executor == "slurm":

@@ -38,32 +38,6 @@ LOG_TAIL_LINES = 15
 HOST_MEMORY = "host memory"
 """Begin of the message if the memory of the host ran out, and not that of a device."""
 
-_OUT_OF_MEMORY = re.compile(
-    r"CUDA out of memory|HIP out of memory|torch\.(cuda\.)?OutOfMemoryError|CUDA error: out of memory"
-    r"|DefaultCPUAllocator: (can't|not enough) (allocate )?memory|hipErrorOutOfMemory|\bMemoryError\b",
-)
-"""Out-of-memory messages of torch and of the CUDA and HIP runtimes.
-
-Source: torch 2.13, CPUAllocator and CUDACachingAllocator of c10.
-"""
-
-_BAD_NODE = re.compile(
-    r"uncorrectable (ECC|NVLink)|ECC error|hipErrorECCNotCorrectable|fallen off the bus|GPU is lost|\bXid\b"
-    r"|no (CUDA|ROCm)-capable device|hipErrorNoDevice|No (CUDA|HIP) GPUs are available|invalid device ordinal"
-    r"|HSA_STATUS_ERROR_EXCEPTION|hardware exception|Hardware stack error",
-    re.IGNORECASE,
-)
-"""Messages of drivers and runtimes about a device that is broken or missing.
-
-Source: cudaGetErrorString, hipGetErrorString, the NVIDIA driver's kernel messages.
-"""
-
-_COLLECTIVE = re.compile(
-    r"\b[NR]CCL (error|WARN)|nccl(System|Internal|UnhandledCuda|Remote|InvalidUsage)Error|ncclUnhandled"
-    r"|\bDistBackendError\b|Watchdog caught collective operation timeout"
-)
-"""Messages of torch about errors of NCCL, and of RCCL under NCCL's names. Source: torch 2.13, ProcessGroupNCCL."""
-
 _HOST_OUT_OF_MEMORY = re.compile(r"exceeded (job |step )?memory limit|oom[-_ ]?kill|Out Of Memory", re.IGNORECASE)
 """Messages of Slurm in a job's log if host memory ran out. Source: Slurm 22.05, slurmstepd and task/cgroup."""
 
@@ -93,15 +67,6 @@ class Failure:
     def is_aftershock(self) -> bool:
         """Whether this failure only follows from that of another rank, or from the end of the job."""
         return self.status in _MAY_FOLLOW and is_aftershock(self.message)
-
-
-def classify(message: str) -> Status:
-    """Return the status for the text of an exception: `bad_node`, `oom`, `collective` or `crashed`."""
-    if _BAD_NODE.search(message):
-        return Status.BAD_NODE
-    if _OUT_OF_MEMORY.search(message):
-        return Status.OOM
-    return Status.COLLECTIVE if _COLLECTIVE.search(message) else Status.CRASHED
 
 
 def is_aftershock(message: str) -> bool:
@@ -366,5 +331,6 @@ def _describe_nodes(names: list[str]) -> str:
 
 
 def _job_log(raw: Path) -> tuple[str, ...]:
-    lines = [line for path in sorted(raw.glob("submitit/*.err")) for line in log_tail(path)]
+    paths = [*sorted(raw.glob("submitit/*.err")), *raw.glob("logs/agent0.log")]
+    lines = [line for path in paths for line in log_tail(path)]
     return tuple(lines[-30:])

@@ -20,8 +20,8 @@ from triplepoint.config.plan import read_planned_run
 from triplepoint.errors import UserError, explain_os_error
 from triplepoint.files import write_json
 from triplepoint.launch.engines import RankContext, StepRecorder, get_engine, import_trainer
-from triplepoint.launch.outcome import classify
-from triplepoint.processes import die_with_parent, fork_for_parent
+from triplepoint.launch.error_texts import classify
+from triplepoint.processes import die_with_parent, fork_for_parent, name_process
 from triplepoint.redact import Redactor
 from triplepoint.status import Status
 
@@ -66,8 +66,7 @@ def _import_engine(raw: Path) -> None:
 def _be_rank(rank: int, local_rank: int, log: Path) -> None:
     """Give this process the variables, the name and the log of a rank."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(local_rank))
-    with contextlib.suppress(OSError):  # for people who look at a list of processes
-        Path("/proc/self/comm").write_text(f"rank{rank}")
+    name_process(f"rank{rank}")
     with log.open("ab") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)

@@ -277,9 +277,13 @@ def missing_devices(device: str, num_needed: int, environment: Mapping[str, str]
 
 
 def rank_environment(device: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment of the ranks: that of this process without variables that would filter devices twice."""
+    """Return the environment of the ranks: that of this process without variables that would filter devices twice.
+
+    Ranks on the CPU see no GPU of their machine, which libraries would open.
+    """
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
     removed = _FILTERED_TWICE.get(device, ()) if _VISIBLE_VARIABLE.get(device, "") in environment else ()
-    return {name: value for name, value in environment.items() if name not in removed}
+    return {name: value for name, value in environment.items() if name not in removed} | hidden
 
 
 def placement(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import UserError
 from triplepoint.files import load_json
 from triplepoint.launch.collect import devices_of_ranks
-from triplepoint.launch.outcome import HOST_MEMORY, LOG_TAIL_LINES, classify, describe_exit, is_aftershock
+from triplepoint.launch.error_texts import classify
+from triplepoint.launch.outcome import HOST_MEMORY, LOG_TAIL_LINES, describe_exit, is_aftershock
 from triplepoint.manifest import NO_STEP, Evidence, Manifest
 from triplepoint.provenance import COLLECTIVE_SETTINGS
 from triplepoint.recorded.description import read_description

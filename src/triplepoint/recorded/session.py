@@ -12,15 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.yaml_file import read_yaml
 from triplepoint.errors import UserError
 from triplepoint.files import load_json, write_json
 from triplepoint.launch.slurm import placement
 from triplepoint.processes import has_ended, start_ticks
-from triplepoint.provenance import COLLECTIVE_SETTINGS, OTHER_SETTINGS, git_state
+from triplepoint.provenance import COLLECTIVE_SETTINGS, OTHER_SETTINGS, git_state, host_memory_bytes
 from triplepoint.recorded.description import read_description
 from triplepoint.recorded.marks import REQUEST, SETUP, rank_of
 from triplepoint.recorded.studies import RECORDED, check_study
@@ -166,7 +164,7 @@ class Session:
             "monotonic_ns": time.monotonic_ns(),
             "wall_ns": time.time_ns(),
             "num_cores": os.cpu_count(),
-            "memory_bytes": psutil.virtual_memory().total,
+            "memory_bytes": host_memory_bytes(),
             "device": device,
             "visible": placement()["devices"],
             "rank": int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0),

@@ -25,6 +25,7 @@ def test_rank_environment_of_rocm_filters_devices_once() -> None:
     given = {"ROCR_VISIBLE_DEVICES": "4,5", "CUDA_VISIBLE_DEVICES": "4,5", "HIP_VISIBLE_DEVICES": "4,5", "A": "b"}
     assert rank_environment("rocm", given) == {"ROCR_VISIBLE_DEVICES": "4,5", "A": "b"}
     assert rank_environment("cuda", given) == given
+    assert rank_environment("cpu", {"A": "b"}) == {"A": "b", "CUDA_VISIBLE_DEVICES": ""}, "which none of them uses"
     by_hand = {"HIP_VISIBLE_DEVICES": "4,5"}
     assert rank_environment("rocm", by_hand) == by_hand
 

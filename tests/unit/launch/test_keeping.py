@@ -10,7 +10,7 @@ import pytest
 
 from tests.attempts import WALL_NS, fill, leave, tiny_run
 from tests.points import write_run
-from triplepoint.config.plan import PlannedRun
+from triplepoint.config.plan import read_planned_run
 from triplepoint.errors import UserError
 from triplepoint.launch import collect
 from triplepoint.launch import launch_run as launching
@@ -31,10 +31,10 @@ class FakeGang:
     finishes = True
     on_poll: Callable[[], None] = staticmethod(lambda: None)
 
-    def __init__(self, raw: Path, planned: PlannedRun) -> None:
+    def __init__(self, raw: Path) -> None:
         FakeGang.started += 1
         if FakeGang.finishes:
-            fill(raw, planned)
+            fill(raw, read_planned_run(raw / "point.json"))
 
     def is_over(self) -> bool:
         FakeGang.on_poll()

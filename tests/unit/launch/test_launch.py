@@ -205,7 +205,7 @@ def test_launch_disk_full_is_one_line_and_leaves_nothing(tmp_path: Path) -> None
     small.mkdir()
     write_run(tmp_path / "kept", planned(tiny_point()))
     script = (
-        f"mount -t tmpfs -o size=40k tmpfs {small} && cp -r {tmp_path}/kept/. {small} && "
+        f"mount -t tmpfs -o size=24k tmpfs {small} && cp -r {tmp_path}/kept/. {small} && "
         f"{sys.executable} -m triplepoint launch tiny --results {small}; status=$?; "
         f"find {small} -name raw -o -path '*attempts/*'; exit $status"
     )

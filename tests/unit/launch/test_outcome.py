@@ -2,7 +2,8 @@
 
 import pytest
 
-from triplepoint.launch.outcome import Failure, classify, describe_exit, judge_hung, judge_kill, log_tail, root_cause
+from triplepoint.launch.error_texts import classify
+from triplepoint.launch.outcome import Failure, describe_exit, judge_hung, judge_kill, log_tail, root_cause
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -49,8 +51,24 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": ours, "OMP_NUM_THREADS": "1"}
 
 
-def run(results: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(results, *words), capture_output=True, text=True, env=environment(), timeout=300)
+def run(
+    results: Path, *words: str, variables: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[str]:
+    changed = {**environment(), **variables}
+    return subprocess.run(command(results, *words), capture_output=True, text=True, env=changed, timeout=300)
+
+
+def with_megatron(lib: Path) -> dict[str, str]:
+    """Make a package with the training step of Megatron-LM, and return the variables with which Python finds it."""
+    package = lib / "megatron" / "training"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    # As Megatron-LM has it: `train` finds `train_step` in its own module, which steps all optimizers.
+    (package / "training.py").write_text(
+        "def train_step(optimizers):\n    for one in optimizers: one.step()\n    return {}, 0\n"
+        "def train(optimizers, num):\n    for _ in range(num): train_step(optimizers)\n"
+    )
+    return {"PYTHONPATH": os.pathsep.join([str(lib), environment()["PYTHONPATH"]])}
 
 
 def recorded(results: Path) -> tuple[Path, Manifest, list[dict[str, Any]]]:
@@ -128,9 +146,19 @@ def test_process_that_runs_already_is_followed_by_its_log(tmp_path: Path) -> Non
 
 
 def test_out_of_memory_is_the_outcome_and_steps_before_it_are_kept(tmp_path: Path) -> None:
-    done = run(tmp_path, "--", *TORCHRUN, str(LOOPS / "plain.py"), "20", "0.01", "crash")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys, time\nfrom pathlib import Path\nfrom megatron.training.training import train\n"
+        "train([], 10)\n"
+        "done = Path(sys.argv[1])\n(done / os.environ['RANK']).touch()\n"
+        "while len(list(done.iterdir())) < 2: time.sleep(0.01)\n"
+        "raise RuntimeError('CUDA out of memory. Tried to allocate 20.00 GiB')\n"
+    )
+    (tmp_path / "done").mkdir()
+    variables = with_megatron(tmp_path / "lib")
+    done = run(tmp_path / "results", "--", *TORCHRUN, str(script), str(tmp_path / "done"), variables=variables)
     assert done.returncode == 1
-    _, manifest, steps = recorded(tmp_path)
+    _, manifest, steps = recorded(tmp_path / "results")
     assert manifest.status == "oom" and manifest.evidence is not None
     assert "CUDA out of memory" in manifest.evidence.message
     assert len(steps) == 2 * 9
@@ -274,23 +302,13 @@ def test_hook_leaves_the_environments_own_sitecustomize(tmp_path: Path) -> None:
 
 
 def test_training_step_of_megatron_lm_is_a_mark(tmp_path: Path) -> None:
-    package = tmp_path / "lib" / "megatron" / "training"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    # As Megatron-LM has it: `train` finds `train_step` in its own module, which steps two optimizers.
-    (package / "training.py").write_text(
-        "import torch\n"
-        "def train_step(optimizers):\n    for one in optimizers: one.step()\n    return {}, 0\n"
-        "def train(optimizers, num):\n    for _ in range(num): train_step(optimizers)\n"
-    )
     script = tmp_path / "pretrain_gpt.py"
     script.write_text(
         "import torch\nfrom megatron.training.training import train\n"
         "train([torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1) for _ in range(2)], 9)\n"
     )
-    words = command(tmp_path / "results", "--warmup", "0", "--", sys.executable, str(script))
-    paths = os.pathsep.join([str(tmp_path / "lib"), environment()["PYTHONPATH"]])
-    done = subprocess.run(words, env=environment() | {"PYTHONPATH": paths}, capture_output=True, text=True, timeout=120)
+    words = ("--warmup", "0", "--", sys.executable, str(script))
+    done = run(tmp_path / "results", *words, variables=with_megatron(tmp_path / "lib"))
     assert done.returncode == 0, done.stderr
     _, manifest, steps = recorded(tmp_path / "results")
     assert manifest.facts["steps_marked_by"] == SOURCES["framework"]

@@ -187,5 +187,7 @@ def get_engine(name: str) -> Engine:
 
 
 def import_trainer(name: str) -> None:
-    """Import the part of an engine that `Engine.train` would import: torch, and Megatron-Core or DeepSpeed."""
-    importlib.import_module(f"{_MODULES[name]}.trainer")
+    """Import what `Engine.train` would import: torch, and if the engine is a package, its trainer and all it needs."""
+    importlib.import_module(f"{__name__}.loop")
+    if hasattr(importlib.import_module(_MODULES[name]), "__path__"):
+        importlib.import_module(f"{_MODULES[name]}.trainer")
