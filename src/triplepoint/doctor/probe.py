@@ -1,6 +1,6 @@
 """Probes of nodes: each reads the facts of its node, measures with the other nodes, and writes a report.
 
-On one machine the probe runs in this process, on a cluster probes run through submitit.
+On this machine the probe runs in this process, on the nodes of a cluster through submitit.
 """
 
 import contextlib
@@ -159,10 +159,15 @@ def probe_nodes(folder: Path, plan: ProbePlan, cluster: ClusterConfig | None, sa
         say: Called with a line of text on progress.
 
     Raises:
-        UserError: If Slurm refuses the job.
+        UserError: If Slurm refuses the job, or a cluster without Slurm has several nodes.
     """
     write_text(folder / "probe.json", plan.model_dump_json(indent=2))
-    if cluster is None:
+    if cluster is None or cluster.executor == "local":
+        if cluster and plan.num_nodes > 1:
+            raise UserError(
+                f"doctor: cluster {cluster.name} has executor: local, which is this machine, and {plan.num_nodes} "
+                "nodes; use --nodes 1, or executor: slurm in the file of the cluster"
+            )
         run_probe(folder, dies_with_parent=False)
         return
     job = _submit(folder, plan, cluster)
@@ -178,9 +183,8 @@ def _submit(folder: Path, plan: ProbePlan, cluster: ClusterConfig) -> Any:
 
     options = gang_of(cluster.name, read_site())
     try:
-        # With cluster="auto" submitit would use Slurm for this machine wherever srun is on the PATH.
         pickles = private_folder(folder / "submitit")
-        executor = submitit.AutoExecutor(pickles, cluster=cluster.executor, slurm_python=options.python)
+        executor = submitit.AutoExecutor(pickles, cluster="slurm", slurm_python=options.python)
     except RuntimeError as error:
         raise UserError(
             f"cluster {cluster.name} is reached through Slurm: {error}; run this on its login node"
@@ -202,16 +206,14 @@ def job_parameters(plan: ProbePlan, cluster: ClusterConfig, options: Gang) -> di
         options: Slurm options of the site.
     """
     limit_s = 2 * MARGIN_S + (plan.measure_s or 0.0)
-    common = {
+    slurm = options.job_parameters(cluster.gpus_per_node if cluster.device != "cpu" else 0)
+    return {
         "name": f"doctor-{cluster.name}",
         "nodes": plan.num_nodes,
         "tasks_per_node": 1,
         "timeout_min": math.ceil(limit_s / SECONDS_PER_MINUTE),
+        **{f"slurm_{key}": value for key, value in slurm.items()},
     }
-    if cluster.executor == "local":
-        return common
-    slurm = options.job_parameters(cluster.gpus_per_node if cluster.device != "cpu" else 0)
-    return common | {f"slurm_{key}": value for key, value in slurm.items()}
 
 
 def _await_reports(folder: Path, num_nodes: int) -> None:

@@ -167,10 +167,7 @@ def time_limit_min(planned: PlannedRun) -> int:
 
 @contextlib.contextmanager
 def stderr_to(path: Path) -> Iterator[None]:
-    """Redirect stderr to a file, for the processes that are started inside.
-
-    submitit's local controller inherits stderr, and would print its own traceback there if the launch is interrupted.
-    """
+    """Redirect stderr to a file, for submitit and the processes that it starts inside, such as sbatch."""
     original_fd = os.dup(sys.stderr.fileno())
     with path.open("ab") as log:
         os.dup2(log.fileno(), sys.stderr.fileno())

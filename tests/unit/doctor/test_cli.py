@@ -57,6 +57,20 @@ def test_doctor_wrong_use_is_told(words: list[str], told: str, capsys: pytest.Ca
     assert told in capsys.readouterr().err
 
 
+def test_doctor_of_a_cluster_without_slurm_checks_this_machine(
+    tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing hides GPUs from the probe."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    words = ["doctor", "--cluster", "cpu-local", "--results", str(tmp_path), "--config", str(config)]
+    assert main(words) == 0
+    assert "1 reported" in capsys.readouterr().out and not list(tmp_path.rglob("submitit"))
+    cluster = config / "clusters" / "cpu-local.yaml"
+    cluster.write_text(cluster.read_text().replace("num_nodes: 1", "num_nodes: 2"))
+    assert main(words) == 2
+    assert "executor: local, which is this machine, and 2 nodes" in capsys.readouterr().err
+
+
 def test_doctor_away_from_slurm_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
