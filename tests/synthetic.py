@@ -10,6 +10,7 @@ import pyarrow as pa
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.plan import Limits, Plan, PlanEntry, PlannedRun
 from triplepoint.config.point import Layout, Point, PointCluster, Steps
+from triplepoint.config.rules import engine_revision
 from triplepoint.config.yaml_file import read
 from triplepoint.files import write_text
 from triplepoint.manifest import Device, Evidence, Manifest, Node, Telemetry, write_manifest
@@ -60,7 +61,7 @@ class Spec:
     def point(self) -> Point:
         layout = Layout(**self.layout)
         is_cpu = self.cluster.device == "cpu"
-        return Point(
+        point = Point(
             model=model_of(self.model),
             cluster=self.cluster,
             engine=self.engine,
@@ -76,6 +77,7 @@ class Spec:
             repeat=self.repeat,
             **self.extra,
         )
+        return point.model_copy(update={"engine_revision": engine_revision(point)})
 
     @property
     def run(self) -> str:

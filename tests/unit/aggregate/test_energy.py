@@ -217,7 +217,7 @@ def test_measure_energy_without_counter_takes_samples_and_says_so(tmp_path: Path
 def test_measure_energy_refuses_a_step_locked_to_the_sensor(tmp_path: Path) -> None:
     found = record(frozen(square(0.2, 0.25)), tmp_path, seconds=10)
     samples, windows = columns(found), step_windows(found, 20, 0.2)
-    with pytest.raises(NotMeasuredError, match="25 ms of every 100 ms, which is never 7[0-9]% of the step"):
+    with pytest.raises(NotMeasuredError, match="25 ms of every 100 ms, which is never 7[0-9] % of the step"):
         measure_energy(samples, windows, card(0.1, 0.025))
     # Steps that begin at any moment of the sensor's period are seen whole.
     spread = step_windows(found, 30, 0.23)

@@ -87,7 +87,7 @@ def test_command_finds_power_and_cooling_and_writes_them(
         shutil.copytree(CONFIG / part, config / part)
     assert main(["calibrate", "--power", str(recording), "--gpu", "h200", "--config", str(config)]) == 0
     told = capsys.readouterr().out
-    held_out = re.search(r"left out of the fit: mean error ([\d.]+)%, P90 ([\d.]+)%", told)
+    held_out = re.search(r"left out of the fit: mean error ([\d.]+) %, P90 ([\d.]+) %", told)
     assert held_out and float(held_out[1]) < 2.0 and float(held_out[2]) < 5.0
     fitted, blind = re.findall(r"RMSE ([\d.]+) K", told)
     assert float(fitted) < 0.5, "whole degrees alone are 0.29 K"
