@@ -125,6 +125,7 @@ class KernelTimes:
             f"{self._path(fitted)}: {precision} GEMMs fitted to {fit.source}; median error of shapes held out "
             f"{percent(fit.held_out_median)}"
             for precision, fit in fits.items()
+            if fit.held_out_median is not None
         ]
 
     def files(self, fitted: KernelFit) -> dict[Path, str]:

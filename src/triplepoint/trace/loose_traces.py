@@ -54,7 +54,7 @@ def _all_ranks(summaries: Sequence[RankSummary]) -> list[str]:
         f"{title} {percent(sum(_time(summary, category, kind) for summary in working) / span)}"
         for title, category, kind in _SUMMARY_ROWS
     )
-    return [f"{len(working)} ranks together: {', '.join(parts).replace('%', ' %')}"]
+    return [f"{len(working)} ranks together: {', '.join(parts)}"]
 
 
 def _time(summary: RankSummary, category: str, kind: str) -> int:
