@@ -17,10 +17,9 @@ from tests.benchmarks.predict_accuracy import CONFIG, DATA, TABLES
 from triplepoint.advise.project.failures import FLEET_RATES, PUBLISHED_MTTF_H, Failures, best_checkpoints, mttf_h
 from triplepoint.advise.project.network import Network, scale_job
 from triplepoint.advise.project.project import Question, draws, project
-from triplepoint.calibrate.scaling import MOST_GPUS, Scaling, scaling_known
+from triplepoint.calibrate.scaling import Scaling, fit_few, scaling_known, split
 from triplepoint.calibrate.step_cases import Case
 from triplepoint.calibrate.step_ratios import grouped
-from triplepoint.calibrate.step_time import fit
 from triplepoint.predictions import read_points
 from triplepoint.processes import on_all_cores
 from triplepoint.simulate.calibration import Calibration
@@ -43,10 +42,8 @@ def scaling() -> None:
     if "--scaling" not in sys.argv:
         print("\n".join(procedure.report(read_scaling(CONFIG))))
         return
-    cases = procedure.read()
-    few = [case for case in cases if case.job.num_gpus <= MOST_GPUS]
-    many = [case for case in cases if case.job.num_gpus > MOST_GPUS]
-    fitted = fit(few, f"{MOST_GPUS} GPUs or fewer", CONFIG)
+    few, many = split(procedure.read())
+    fitted = fit_few(few, CONFIG)
     print("\n".join(procedure.report(scaling_known(few, many, fitted, ", ".join(TABLES)))))
     furthest_off({case.job.stack for case in few}, many, fitted)
 

@@ -47,14 +47,13 @@ class Scaling:
 
     def fit(self, measured: list[Case]) -> ScalingKnown:
         """Return the errors on the larger rows. Raises `UserError` if there are no larger or no smaller rows."""
-        few = [case for case in measured if case.job.num_gpus <= MOST_GPUS]
-        many = [case for case in measured if case.job.num_gpus > MOST_GPUS]
+        few, many = split(measured)
         names = ", ".join(map(str, self.tables))
         if not few or not many:
             raise UserError(
                 f"{names}: {len(few)} rows of up to {MOST_GPUS} GPUs, {len(many)} larger ones; expected both"
             )
-        return scaling_known(few, many, fit(few, f"{MOST_GPUS} GPUs or fewer", self.config), names)
+        return scaling_known(few, many, fit_few(few, self.config), names)
 
     def report(self, fitted: ScalingKnown) -> list[str]:
         """Return a line of text on every group of larger rows, and one on ratios."""
@@ -71,6 +70,17 @@ class Scaling:
         """Return the text of `scaling.yaml`."""
         path = self.config / "calibration" / "scaling.yaml"
         return {path: _HEADER + to_yaml(fitted.model_dump(), width=118, flow=None)}
+
+
+def split(measured: Sequence[Case]) -> tuple[list[Case], list[Case]]:
+    """Return rows of few GPUs, and those of more."""
+    few = [case for case in measured if case.job.num_gpus <= MOST_GPUS]
+    return few, [case for case in measured if case.job.num_gpus > MOST_GPUS]
+
+
+def fit_few(few: Sequence[Case], config: Path) -> Calibration:
+    """Return the calibration fitted to rows of few GPUs."""
+    return fit(few, f"{MOST_GPUS} GPUs or fewer", config)
 
 
 def scaling_known(few: Sequence[Case], many: Sequence[Case], fitted: Calibration, names: str) -> ScalingKnown:

@@ -161,13 +161,14 @@ def probe_nodes(folder: Path, plan: ProbePlan, cluster: ClusterConfig | None, sa
     Raises:
         UserError: If Slurm refuses the job, or a cluster without Slurm has several nodes.
     """
+    is_here = cluster is None or cluster.executor == "local"
+    if cluster and is_here and plan.num_nodes > 1:
+        raise UserError(
+            f"cluster {cluster.name} has executor: local, which is this machine, and {plan.num_nodes} nodes; use "
+            "--nodes 1, or executor: slurm in the file of the cluster"
+        )
     write_text(folder / "probe.json", plan.model_dump_json(indent=2))
-    if cluster is None or cluster.executor == "local":
-        if cluster and plan.num_nodes > 1:
-            raise UserError(
-                f"doctor: cluster {cluster.name} has executor: local, which is this machine, and {plan.num_nodes} "
-                "nodes; use --nodes 1, or executor: slurm in the file of the cluster"
-            )
+    if cluster is None or is_here:
         run_probe(folder, dies_with_parent=False)
         return
     job = _submit(folder, plan, cluster)

@@ -7,6 +7,8 @@ import pytest
 
 from triplepoint.cli import main
 from triplepoint.config.yaml_file import read_yaml
+from triplepoint.doctor.check import NodeFacts
+from triplepoint.doctor.node import Vendor, read_node
 
 CONFIG = Path("config").resolve()
 
@@ -60,14 +62,20 @@ def test_doctor_wrong_use_is_told(words: list[str], told: str, capsys: pytest.Ca
 def test_doctor_of_a_cluster_without_slurm_checks_this_machine(
     tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing hides GPUs from the probe."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    words = ["doctor", "--cluster", "cpu-local", "--results", str(tmp_path), "--config", str(config)]
-    assert main(words) == 0
-    assert "1 reported" in capsys.readouterr().out and not list(tmp_path.rglob("submitit"))
+    """It does so in this process: that of a job would see no GPU."""
+    nodes: list[int] = []
+
+    def read(node: int, vendors: tuple[Vendor, ...]) -> NodeFacts:
+        nodes.append(node)
+        return read_node(node, vendors)
+
+    monkeypatch.setattr("triplepoint.doctor.probe.read_node", read)
+    words = ["doctor", "--cluster", "cpu-local", "--config", str(config), "--results"]
+    assert main([*words, str(tmp_path / "one")]) == 0
+    assert "1 reported" in capsys.readouterr().out and nodes == [0]
     cluster = config / "clusters" / "cpu-local.yaml"
     cluster.write_text(cluster.read_text().replace("num_nodes: 1", "num_nodes: 2"))
-    assert main(words) == 2
+    assert main([*words, str(tmp_path / "two")]) == 2
     assert "executor: local, which is this machine, and 2 nodes" in capsys.readouterr().err
 
 

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from triplepoint.files import write_json
-from triplepoint.launch import agent, watch
+from triplepoint.launch import agent, gang, watch
 from triplepoint.launch.agent import Surroundings
 from triplepoint.launch.attempt import tell_to_stop
+from triplepoint.launch.gang import LocalGang, wait
 from triplepoint.launch.watch import Ranks
 
 
@@ -146,3 +147,10 @@ def test_ranks_time_of_a_suspension_does_not_count(
     ranks = Ranks(raw, range(1), SimpleNamespace(), -1, time_limit_s=3000.0, hang_timeout_s=100.0, _started=clock.now_s)  # type: ignore[arg-type]
     ranks._is_started, ranks._processes[0] = True, rank  # type: ignore[assignment]
     assert [failure.status for failure in ranks.wait(lambda: None)] == failed
+
+
+def test_agent_of_a_local_gang_sees_the_gpus_of_its_launcher(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.setattr(gang, "run_node", lambda raw, _: (raw / "seen").write_text(os.environ["CUDA_VISIBLE_DEVICES"]))
+    wait(LocalGang(raw), lambda: None)
+    assert (raw / "seen").read_text() == "3"

@@ -42,12 +42,7 @@ def headline(answer: SwingAnswer) -> str:
     """Return the swing of the job, its strongest line and the verdict, a sentence each."""
     job, failed = answer.levels[-1], [verdict for verdict in answer.verdicts if verdict.passes is False]
     num_open = sum(verdict.passes is None for verdict in answer.verdicts)
-    line = ""
-    if job.line_hz:
-        line = f", mostly once in {1.0 / job.line_hz:.3g} s ({job.line_hz:.4f} Hz, amplitude {_kw(job.line_w)} kW)"
-    said = [f"Power of the job swings by {_range(job)} of its mean{line}."]
-    if job.range_fraction < LEAST_SHOWN:
-        said = ["Power of the job does not swing: its range is below 0.05 % of its mean."]
+    said = [_swing(job)]
     if answer.verdicts:
         num = len(answer.verdicts)
         if failed:
@@ -57,6 +52,15 @@ def headline(answer: SwingAnswer) -> str:
         elif not failed:
             said.append(f"It keeps to {_all(num)}.")
     return " ".join(said)
+
+
+def _swing(job: LevelSwing) -> str:
+    if job.range_fraction < LEAST_SHOWN:
+        return "Power of the job does not swing: its range is below 0.05 % of its mean."
+    line = ""
+    if job.line_hz:
+        line = f", mostly once in {1.0 / job.line_hz:.3g} s ({job.line_hz:.4f} Hz, amplitude {_kw(job.line_w)} kW)"
+    return f"Power of the job swings by {_range(job)} of its mean{line}."
 
 
 def _range(level: LevelSwing) -> str:

@@ -79,8 +79,8 @@ class Bucket:
 class GradientSynchroniser:
     """Sums gradients over data parallel ranks, in buckets, after the last backward pass or overlapped with it.
 
-    Torch's DistributedDataParallel is no alternative: it takes neither DTensor parameters (tensor parallelism) nor
-    parameters with different groups (experts), and schedules that split the backward pass bypass its hooks.
+    Torch's DistributedDataParallel is no alternative: it takes no parameters with different groups (experts), and
+    schedules that split the backward pass bypass its hooks.
     """
 
     def __init__(self, stages: dict[int, list[Placed]], is_overlapped: bool) -> None:

@@ -60,6 +60,10 @@ typedef struct {
 /* Get all arrays of a call, those from number `first_changed` on for writing; return whether that failed. */
 int get_arrays(PyObject *const *arguments, int number, int first_changed, Py_buffer *arrays);
 
+/* Release all arrays of a call and return None; or NULL, if the number of an array of a wrong size or with an index out of
+   range is not -1, or memory ran out. */
+PyObject *conclude(Py_buffer *arrays, int number, int wrong_size, int wrong_index, int has_memory);
+
 PyObject *method_chain(PyObject *module, PyObject *const *arguments, Py_ssize_t num_arguments);
 PyObject *method_follow(PyObject *module, PyObject *const *arguments, Py_ssize_t num_arguments);
 PyObject *method_run(PyObject *module, PyObject *const *arguments, Py_ssize_t num_arguments);

@@ -12,6 +12,14 @@ int get_arrays(PyObject *const *arguments, int number, int first_changed, Py_buf
     return 0;
 }
 
+PyObject *conclude(Py_buffer *arrays, int number, int wrong_size, int wrong_index, int has_memory) {
+    for (int open = 0; open < number; open++) PyBuffer_Release(&arrays[open]);
+    if (wrong_size >= 0) return PyErr_Format(PyExc_ValueError, "array %d has a wrong size", wrong_size);
+    if (wrong_index >= 0) return PyErr_Format(PyExc_ValueError, "array %d has an index out of range", wrong_index);
+    if (!has_memory) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"chain", (PyCFunction)(void (*)(void))method_chain, METH_FASTCALL, NULL},
     {"follow", (PyCFunction)(void (*)(void))method_follow, METH_FASTCALL, NULL},

@@ -200,9 +200,5 @@ PyObject *method_follow(PyObject *module, PyObject *const *arguments, Py_ssize_t
         }
         free(scratch.columns);
     }
-    for (int number = 0; number < NUM_ARGUMENTS; number++) PyBuffer_Release(&arrays[number]);
-    if (wrong >= 0) return PyErr_Format(PyExc_ValueError, "array %d has a wrong size", wrong);
-    if (beyond >= 0) return PyErr_Format(PyExc_ValueError, "array %d has an index out of range", beyond);
-    if (!has_memory) return PyErr_NoMemory();
-    Py_RETURN_NONE;
+    return conclude(arrays, NUM_ARGUMENTS, wrong, beyond, has_memory);
 }
