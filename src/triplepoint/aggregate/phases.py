@@ -35,14 +35,14 @@ class Fit(NamedTuple):
     """Fitted powers.
 
     Attributes:
-        power_w: Power of each level. Shape (num_levels,). Unit: W.
-        error_w: Standard error of each power. Shape (num_levels,). Unit: W.
-        residual_j: Root of the sum of squared residuals. Unit: J.
+        power_w: Power of each level. Shape (..., num_levels). Unit: W.
+        error_w: Standard error of each power. Shape (..., num_levels). Unit: W.
+        residual_j: Root of the sum of squared residuals. Shape (...). Unit: J.
     """
 
     power_w: np.ndarray
     error_w: np.ndarray
-    residual_j: float
+    residual_j: np.ndarray
 
 
 def fit_with_jackknife(
@@ -63,9 +63,8 @@ def fit_with_jackknife(
     """
     whole = fit(time_s, energy_j, mean_w)
     part = np.minimum((position * _PARTS).astype(int), _PARTS - 1)
-    partial = [
-        fit(time_s[part != left_out], energy_j[part != left_out], mean_w).power_w for left_out in np.unique(part)
-    ]
+    is_kept = part != np.unique(part)[:, None]
+    partial = fit(time_s, energy_j, mean_w, is_used=is_kept).power_w
     jackknife_w = np.sqrt((len(partial) - 1) * np.var(partial, axis=0))
     scatter = max(1.0, float((jackknife_w / whole.error_w).max()))
     low_w, high_w = _LEAST_POWER * mean_w, max(_MOST_POWER * power_limit_w, mean_w)
@@ -76,26 +75,40 @@ def fit_with_jackknife(
     return fitted
 
 
-def fit(time_s: np.ndarray, energy_j: np.ndarray, mean_w: float, scatter: float = 1.0) -> Fit:
+def fit(
+    time_s: np.ndarray,
+    energy_j: np.ndarray,
+    mean_w: float,
+    scatter: float = 1.0,
+    is_used: np.ndarray | None = None,
+) -> Fit:
     """Fit the power of each level by least squares with a prior around the mean power.
 
+    Leading dimensions are fits of their own.
+
     Args:
-        time_s: Time in each level between counter updates. Shape (num_intervals, num_levels). Unit: s.
+        time_s: Time in each level between counter updates. Shape (..., num_intervals, num_levels). Unit: s.
         energy_j: Energy between the updates. Shape (num_intervals,). Unit: J.
         mean_w: Mean power. Unit: W.
         scatter: Factor on the standard deviation of the residuals.
+        is_used: Which intervals each fit uses. Shape (..., num_intervals). None: all.
     """
-    prior = np.eye(time_s.shape[1]) / (_PRIOR_SIGMA * mean_w) ** 2
-    excess_j = energy_j - time_s.sum(axis=1) * mean_w
-    normal, least_variance = time_s.T @ time_s, (TIMING_S * mean_w) ** 2
-    variance = max(least_variance, float(np.mean(excess_j**2)) if len(excess_j) else 0.0)
+    used = np.ones(time_s.shape[:-1]) if is_used is None else is_used.astype(float)
+    time_s, energy_j, num_used = time_s * used[..., None], energy_j * used, used.sum(axis=-1)
+    prior = np.eye(time_s.shape[-1]) / (_PRIOR_SIGMA * mean_w) ** 2
+    excess_j = energy_j - time_s.sum(axis=-1) * mean_w
+    normal, moments = time_s.mT @ time_s, np.vecmat(excess_j, time_s)
+    least_variance = (TIMING_S * mean_w) ** 2
+    variance = np.maximum(least_variance, (excess_j**2).sum(axis=-1) / np.maximum(num_used, 1.0))
     for _ in range(_ROUNDS):
-        covariance = np.linalg.inv(normal / variance + prior)
-        power_w = mean_w + covariance @ (time_s.T @ excess_j) / variance
-        sum_of_squares = float(np.sum((energy_j - time_s @ power_w) ** 2))
-        num_free = len(energy_j) - float(np.trace(covariance @ normal)) / variance
-        variance = max(least_variance, scatter**2 * sum_of_squares / num_free) if num_free > 1 else variance
-    return Fit(power_w, np.sqrt(np.diag(covariance)), sum_of_squares**0.5)
+        covariance = np.linalg.inv(normal / variance[..., None, None] + prior)
+        power_w = mean_w + np.matvec(covariance, moments) / variance[..., None]
+        sum_of_squares = ((energy_j - np.matvec(time_s, power_w)) ** 2).sum(axis=-1)
+        # Both matrices are symmetric, so this is the trace of their product.
+        num_free = num_used - (covariance * normal).sum(axis=(-2, -1)) / variance
+        better = np.maximum(least_variance, scatter**2 * sum_of_squares / np.maximum(num_free, 1.0))
+        variance = np.where(num_free > 1, better, variance)
+    return Fit(power_w, np.sqrt(np.diagonal(covariance, axis1=-2, axis2=-1)), np.sqrt(sum_of_squares))
 
 
 Cell = tuple[str, str]
@@ -249,18 +262,18 @@ def phase_energy(
     cumulative = _CumulativeTime(windows_s, pattern)
     of_levels = _CumulativeTime(windows_s, pattern.by_level())
 
-    def intervals(cumulative: _CumulativeTime, shift_s: float) -> tuple[np.ndarray, np.ndarray]:
+    def intervals(cumulative: _CumulativeTime, shift_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the time in each column between updates, and whether an update interval is within the steps."""
-        shifted_s = updates_s + shift_s
-        is_inside = (shifted_s[:-1] >= windows_s[0, 0]) & (shifted_s[1:] <= windows_s[-1, 1])
-        return np.diff(cumulative.until(shifted_s), axis=0), is_inside
+        shifted_s = updates_s + shift_s[..., None]
+        is_inside = (shifted_s[..., :-1] >= windows_s[0, 0]) & (shifted_s[..., 1:] <= windows_s[-1, 1])
+        return np.diff(cumulative.until(shifted_s), axis=-2), is_inside
 
-    def residual_j(shift_s: float) -> float:
-        time_s, is_inside = intervals(of_levels, shift_s)
-        return fit(time_s[is_inside], energy_j[is_inside], mean_w).residual_j
+    def residuals_j(shifts_s: np.ndarray) -> np.ndarray:
+        time_s, is_inside = intervals(of_levels, shifts_s)
+        return fit(time_s, energy_j, mean_w, is_used=is_inside).residual_j
 
-    shift_s = _best_shift_s(residual_j, counter.slack_s)
-    time_s, is_inside = intervals(cumulative, shift_s)
+    shift_s = _best_shift_s(residuals_j, counter.slack_s)
+    time_s, is_inside = intervals(cumulative, np.asarray(shift_s))
     position = cumulative.position((updates_s[:-1] + updates_s[1:]) / 2 + shift_s)[is_inside]
     power_w, error_w, _ = fit_with_jackknife(
         _by_level(time_s[is_inside]), energy_j[is_inside], mean_w, position, power_limit_w
@@ -285,12 +298,12 @@ def _divide(energy_j: np.ndarray, modelled_j: np.ndarray, total_j: float) -> np.
     return np.asarray(cell_j * total_j / cell_j.sum())
 
 
-def _best_shift_s(residual_j: Callable[[float], float], slack_s: float) -> float:
+def _best_shift_s(residuals_j: Callable[[np.ndarray], np.ndarray], slack_s: float) -> float:
     """Return the time shift of all counter updates, within their uncertainty, with the least residual. Unit: s."""
     best_s, reach_s = 0.0, slack_s
     while reach_s > TIMING_S:
-        shifts_s = [best_s + reach_s * n / _SHIFTS for n in range(-_SHIFTS, _SHIFTS + 1)]
-        best_s = min(shifts_s, key=residual_j)
+        shifts_s = best_s + reach_s * np.arange(-_SHIFTS, _SHIFTS + 1) / _SHIFTS
+        best_s = float(shifts_s[np.argmin(residuals_j(shifts_s))])
         reach_s /= _SHIFTS
     return best_s
 
@@ -321,14 +334,15 @@ class _CumulativeTime:
         return np.asarray(np.maximum(np.searchsorted(self._starts_s, at_s, "right") - 1, 0))
 
     def until(self, at_s: np.ndarray) -> np.ndarray:
-        """Return the time in each column since the first step; shape (num_times, num_columns + 1). Unit: s."""
+        """Return the time in each column since the first step; shape (..., num_columns + 1). Unit: s."""
         step, position = self._step(at_s), self.position(at_s)
         borders = self._pattern.borders
         piece = np.clip(np.searchsorted(borders, position, "right") - 1, 0, len(borders) - 2)
         in_piece = (position - borders[piece]) / (borders[piece + 1] - borders[piece])
-        time_s = self._shares[piece] + self._pattern.shares[piece] * in_piece[:, None]
-        time_s = time_s * self._lengths_s[step][:, None] + self._shares[-1] * self._before_s[step][:, None]
-        return np.column_stack([time_s, at_s - self._starts_s[0] - time_s.sum(axis=1)])
+        time_s = self._shares[piece] + self._pattern.shares[piece] * in_piece[..., None]
+        time_s = time_s * self._lengths_s[step][..., None] + self._shares[-1] * self._before_s[step][..., None]
+        between_s = at_s - self._starts_s[0] - time_s.sum(axis=-1)
+        return np.concatenate([time_s, between_s[..., None]], axis=-1)
 
 
 def _by_level(time_s: np.ndarray, num_levels: int = len(_LEVELS)) -> np.ndarray:
