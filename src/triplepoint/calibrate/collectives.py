@@ -321,7 +321,7 @@ def _with_errors(link: Link, rows: Sequence[Row], fabrics: Mapping[str, Measured
     errors = log_errors(large, fabrics, {**links, link.name: link})
     median = statistics.median(abs(exp(error) - 1) for error in errors)
     sources = ", ".join(sorted({row.source for row in rows}))
-    fitted_to = f"{len(rows)} rows of {sources}; median error of the {len(large)} largest {median:.1%}"
+    fitted_to = f"{len(rows)} rows of {sources}; median error of the {len(large)} largest {percent(median)}"
     sigma = max(LEAST_SIGMA, robust_sigma(errors)) if len(large) >= ENOUGH else max(FEW_SIGMA, median)
     sizes = [row.num_bytes for row in rows]
     return link.model_copy(

@@ -1,6 +1,8 @@
 """`triplepoint doctor`."""
 
 import argparse
+import contextlib
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,8 +78,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     cluster, started = expected.cluster, datetime.now(UTC)
     name = cluster.name if cluster else socket.gethostname()
     plan = _plan(arguments, expected)
-    folder: Path = (arguments.results / "doctor" / name / f"{started:%Y%m%dT%H%M%S}").resolve()
-    folder.mkdir(parents=True)
+    folder = new_folder(arguments.results.resolve() / "doctor" / name, f"{started:%Y%m%dT%H%M%S}")
     probe_nodes(folder, plan, cluster, say)
     diagnosis = diagnose(folder, plan.num_nodes, expected)
     report = as_json(diagnosis, name, started.isoformat(timespec="seconds"))
@@ -87,6 +88,16 @@ def run(arguments: argparse.Namespace) -> Answer:
     for path in wrote:
         say(f"doctor: wrote {path}")
     return Answer(report | {"wrote": wrote}, as_text(diagnosis), int(diagnosis.has_failed))
+
+
+def new_folder(parent: Path, name: str) -> Path:
+    """Make a folder and return it; its name gets a number if a check that began in the same second has that name."""
+    for number in itertools.count(1):
+        folder = parent / (name if number == 1 else f"{name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            return folder
+    raise AssertionError  # `count` does not end
 
 
 def _check_files(arguments: argparse.Namespace) -> Answer:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from triplepoint.cli import main
+from triplepoint.cli.doctor import new_folder
 from triplepoint.config.yaml_file import read_yaml
 from triplepoint.doctor.check import NodeFacts
 from triplepoint.doctor.node import Vendor, read_node
@@ -44,6 +45,14 @@ def test_doctor_of_this_machine_needs_no_gpu(tmp_path: Path, capsys: pytest.Capt
     text = capsys.readouterr().out
     assert "skipped  gpus" in text
     assert "1 reported" in text
+
+
+def test_doctors_of_the_same_second_have_folders_of_their_own(tmp_path: Path) -> None:
+    folders = [new_folder(tmp_path / "doctor" / "node", "20260101T000000") for _ in range(3)]
+    assert [folder.name for folder in folders] == ["20260101T000000", "20260101T000000-2", "20260101T000000-3"]
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        new_folder(tmp_path / "file", "20260101T000000")
 
 
 @pytest.mark.parametrize(
