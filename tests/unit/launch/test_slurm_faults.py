@@ -37,15 +37,17 @@ class FakeSlurm:
 
     def answers(self, program: str, text: str, status: int = 0, stderr: str = "") -> None:
         """Let a program print something from now on."""
-        (self.folder / f"{program}.out").write_text(text)
-        (self.folder / f"{program}.err").write_text(stderr)
-        path = self.folder / program
         here = f'"{self.folder}"'
-        path.write_text(
+        script = (
             f'#!/bin/sh\necho "$@" >> {here}/{program}.calls\ncat {here}/{program}.out\n'
             f"cat {here}/{program}.err >&2\nexit {status}\n"
         )
-        path.chmod(0o755)
+        # A launcher may run the present program meanwhile, and a file that runs cannot be written.
+        for name, content in ((f"{program}.out", text), (f"{program}.err", stderr), (program, script)):
+            new = self.folder / f"{name}.new"
+            new.write_text(content)
+            new.chmod(0o755)
+            new.replace(self.folder / name)
 
     def calls(self, program: str) -> list[str]:
         """Return the arguments of each call of a program."""
