@@ -264,8 +264,8 @@ def _read_settings(source: Path, problems: Problems) -> Iterator[tuple[str | Pat
     elif suffix in _TREES:
         yield from _settings_of_tree(source, read_any(source, _MOST_BYTES), problems)
     else:
-        known = ", ".join(SUFFIXES)
-        raise UserError(f"{source}: unknown kind of file {suffix!r}; expected a name that ends in one of {known}")
+        found = "a folder" if source.is_dir() else f"unknown kind of file {suffix!r}"
+        raise UserError(f"{source}: {found}; expected a file whose name ends in one of {', '.join(SUFFIXES)}")
 
 
 def _settings_of_standard_input(problems: Problems) -> Iterator[tuple[str | Path, Settings]]:

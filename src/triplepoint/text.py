@@ -48,17 +48,22 @@ def page(blocks: Iterable[Sequence[str]]) -> str:
 
 def percent(share: float, digits: int = 1) -> str:
     """Return a share as percent with its unit, such as `14.6 %`."""
-    return f"{100.0 * share:.{digits}f} %"
+    return f"{_rounded(share, digits):.{digits}f} %"
 
 
 def signed_percent(share: float, digits: int = 1) -> str:
     """Return a change as percent with its sign and unit, such as `+14.6 %`."""
-    return f"{100.0 * share:+.{digits}f} %"
+    return f"{_rounded(share, digits):+.{digits}f} %"
 
 
 def percent_within(share: float, low: float, high: float) -> str:
     """Return a share as percent with its 90 % interval, such as `14.6 % [6.6, 21.9]`."""
-    return f"{percent(share)} [{100.0 * low:.1f}, {100.0 * high:.1f}]"
+    return f"{percent(share)} [{_rounded(low, 1):.1f}, {_rounded(high, 1):.1f}]"
+
+
+def _rounded(share: float, digits: int) -> float:
+    """Return a share in percent as it is shown, without the sign of a zero."""
+    return round(100.0 * share, digits) + 0.0
 
 
 def percent_lost(share: float, *, is_bound: bool = False) -> str:

@@ -186,7 +186,7 @@ def test_blank_cell_leaves_its_key_out(tmp_path: Path) -> None:
         (
             "a.toml",
             "",
-            "a.toml: unknown kind of file '.toml'; expected a name that ends in one of .csv, .tsv, .txt, .y",
+            "a.toml: unknown kind of file '.toml'; expected a file whose name ends in one of .csv, .tsv, .txt, .y",
         ),
         ("a", "", "a: unknown kind of file ''; expected"),
         ("a.yaml", {"sweeps": [{"set": {"tpp": 1}}]}, "a.yaml: key 'description' is missing"),

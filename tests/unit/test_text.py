@@ -1,6 +1,6 @@
 """Text for a person: tables in columns, paragraphs, percent."""
 
-from triplepoint.text import WIDTH, page, paragraph, percent, percent_lost, table
+from triplepoint.text import WIDTH, page, paragraph, percent, percent_lost, signed_percent, table
 
 
 def test_table_aligns_words_left_and_numbers_right_with_headings_of_two_lines() -> None:
@@ -20,6 +20,7 @@ def test_page_leaves_a_line_between_blocks_and_none_for_empty_ones() -> None:
 
 def test_percent_of_a_share() -> None:
     assert (percent(0.1234), percent(1.0, 0)) == ("12.3 %", "100 %")
+    assert (percent(-1e-5), signed_percent(-1e-5)) == ("0.0 %", "+0.0 %")
 
 
 def test_a_loss_is_never_printed_as_zero() -> None:

@@ -4,6 +4,7 @@ import argparse
 import math
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -305,13 +306,19 @@ def is_run_folder(text: str) -> bool:
 
 
 def run_folder(arguments: argparse.Namespace) -> Path:
-    """Return the folder of the run that an argument names by id or by folder.
+    """Return the folder of the run that an argument names by id or by folder; the same folder when called again.
 
     For a folder it also sets `arguments.run` to the id, and `arguments.results` if the folder is in `runs/`.
 
     Raises:
         UserError: If the name cannot be a run id, or there is no such run.
     """
+    if (found := getattr(arguments, "run_folder", None)) is None:
+        found = arguments.run_folder = _find_run(arguments)
+    return Path(found)
+
+
+def _find_run(arguments: argparse.Namespace) -> Path:
     run: str = arguments.run
     if is_run_folder(run):
         path = Path(run).resolve()
@@ -319,6 +326,9 @@ def run_folder(arguments: argparse.Namespace) -> Path:
         if path.parent.name == "runs":
             arguments.results = path.parents[1]
         return path
+    if Path(run).is_dir() or os.sep in run:
+        found = "a folder without point.json" if Path(run).is_dir() else "no such folder"
+        raise UserError(f"{run!r}: {found}; expected a run id, or the folder of a run")
     if not re.fullmatch(RUN_PATTERN, run):
         raise UserError(f"{run!r} is not a run id: lower-case letters, digits, '.', '_' and '-' only")
     folder: Path = arguments.results / "runs" / run
@@ -335,6 +345,20 @@ def check_finished(folder: Path, instead: str) -> None:
         raise UserError(
             f"{folder.name}: no telemetry, the run has not finished; launch it first. Without it, {instead}"
         )
+
+
+def plan_command(study: Path, config: Path, clusters: Iterable[str]) -> str:
+    """Return what to do with a written study: move it, if need be, and plan it on its clusters.
+
+    Args:
+        study: File of the study.
+        config: Folder of the configuration.
+        clusters: Names of the clusters that its points run on.
+    """
+    studies = config / "studies"
+    move = "" if study.resolve().parent == studies.resolve() else f"move {study} to {studies}, then "
+    words = ["triplepoint", "plan", study.stem]
+    return move + shlex.join(words + [word for name in dict.fromkeys(clusters) for word in ("--cluster", name)])
 
 
 def say(line: str) -> None:

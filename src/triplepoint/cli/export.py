@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
             "triplepoint export parallelism --to mlflow --out mlruns",
             "triplepoint export parallelism --to wandb",
             "triplepoint export parallelism --to prometheus --out /var/lib/node_exporter/parallelism.prom",
-            "triplepoint export gpt3-175b_h200x32_tp2-pp16_mbs1_act_r1 --to chakra --out chakra",
+            "triplepoint export RUN --to chakra --out chakra",
         ],
         "mlflow: an experiment in MLflow's file store; 'MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri "
         "mlruns' shows it.\n"
@@ -92,4 +92,7 @@ def _run_id(arguments: argparse.Namespace) -> str | None:
     if has_tables(name, arguments.results) or not is_run:
         return None
     arguments.run = name
-    return run_folder(arguments).name
+    folder = run_folder(arguments)
+    if folder.parent.name != "runs" and is_run_folder(name):
+        raise UserError(f"{name}: a run outside of RESULTS/runs is in no table; move it there")
+    return folder.name

@@ -17,7 +17,7 @@ through the step, and is simulated as a whole. Budgets are means over a step, at
 is printed; nothing is applied. The method is in docs/frontier.md.
 """
 _EXAMPLES = (
-    "triplepoint frontier gpt3-175b_h200x32_tp2-pp16_mbs1_act_r1",
+    "triplepoint frontier RUN",
     "triplepoint frontier point.yaml --slowdown 5 --figure frontier.pdf",
     "triplepoint frontier point.yaml --max-node-power 6 --max-temp 75 --script clocks.sh",
 )

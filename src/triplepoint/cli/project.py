@@ -15,6 +15,7 @@ from triplepoint.cli.arguments import (
     out_figure,
     out_rows,
     out_study,
+    plan_command,
     say,
     whole_number,
 )
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from triplepoint.advise.project.failures import Failures
     from triplepoint.advise.project.network import Network
     from triplepoint.advise.project.project import Question
+
+_MOST_NETWORKS = 6
+"""Networks compared at once: as many as the figure has colours for."""
 
 _ABOUT = """\
 SOURCE is one of
@@ -181,11 +185,16 @@ def run(arguments: argparse.Namespace) -> Answer:
     from triplepoint.files import write_text
 
     question = _question(arguments)
+    if len(question.networks) > _MOST_NETWORKS:
+        raise UserError(f"project: {len(question.networks)} networks, at most {_MOST_NETWORKS} are compared at once")
+    if arguments.study is not None:
+        answer.check_study(question, arguments.config)
     projection = project(question, arguments.config)
     rows, text, figure = answer.rows(projection), answer.render(projection), arguments.figure
     if arguments.study is not None:
         write_text(arguments.study, answer.study_of(projection, arguments.config))
-        text += f"\n\nNext: triplepoint plan {arguments.study.stem}, for the study in {arguments.study}"
+        command = plan_command(arguments.study, arguments.config, [question.request.point.cluster.name])
+        text += f"\n\nNext: {command}"
     if figure is not None or arguments.out is not None:
         _write(rows, arguments.out, figure)
         if figure:

@@ -16,6 +16,7 @@ from triplepoint.cli.arguments import (
     out_figure,
     out_file,
     out_study,
+    plan_command,
     read_settings,
     run_folder,
     say,
@@ -144,19 +145,18 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Recommend changes for a run or a cluster, or show the ledger."""
-    if arguments.run and is_run_folder(arguments.run):
-        run_folder(arguments)
     from triplepoint.advise.recommend.content import content
     from triplepoint.advise.recommend.kept_passports import find_drift, keep, last_before
     from triplepoint.advise.recommend.text import render
 
+    folder = _named_run(arguments)
     results: Path = arguments.results
     if arguments.ledger or arguments.found:
         _say_unused(arguments, (*_NEED_A_JOB, "figure"), "the ledger alone is shown")
         return _ledger(arguments)
-    if (answer := _answer_from_sensors(arguments)) is not None:
+    if folder is not None and (answer := _answer_from_sensors(arguments, folder)) is not None:
         return answer
-    advice = _advise(arguments)
+    advice = _advise(arguments, folder)
     drift = []
     if advice.passport is not None and advice.measured_s.size:
         before = last_before(advice.passport, results)
@@ -172,16 +172,32 @@ def run(arguments: argparse.Namespace) -> Answer:
 def _next(arguments: argparse.Namespace, advice: "Advice", has_study: bool) -> str:
     """Return the end of the text: the next command to run, if something is recommended."""
     if has_study:
-        studies, path = arguments.config / "studies", arguments.study
-        move = "" if path.resolve().parent == studies.resolve() else f"move {path} to {studies}, then "
-        return f"\n\nNext: {move}triplepoint plan {path.stem} --cluster {advice.site.point.cluster.name}"
+        command = plan_command(arguments.study, arguments.config, [advice.site.point.cluster.name])
+        return f"\n\nNext: {command}"
     if advice.is_accepted or advice.accepted_limits:
         return "\n\nNext: the same command with --study FILE.yaml writes a study that verifies the gain."
     return ""
 
 
-def _advise(arguments: argparse.Namespace) -> "Advice":
-    """Return the advice for a run, or for a job on a cluster."""
+def _named_run(arguments: argparse.Namespace) -> Path | None:
+    """Return the folder of the run that is named; None if a cluster or nothing is named.
+
+    Raises:
+        UserError: If there is no such run or cluster, or a run is given settings.
+    """
+    name, config = arguments.run, arguments.config
+    if name is None:
+        return None
+    is_run = is_run_folder(name) or (arguments.results / "runs" / name / "point.json").is_file()
+    if not is_run and (config / "clusters" / f"{name}.yaml").is_file():
+        return None
+    if arguments.set:
+        raise UserError(f"recommend: --set goes with a cluster, found run {name}, which has its own job; leave it out")
+    return run_folder(arguments)
+
+
+def _advise(arguments: argparse.Namespace, folder: Path | None) -> "Advice":
+    """Return the advice for a run in a folder, or for a job on a cluster."""
     from triplepoint.advise.recommend.advice import advise, advise_cluster
     from triplepoint.advise.recommend.kept_passports import last_of
     from triplepoint.advise.recommend.power_limits import GOALS
@@ -189,13 +205,7 @@ def _advise(arguments: argparse.Namespace) -> "Advice":
     name, config = arguments.run, arguments.config
     if name is None:
         raise UserError("recommend: no run; name a run in RESULTS/runs, or a cluster with --set for its job")
-    is_run = (arguments.results / "runs" / name / "point.json").is_file()
-    if is_run or not (config / "clusters" / f"{name}.yaml").is_file():
-        if arguments.set:
-            raise UserError(
-                f"recommend: --set goes with a cluster, found run {name}, which has its own job; leave it out"
-            )
-        folder = run_folder(arguments)
+    if folder is not None:
         instead = "'triplepoint recommend CLUSTER' with --set, and frontier, whatif and project, ask the simulator"
         check_finished(folder, instead)
         if arguments.goal == "save" and arguments.spare_watts:
@@ -285,12 +295,11 @@ def _ledger(arguments: argparse.Namespace) -> Answer:
     return Answer({"ledger": rows}, ledger.render(rows))
 
 
-def _answer_from_sensors(arguments: argparse.Namespace) -> Answer | None:
+def _answer_from_sensors(arguments: argparse.Namespace, folder: Path) -> Answer | None:
     """Return the advice from sensors alone, for a recorded run without a described cluster or job; else None."""
     from triplepoint.advise.recommend.advice import is_described
 
-    folder: Path = arguments.results / "runs" / str(arguments.run)
-    if not (folder / "point.json").is_file() or is_described(folder, arguments.config):
+    if is_described(folder, arguments.config):
         return None
     from triplepoint.advise.recommend.from_sensors import content, render
     from triplepoint.compare.sides import Context

@@ -13,6 +13,7 @@ from triplepoint.cli.arguments import (
     number,
     out_figure,
     out_study,
+    plan_command,
     read_prices,
     say,
     whole_number,
@@ -137,7 +138,11 @@ def run(arguments: argparse.Namespace) -> Answer:
     from triplepoint.advise.search.space import Question
 
     problems = Problems("search")
-    values = dict(pair for text in arguments.set if (pair := problems.call(_values, text)))
+    pairs = [pair for text in arguments.set if (pair := problems.call(_values, text))]
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        name = next(name for name in values if [key for key, _ in pairs].count(name) > 1)
+        problems.add(UserError(f"search: --set {name} is given twice; give all its values in one, comma-separated"))
     problems.refuse()
     limits = Limits(
         step_time_s=arguments.max_step_time,
@@ -155,7 +160,7 @@ def run(arguments: argparse.Namespace) -> Answer:
             question, arguments.config, arguments.objective, limits, arguments.within, arguments.measure,
             read_prices(arguments), lambda line: say(f"search: {line}"),
         )  # fmt: skip
-    return _answer(result, arguments.config / "studies", arguments.study, arguments.figure)
+    return _answer(result, arguments.config, arguments.study, arguments.figure)
 
 
 def _values(text: str) -> tuple[str, list[Any]]:
@@ -168,7 +173,7 @@ def _values(text: str) -> tuple[str, list[Any]]:
     return name, load(f"[{values}]", f"search: --set {name}", "values")
 
 
-def _answer(result: "Found", studies: Path, study: Path | None, figure: Path | None) -> Answer:
+def _answer(result: "Found", config: Path, study: Path | None, figure: Path | None) -> Answer:
     """Return the answer; write the study and the figure if their paths are given."""
     from triplepoint.advise.search import text as answer
     from triplepoint.files import write_text
@@ -191,13 +196,11 @@ def _answer(result: "Found", studies: Path, study: Path | None, figure: Path | N
         say(f"search: figure in {figure}")
     if result.chosen and study is not None:
         write_text(study, answer.study_of(result, study.stem))
-        move = "" if study.resolve().parent == studies.resolve() else f"move {study} to {studies}, then "
-        clusters = answer.clusters_of(result)
-        for name, content_of_cluster in clusters.items():
-            write_text(studies.parent / "clusters" / f"{name}.yaml", content_of_cluster)
-            say(f"search: cluster with this power limit in {studies.parent / 'clusters' / name}.yaml")
-        names = dict.fromkeys(one.candidate.point.cluster.name for one in result.to_measure)
-        text += f"\nNext: {move}triplepoint plan {study.stem} " + " ".join(f"--cluster {name}" for name in names)
+        for name, content_of_cluster in answer.clusters_of(result).items():
+            write_text(config / "clusters" / f"{name}.yaml", content_of_cluster)
+            say(f"search: cluster with this power limit in {config / 'clusters' / name}.yaml")
+        names = [one.candidate.point.cluster.name for one in result.to_measure]
+        text += f"\nNext: {plan_command(study, config, names)}"
     elif len(result.to_measure) > 1:
         text += "\nNext: the same command with --study FILE.yaml writes the marked ones as a study to run."
     return Answer(content, text, status=0 if result.chosen else 1)

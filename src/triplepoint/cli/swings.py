@@ -68,6 +68,8 @@ _ANSWER = {
     "notes": "what could not be told, and why",
 }
 _POINT_SUFFIXES = (".yaml", ".yml", ".json")
+_STEPS = 64
+"""Steps of a point that are simulated."""
 _CAPS = (0.9, 0.8, 0.7)
 """Power limits to try if a point exceeds a limit of the specification and no cap is given, over the present one."""
 
@@ -104,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
         help="of a point, time between readings of its meters (default: as fine as it is simulated)",
     )  # fmt: skip
     parser.add_argument(
-        "--steps", type=whole_number(10000), default=64, metavar="N", help="of a point, steps to simulate"
+        "--steps", type=whole_number(10000), metavar="N", help=f"of a point, steps to simulate (default: {_STEPS})"
     )
     parser.add_argument(
         "--evaluate", type=_evaluations, metavar="EVERY:SEQUENCES",
@@ -192,7 +194,7 @@ def _over_steps(simulated: "SimulatedPower", arguments: argparse.Namespace) -> "
     from triplepoint.advise.swings.point import over_steps
 
     meter, evaluations = _readings(arguments)
-    power = over_steps(simulated, arguments.steps, evaluations, meter)
+    power = over_steps(simulated, arguments.steps or _STEPS, evaluations, meter)
     return replace(power, nodes_per_rack=arguments.nodes_per_rack or power.nodes_per_rack)
 
 
@@ -229,7 +231,7 @@ def _read_power(arguments: argparse.Namespace) -> "NodePower":
     """Return the recorded power of a file or a run."""
     from triplepoint.advise.swings.source import SUFFIXES, read_file, read_run
 
-    for option in ("period", "evaluate", "cap"):
+    for option in ("period", "steps", "evaluate", "cap"):
         if getattr(arguments, option):
             raise UserError(f"--{option} is of a point; {arguments.source} is a recording")
     path = Path(arguments.source)

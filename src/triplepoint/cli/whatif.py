@@ -137,7 +137,7 @@ def _rows(arguments: argparse.Namespace, prices: "Prices") -> list[dict[str, Any
     from triplepoint.whatif.case import Case
     from triplepoint.whatif.comparison import is_comparison, rows_of
     from triplepoint.whatif.explain import explain
-    from triplepoint.whatif.factors import read_changes
+    from triplepoint.whatif.factors import read_changes, without_power
     from triplepoint.whatif.rows import case_rows, difference_rows
 
     source, config = Path(arguments.points), arguments.config
@@ -154,6 +154,10 @@ def _rows(arguments: argparse.Namespace, prices: "Prices") -> list[dict[str, Any
         if (requests[0].point, requests[0].stack) == (requests[1].point, requests[1].stack):
             raise UserError(f"{arguments.points} and {arguments.other}: both are the same point; name two that differ")
     cases = [Case.of(request, config) for request in requests]
+    if not arguments.factor:
+        changes, note = without_power(changes, cases, config)
+        if note:
+            say(f"whatif: {note}")
     explained = explain(cases, changes, config, prices, not arguments.no_shapley)
     if arguments.other:
         one, other = explained

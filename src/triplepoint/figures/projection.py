@@ -15,10 +15,8 @@ from triplepoint.figures import marks, style
 from triplepoint.text import LEAST_SHOWN
 from triplepoint.units import S_PER_HOUR
 
-NOTE = (
-    "Bands: 90 % intervals; both networks share most errors. Dashed: tokens that failures leave. MTTF: mean time to "
-    "failure of the job."
-)
+NOTE = "Bands: 90 % intervals{shared}. Dashed: tokens that failures leave. MTTF: mean time to failure of the job."
+SHARED = "; networks share most errors"
 
 
 @style.styled
@@ -28,14 +26,16 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     Args:
         tables: `projection`, of one job.
     """
-    rows = tables["projection"]
+    networks = list(dict.fromkeys(tables["projection"]["network"]))
+    rows = tables["projection"].sort_values("num_gpus", kind="stable")
+    note = NOTE.format(shared=SHARED if len(networks) > 1 else "")
     has_power = bool(rows["power_w"].notna().all())
     page = style.new_page(
-        answer(rows), rows.assign(engine="simulated", torch_version=None, host=None), 1, 3, style.PAGE, 2.9, NOTE
+        answer(rows), rows.assign(engine="simulated", torch_version=None, host=None), 1, 3, style.PAGE, 2.9, note
     )
-    page.head([("Speed", _kept_text(rows)), ("Energy", ""), ("Failures", _failures_text(rows))])
+    energy = "" if has_power else "power of this GPU type is not known"
+    page.head([("Speed", _kept_text(rows)), ("Energy", energy), ("Failures", _failures_text(rows))])
     (throughput, power, failures) = page.axes[0]
-    networks = list(dict.fromkeys(rows["network"]))
     for colour, network in zip(marks.DEVICES, networks, strict=False):
         of_network = rows[rows["network"] == network]
         per_gpu = 1 / of_network["num_gpus"]
@@ -56,6 +56,8 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         axes.minorticks_off()
     throughput.set_ylim(0, None)
     power.set_ylim(0, None)
+    if not has_power:
+        power.set_yticks([])
     failures.set_yscale("log")
     failures.minorticks_off()
     failures.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -12,6 +12,7 @@ from triplepoint.config.cluster import changed as _with
 from triplepoint.config.cluster import with_adapters as with_nics
 from triplepoint.config.gpu_names import find_gpu
 from triplepoint.errors import PointError
+from triplepoint.simulate.heat.nodes import is_known
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.units import GIB
 from triplepoint.whatif.case import RUNS, Case
@@ -22,7 +23,14 @@ _TUNED = ("micro_batch_size", "recompute", "recompute_layers")
 
 def on_gpu(case: Case, name: str, config: Path) -> Case:
     """Return the case on another GPU type."""
-    gpu = find_gpu(name, Catalogue(config).gpus).name
+    catalogue = Catalogue(config)
+    gpu = find_gpu(name, catalogue.gpus).name
+    if is_known(case.job.gpu, config) and not is_known(catalogue.gpu(gpu), config):
+        known = [other for other, type_ in catalogue.gpus.items() if is_known(type_, config)]
+        raise PointError(
+            f"gpu: power and heat of {gpu} are not known, those of {case.job.gpu.name} are; expected one of "
+            f"{', '.join(known)}"
+        )
     return case.on(_with(case.cluster, gpu=gpu, chassis=None, scale_up_link=None), config)
 
 

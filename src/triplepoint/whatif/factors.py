@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -230,3 +230,18 @@ def read_changes(texts: list[str]) -> list[Change]:
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"factor {repeated} is named {names.count(repeated)} times; keep one")
     return sorted(changes_read, key=lambda change: list(FACTORS).index(change.name))
+
+
+def without_power(changes: Sequence[Change], cases: Sequence[Case], config: Path) -> tuple[list[Change], str]:
+    """Return the changes that all cases can have whose power may not be known, and a note on those left out.
+
+    Args:
+        changes: The changes.
+        cases: The cases.
+        config: Folder of the configuration.
+    """
+    unknown = [case.job.gpu.name for case in cases if not is_known(case.job.gpu, config)]
+    left_out = [change.name for change in changes if unknown and FACTORS[change.name].needs_power]
+    kept = [change for change in changes if change.name not in left_out]
+    names = " and ".join(dict.fromkeys(unknown))
+    return kept, f"power and heat of {names} are not known: without {' and '.join(left_out)}" if left_out else ""

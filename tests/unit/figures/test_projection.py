@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.text import Text
 
@@ -58,6 +59,15 @@ def test_title_of_one_network_is_the_efficiency() -> None:
 def test_a_change_that_may_be_none_is_a_tie() -> None:
     assert answer((0.98, 0.9, 1.02)).sentence.endswith("are 2.0 % [-2.0, 10.0] shorter, a tie")
     assert answer((1.0, 0.9999, 1.0004)).sentence.endswith("are as long")
+
+
+def test_sizes_in_any_order_give_lines_that_do_not_turn_back() -> None:
+    rows = PROJECTION.from_rows(rows_of((0.84, 0.79, 0.88))[::-1]).to_pandas()
+    figure, drawn = projection.draw({"projection": rows})
+    assert drawn["num_gpus"].is_monotonic_increasing
+    lines = [line.get_xdata() for axes in figure.axes for line in axes.lines if len(line.get_xdata())]
+    assert len(lines) == 7 and all((np.diff(np.asarray(line)) > 0).all() for line in lines)
+    assert [text.get_text() for text in figure.legends[0].texts] == ["8x800 Gb/s", "8x100 Gb/s"]
 
 
 def test_figure_is_written_from_its_projection(tmp_path: Path) -> None:

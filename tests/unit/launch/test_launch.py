@@ -190,11 +190,18 @@ def test_launch_twice_at_once_measures_once(tmp_path: Path) -> None:
     assert sum("already measured" in text for _, text in said) == 1
 
 
-@pytest.mark.parametrize("run", ["../escape", "a b", "x;reboot", "Ünïcode", "-rf", ""])
-def test_launch_odd_run_id_is_refused(tmp_path: Path, run: str) -> None:
+@pytest.mark.parametrize(
+    ("run", "problem"),
+    [
+        ("../escape", ": no such folder"), ("..", ": a folder without point.json"), ("a b", " is not a run id"),
+        ("x;reboot", " is not a run id"), ("Ünïcode", " is not a run id"), ("-rf", " is not a run id"),
+        ("", " is not a run id"),
+    ],
+)  # fmt: skip
+def test_launch_odd_run_id_is_refused(tmp_path: Path, run: str, problem: str) -> None:
     done = triplepoint(tmp_path, "launch", "--results", str(tmp_path), "--", run)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"triplepoint: {run!r} is not a run id")
+    assert done.stderr.startswith(f"triplepoint: {run!r}{problem}")
     assert len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 

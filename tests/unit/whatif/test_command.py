@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,7 @@ def test_same_point_twice_is_one_line(points: Path, tmp_path: Path, capsys: pyte
         (["{points}:h200", "--pue", "0.9"], "found '0.9', expected a number from 1 to 10"),
         (["{points}:h200", "--currency", "a b"], "found 'a b', expected a name such as EUR"),
         (["{points}:h200", "--figure", "out.csv"], "found .csv, expected a name that ends in .pdf"),
+        (["{points}:h200", "-f", "gpu=a100"], "gpu: power and heat of a100 are not known, those of h200 are; expected"),
         (["no-such-run"], "no such run"),
         (["{comparison}", "-f", "network"], "a comparison names its points and factors"),
     ],
@@ -75,6 +77,21 @@ def test_refusals_are_one_line(
     said = capsys.readouterr().err.strip()
     assert line in said
     assert "\n" not in said
+
+
+def test_usual_factors_that_need_power_are_left_out_where_it_is_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree("config", tmp_path / "config")
+    cluster = "name: mine\nlike: h200x32\ngpu: a100\nchassis: null\nconditions: {}\n"
+    (tmp_path / "config/clusters/mine.yaml").write_text(cluster)
+    point = tmp_path / "point.yaml"
+    point.write_text(yaml.safe_dump({"model": "llama3-8b", "cluster": "mine", "global_batch_size": 32, "tp": 8}))
+    assert main(["whatif", str(point), "--config", str(tmp_path / "config"), "--no-shapley", "--json"]) == 0
+    told = capsys.readouterr()
+    assert told.err == "whatif: power and heat of a100 are not known: without cooling and power_limit\n"
+    factors = {row["factor"] for row in json.loads(told.out)["rows"]}
+    assert {"network", "memory"} < factors and not {"power_limit", "cooling"} & factors
 
 
 def test_help_names_every_factor(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import yaml
 
 from triplepoint.advise.project.interval import Interval
 from triplepoint.advise.project.network import Network, Scaled
-from triplepoint.advise.project.project import IDLE_BELOW, Projected, Projection
+from triplepoint.advise.project.project import IDLE_BELOW, SIZES, Projected, Projection, Question
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import run_id
 from triplepoint.config.study import settings_of_study
@@ -99,20 +99,22 @@ def _change(one: Projected) -> str:
     return f"On {words(one.scaled)} a step is {abs(value):.1f} % {how} [{ends[0]:.1f}, {ends[1]:.1f}]{tie}."
 
 
-def study_of(found: Projection, config: Path) -> str:
-    """Return a study of the point and of the sizes that its cluster has, as YAML.
+def check_study(question: Question, config: Path) -> None:
+    """Raise `UserError` if the cluster has none of the sizes but that of the point, so that no study can check them."""
+    cluster = question.request.point.cluster.name
+    most, start = Catalogue(config).cluster(cluster).num_gpus, question.request.point.num_gpus
+    if not any(size <= most and size != start for size in question.sizes or SIZES):
+        raise UserError(
+            f"project: --study: cluster {cluster} has {most} GPUs, none of the sizes but the point's fits; name "
+            "smaller ones with --gpus, or a larger cluster"
+        )
 
-    Raises:
-        UserError: If its cluster has none of the sizes but that of the point.
-    """
+
+def study_of(found: Projection, config: Path) -> str:
+    """Return a study of the point and of the sizes that its cluster has, as YAML; `check_study` says whether it can."""
     point = found.question.request.point
     most = Catalogue(config).cluster(point.cluster.name).num_gpus
     sizes = {one.num_gpus: one.scaled.job.global_batch_size for one in found.rows if one.num_gpus <= most}
-    if len(sizes) < 2:
-        raise UserError(
-            f"project: --study: cluster {point.cluster.name} has {most} GPUs, none of the sizes but the point's fits; "
-            "name smaller ones with --gpus, or a larger cluster"
-        )
     fixed = settings_of_study(point)
     for name in ("num_gpus", "global_batch_size"):
         fixed.pop(name, None)

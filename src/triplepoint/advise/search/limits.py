@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from triplepoint.advise.search.candidate import Candidate
 from triplepoint.units import KILO
@@ -12,6 +13,18 @@ seven searches of five models on 32 H200 and 64 or 512 H100, what is within 25 %
 that before."""
 POWER_BUDGETS = ("node_power_kw", "rack_power_kw", "power_kw")
 """Fields of `Limits` that lower power limits of GPUs can help to keep."""
+NEED_POWER = ("energy_per_token_j", *POWER_BUDGETS, "temp_c")
+"""Fields of `Limits` that need the power and heat of the GPU type."""
+LIMIT_WORDS = MappingProxyType({
+    "step_time_s": ("step time", "s", "--max-step-time"),
+    "energy_per_token_j": ("energy of GPUs", "J/token", "--max-energy"),
+    "node_power_kw": ("peak power of a node", "kW", "--max-node-power"),
+    "rack_power_kw": ("peak power of a rack", "kW", "--max-rack-power"),
+    "power_kw": ("peak power of all nodes", "kW", "--max-power"),
+    "temp_c": ("hottest GPU", "degC", "--max-temp"),
+    "memory_gib": ("memory", "GiB", "--max-memory"),
+})  # fmt: skip
+"""What each limit of `Limits` is of, its unit and its option."""
 
 
 @dataclass(frozen=True)

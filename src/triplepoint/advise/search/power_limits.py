@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from triplepoint.advise.search.candidate import Candidate, Cold, refused
-from triplepoint.advise.search.limits import Limits
+from triplepoint.advise.search.limits import LIMIT_WORDS, NEED_POWER, Limits
 from triplepoint.advise.search.space import POWER_LIMIT, Question
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import PointError, UserError
@@ -64,7 +64,7 @@ def lower_limits(question: Question, config: Path, limits: Limits) -> LowerLimit
         return NO_LOWER_LIMITS
     catalogue = Catalogue(config)
     cluster = catalogue.cluster(question.cluster, "search")
-    gpu = cluster.gpu and catalogue.gpu(cluster.gpu)
+    gpu = catalogue.gpu_of(cluster)
     if not gpu or not is_known(gpu, config):
         return NO_LOWER_LIMITS
     shape = (1, cluster.gpus_per_node)
@@ -142,12 +142,27 @@ def highest_within(
     return place
 
 
-def check_power_limits(question: Question, catalogue: Catalogue, config: Path) -> None:
-    """Check that the GPUs of a cluster take the power limits to search over."""
+def check_power(question: Question, limits: Limits, objective: str, catalogue: Catalogue, config: Path) -> None:
+    """Check that power and heat of the GPUs are known where they are needed, and power limits to search over.
+
+    Args:
+        question: The question, of a cluster that is known.
+        limits: Limits of configurations.
+        objective: What is minimised.
+        catalogue: Clusters and GPU types.
+        config: Folder of the configuration.
+    """
     cluster = catalogue.cluster(question.cluster, "search")
-    gpu = cluster.gpu and catalogue.gpu(cluster.gpu)
+    gpu = catalogue.gpu_of(cluster)
     if not gpu or not is_known(gpu, config):
-        raise UserError(f"search: --set {POWER_LIMIT}: power of the GPUs of {cluster.name} is not known; leave it out")
+        options = [LIMIT_WORDS[name][2] for name in NEED_POWER if getattr(limits, name) < math.inf]
+        options += [f"--for {objective}"] * (objective in ("energy", "power", "temperature"))
+        options += [f"--set {POWER_LIMIT}"] * bool(question.power_limits_w)
+        if options:
+            raise UserError(
+                f"search: power and heat of the GPUs of {cluster.name} are not known; leave {' and '.join(options)} out"
+            )
+        return
     power = read_power(gpu.name, config)
     least_w, most_w = power.least_limit.value, power.power_limit.value
     for value in question.power_limits_w:

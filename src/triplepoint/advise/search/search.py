@@ -16,7 +16,7 @@ from triplepoint.advise.search.limits import DRIFT, UNLIMITED, Limits
 from triplepoint.advise.search.power_limits import (
     NO_LOWER_LIMITS,
     LowerLimits,
-    check_power_limits,
+    check_power,
     follow_within,
     lower_limits,
 )
@@ -205,8 +205,8 @@ def _checked_groups(
             f"search: cluster {question.cluster} has no nodes_per_rack; set it, or use --max-node-power or --max-power"
         )
         problems.add(UserError(line))
-    if groups and question.power_limits_w:
-        problems.call(check_power_limits, question, catalogue, config)
+    if groups:
+        problems.call(check_power, question, limits, objective, catalogue, config)
     problems.refuse()
     return groups
 

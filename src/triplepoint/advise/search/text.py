@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from triplepoint.advise.search.candidate import Candidate
+from triplepoint.advise.search.limits import LIMIT_WORDS
 from triplepoint.advise.search.search import OBJECTIVES, Chosen, Found
 from triplepoint.advise.search.space import with_power_limit
 from triplepoint.config.catalogue import Catalogue
@@ -23,15 +24,6 @@ _SETTINGS = (
 )  # fmt: skip
 _SHOWN = 12
 """Rows of the table, besides those to measure."""
-_LIMITS = {
-    "step_time_s": ("step time", "s", "--max-step-time"),
-    "energy_per_token_j": ("energy of GPUs", "J/token", "--max-energy"),
-    "node_power_kw": ("peak power of a node", "kW", "--max-node-power"),
-    "rack_power_kw": ("peak power of a rack", "kW", "--max-rack-power"),
-    "power_kw": ("peak power of all nodes", "kW", "--max-power"),
-    "temp_c": ("hottest GPU", "degC", "--max-temp"),
-    "memory_gib": ("memory", "GiB", "--max-memory"),
-}
 _BEST = {
     "time": "is predicted fastest",
     "energy": "is predicted to take the least energy",
@@ -174,9 +166,9 @@ def _no_answer(one: Candidate, excess: Mapping[str, float], found: Found) -> str
             f"and fits with a probability of {percent(one.fits_probability, 0)}; {need} is asked for. Take more GPUs, "
             "or --set offload=[optim]."
         )
-    broken, whose = [], [_LIMITS[name][2] for name in found.broken_by_all]
+    broken, whose = [], [LIMIT_WORDS[name][2] for name in found.broken_by_all]
     for name, factor in excess.items():
-        words, unit, option = _LIMITS[name]
+        words, unit, option = LIMIT_WORDS[name]
         limit = getattr(found.limits, name)
         value = "not known" if math.isnan(factor) else f"{limit * factor:.4g} {unit}"
         broken.append(f"{words} {value} ({option} {limit:g})")

@@ -63,7 +63,7 @@ def of_draws(found: Numbers, drawn: Sequence[Numbers]) -> Intervals:
     """Return the intervals of numbers of a simulated point from those of its draws."""
     from triplepoint.simulate.predict.draws import interval_of  # a recording needs no simulation
 
-    return {name: interval_of(value, [each[name] for each in drawn]) for name, value in found.items()}
+    return {name: _possible(name, interval_of(value, [each[name] for each in drawn])) for name, value in found.items()}
 
 
 def of_recording(
@@ -105,11 +105,17 @@ def of_recording(
             sigma = max(sigma, float(np.std([each[name] for each in levels], ddof=1)) / math.sqrt(number))
         else:
             sigma *= _HANN
-        intervals[name] = _of_another(found[name], sigma, number)
+        intervals[name] = _possible(name, _of_another(found[name], sigma, number))
     steps = [np.diff(part) / period_s / KILO for part in parts]
     for name, sign in (("ramp_up_kw_per_s", 1.0), ("ramp_down_kw_per_s", -1.0)):
         intervals[name] = _of_extremes(found[name], [float((sign * step).max(initial=0.0)) for step in steps])
     return intervals
+
+
+def _possible(name: str, interval: Interval) -> Interval:
+    """Return the interval of a number without what cannot be: a share above 1."""
+    is_share = name.partition(" ")[0] == "share"
+    return Interval(min(interval.lo, 1.0), min(interval.hi, 1.0)) if is_share else interval
 
 
 def _of_levels(mean_w: float, low_w: float, high_w: float) -> Numbers:

@@ -214,8 +214,15 @@ def read_file(path: Path) -> NodePower:
         t_s, first = np.unique(all_times_s[is_known], return_index=True)
         times_s.append(t_s)
         powers_w.append(power_w[is_known][first])
-    if not times_s or any(len(each) < 2 for each in times_s):
-        raise UserError(f"{path}: a node has fewer than two readings of power; expected one of {', '.join(_POWERS)}")
+    if not times_s:
+        raise UserError(f"{path}: no column of power; expected one of {', '.join(_POWERS)}")
+    for (_, name), t_s, node in zip(columns, times_s, names or [""] * len(times_s), strict=True):
+        if len(t_s) < 2:
+            of_node = f" of {node}" * bool(power and node)
+            raise UserError(
+                f"{path}: column {name}{of_node} has fewer than two readings at different times ({len(t_s)}); add "
+                "readings, or leave it out"
+            )
     for t_s in times_s:
         if (num := float((t_s[-1] - t_s[0]) / np.median(np.diff(t_s)))) > _MAX_SAMPLES:
             raise UserError(
@@ -263,6 +270,9 @@ def _read(path: Path) -> pa.Table:
         table = pa.parquet.read_table(path) if path.suffix == ".parquet" else _read_csv(path)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise UserError(f"{path}: not readable as {path.suffix[1:]}: {str(error).splitlines()[0]}") from None
+    # Names are shown, and must not reach a terminal as control characters.
+    printable = ["".join(letter if letter.isprintable() else "?" for letter in name) for name in table.column_names]
+    table = table.rename_columns(printable)
     if twice := [name for name, count in Counter(table.column_names).items() if count > 1]:
         raise UserError(f"{path}: column {shown(twice[0])} is there twice; leave one out, or rename it")
     if not len(table):

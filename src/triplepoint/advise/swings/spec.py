@@ -199,7 +199,8 @@ def check_band(band_hz: tuple[float, float], lasts_s: float, period_s: float, wi
     low_hz, high_hz = seen_part(band_hz, lasts_s, period_s, window_s)
     if (low_hz, high_hz) == band_hz:
         return
-    part = f"it can be asked of {low_hz:.4g} to {high_hz:.4g} Hz" if high_hz > low_hz else "it shows no part of that"
+    none = "it shows no part of that; record at a shorter period, or name a point file, which is simulated"
+    part = f"it can be asked of {low_hz:.4g} to {high_hz:.4g} Hz" if high_hz > low_hz else none
     raise UserError(
         f"band {band_hz[0]:g} to {band_hz[1]:g} Hz: {'; '.join(_why(band_hz, lasts_s, period_s, window_s))}; {part}"
     )

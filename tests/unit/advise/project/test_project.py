@@ -15,7 +15,7 @@ from triplepoint.advise.project.file import read_question
 from triplepoint.advise.project.interval import Interval
 from triplepoint.advise.project.network import Network, ratio_of_steps, scale_job
 from triplepoint.advise.project.project import Projected, Projection, Question, draws, project
-from triplepoint.advise.project.text import check, headline, render, rows, study_of
+from triplepoint.advise.project.text import check, check_study, headline, render, rows, study_of
 from triplepoint.cli import main
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.study import Study, expand
@@ -274,7 +274,18 @@ def test_the_study_has_the_sizes_of_the_cluster() -> None:
               for one in points_of(settings, Catalogue(CONFIG), "s.yaml")]  # fmt: skip
     assert [(one.num_gpus, one.global_batch_size) for one in points] == [(8, 8), (16, 16), (32, 32)]
     with pytest.raises(UserError, match="cluster h200x32 has 32 GPUs, none of the sizes"):
-        study_of(project(Question(request_of(), (64,), num_draws=1), CONFIG), CONFIG)
+        check_study(Question(request_of(), (64,), num_draws=1), CONFIG)
+
+
+def test_a_study_says_how_to_plan_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "point.json").write_text(json.dumps(POINT))
+    study = tmp_path / "a study.yaml"
+    words = ["project", str(tmp_path / "point.json"), "--gpus", "64,8", "--draws", "1", "--study", str(study)]
+    assert main(words) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"Next: move {study} to config/studies, then triplepoint plan 'a study' --cluster h200x32"
+    assert main([*words, *(word for speed in range(1, 8) for word in ("--adapters", f"8x{speed}00"))]) == 2
+    assert "7 networks, at most 6 are compared at once" in capsys.readouterr().err
 
 
 def test_topologies_are_compared_and_said_to_make_no_difference_where_they_do_not(

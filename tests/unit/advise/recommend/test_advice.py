@@ -151,6 +151,17 @@ def test_a_run_that_is_not_there_is_refused_in_one_line(tmp_path: Path, capsys: 
     assert "no such run" in line
 
 
+def test_a_folder_is_read_itself_and_not_a_run_of_its_name(
+    run: PlannedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in (tmp_path / "results/runs", tmp_path / "else"):
+        write_text(folder / run.run / "point.json", run.model_dump_json())
+    write_text(tmp_path / "results/runs" / run.run / "raw/manifest.json", "{}")  # read, it would be refused otherwise
+    words = ["--results", str(tmp_path / "results"), "--config", str(CONFIG)]
+    assert main(["recommend", str(tmp_path / "else" / run.run), *words]) == 2
+    assert "no telemetry, the run has not finished" in capsys.readouterr().err
+
+
 def test_a_run_without_telemetry_is_refused_with_what_can_be_asked(
     run: PlannedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

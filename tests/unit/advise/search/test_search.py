@@ -54,6 +54,24 @@ def exhaustive() -> Any:
     return predict([row for group in groups_of(QUESTION, Catalogue(CONFIG)) for row in group], CONFIG)
 
 
+def test_limits_of_power_are_refused_where_it_is_not_known(tmp_path: Path) -> None:
+    shutil.copytree(CONFIG, tmp_path / "config")
+    cluster = "name: mine\nlike: h200x32\ngpu: a100\nchassis: null\nconditions: {}\n"
+    (tmp_path / "config/clusters/mine.yaml").write_text(cluster)
+    asked = replace(SMALL, cluster="mine")
+    for limits, objective, options in (
+        (Limits(power_kw=10.0, temp_c=80.0), "time", "--max-power and --max-temp"),
+        (Limits(), "energy", "--for energy"),
+    ):
+        with pytest.raises(UserError, match=f"power and heat of the GPUs of mine are not known; leave {options} out"):
+            search(asked, tmp_path / "config", objective, limits)
+
+
+def test_a_setting_given_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["search", *WORDS, "--set", "tp=8"]) == 2
+    assert "search: --set tp is given twice" in capsys.readouterr().err
+
+
 def test_first_choice_is_that_of_predicting_all() -> None:
     table = exhaustive()
     best_s = table[table["status"] == "ok"]["step_time_s"].min()

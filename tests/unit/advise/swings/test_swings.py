@@ -250,7 +250,8 @@ def test_column_that_is_no_node_is_refused(name: str, value: float, said: str, t
         ("t_s,node_power_w\n1,5\n2,5\n3,5\n1e18,5\n", "mend the time that is far off"),
         ("t_s,node_power_w\n1,5\n2,6\n3,6\n", "expected 100"),
         ("t_s,node_power_w\n1,a\n2,b\n", "expected numbers"),
-        ("t_s,node_power_w\nnan,5\nnan,6\n", "fewer than two readings"),
+        ("t_s,node_power_w\nnan,5\nnan,6\n", r"column node_power_w has fewer than two .* different times \(0\)"),
+        ("t_s,a\x1b[31m,b\n1,5,\n2,6,\n", r"^[^\x1b]*power.csv"),
         ("t_s,node_power_w\n", "no row"),
     ],
 )
