@@ -57,7 +57,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     throughput.set_ylim(0, None)
     power.set_ylim(0, None)
     if not has_power:
-        power.set_yticks([])
+        power.set(xticks=[], yticks=[])
     failures.set_yscale("log")
     failures.minorticks_off()
     failures.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
