@@ -326,7 +326,7 @@ def _find_run(arguments: argparse.Namespace) -> Path:
         if path.parent.name == "runs":
             arguments.results = path.parents[1]
         return path
-    if Path(run).is_dir() or os.sep in run:
+    if run and (Path(run).is_dir() or os.sep in run):
         found = "a folder without point.json" if Path(run).is_dir() else "no such folder"
         raise UserError(f"{run!r}: {found}; expected a run id, or the folder of a run")
     if not re.fullmatch(RUN_PATTERN, run):
