@@ -139,9 +139,14 @@ def kind_of(value: object) -> str:
     return _KINDS.get(type(value), "text")
 
 
+def printable(text: str) -> str:
+    """Return text without what could control a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
 def shown(text: str) -> str:
     """Return text quoted for a message: on one line, at most 40 characters."""
-    flat = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
+    flat = printable(" ".join(text.split()))
     return repr(flat if len(flat) <= 40 else flat[:37] + "...")
 
 

@@ -203,6 +203,11 @@ def test_wrong_file_is_refused_in_one_line(tmp_path: Path, name: str, content: o
     assert refused(tmp_path, name, content).startswith(line)
 
 
+def test_a_folder_is_no_file_of_points(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="a folder; expected a file whose name ends in one of .csv"):
+        read_points(tmp_path, CONFIG)
+
+
 KEYS = st.sampled_from([*LLAMA, "dp", "id", "stack", "overlap", "steps", "trace_ranks", "tpp", "", "1", "null"])
 VALUES = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.lists(st.integers(), max_size=3)

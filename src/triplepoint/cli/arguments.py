@@ -326,17 +326,18 @@ def _find_run(arguments: argparse.Namespace) -> Path:
         if path.parent.name == "runs":
             arguments.results = path.parents[1]
         return path
+    folder: Path = arguments.results / "runs" / run
+    is_id = re.fullmatch(RUN_PATTERN, run) is not None
+    if is_id and (folder / "point.json").is_file():
+        return folder
     if run and (Path(run).is_dir() or os.sep in run):
         found = "a folder without point.json" if Path(run).is_dir() else "no such folder"
         raise UserError(f"{run!r}: {found}; expected a run id, or the folder of a run")
-    if not re.fullmatch(RUN_PATTERN, run):
+    if not is_id:
         raise UserError(f"{run!r} is not a run id: lower-case letters, digits, '.', '_' and '-' only")
-    folder: Path = arguments.results / "runs" / run
-    if not (folder / "point.json").is_file():
-        known = [path.parent.name for path in arguments.results.glob("runs/*/point.json")]
-        hint = nearest(run, known) if known else "; write it with 'triplepoint plan STUDY --write'"
-        raise UserError(f"{folder}: no such run{hint if len(hint) < 200 else ''}")
-    return folder
+    known = [path.parent.name for path in arguments.results.glob("runs/*/point.json")]
+    hint = nearest(run, known) if known else "; write it with 'triplepoint plan STUDY --write'"
+    raise UserError(f"{folder}: no such run{hint if len(hint) < 200 else ''}")
 
 
 def check_finished(folder: Path, instead: str) -> None:

@@ -19,7 +19,7 @@ from triplepoint.cli.arguments import (
 )
 from triplepoint.cli.parse import add_rules, add_steps, load_rules
 from triplepoint.cli.progress import Progress
-from triplepoint.errors import UserError
+from triplepoint.errors import UserError, printable
 
 _DETAILS = """\
 A and B are each one of
@@ -171,5 +171,5 @@ def _difference(row: dict[str, Any]) -> str:
 
 def _plain(text: str) -> str:
     """Return a printable, shortened text: the cells of a user's table may hold anything."""
-    line = "".join(letter if letter.isprintable() else "?" for letter in text)
+    line = printable(text)
     return line if len(line) <= _MAX_WIDTH else f"{line[: _MAX_WIDTH - 3]}..."

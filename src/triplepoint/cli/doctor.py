@@ -1,8 +1,6 @@
 """`triplepoint doctor`."""
 
 import argparse
-import contextlib
-import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,12 +90,15 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 def new_folder(parent: Path, name: str) -> Path:
     """Make a folder and return it; its name gets a number if a check that began in the same second has that name."""
-    for number in itertools.count(1):
-        folder = parent / (name if number == 1 else f"{name}-{number}")
-        with contextlib.suppress(FileExistsError):
+    folder, number = parent / name, 1
+    while True:
+        try:
             folder.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+            folder = parent / f"{name}-{number}"
+        else:
             return folder
-    raise AssertionError  # `count` does not end
 
 
 def _check_files(arguments: argparse.Namespace) -> Answer:

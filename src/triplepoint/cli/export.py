@@ -93,6 +93,6 @@ def _run_id(arguments: argparse.Namespace) -> str | None:
         return None
     arguments.run = name
     folder = run_folder(arguments)
-    if folder.parent.name != "runs" and is_run_folder(name):
+    if folder.parent.name != "runs":
         raise UserError(f"{name}: a run outside of RESULTS/runs is in no table; move it there")
     return folder.name

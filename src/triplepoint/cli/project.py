@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from triplepoint.advise.project.network import Network
     from triplepoint.advise.project.project import Question
 
-_MOST_NETWORKS = 6
-"""Networks compared at once: as many as the figure has colours for."""
-
 _ABOUT = """\
 SOURCE is one of
   POINT   .yaml, .yml or .json as 'triplepoint predict' reads it, or POINT:ID for one of several
@@ -182,11 +179,12 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Project a point; write the study, table and figure on request."""
     from triplepoint.advise.project import text as answer
     from triplepoint.advise.project.project import project
+    from triplepoint.figures.marks import DEVICES
     from triplepoint.files import write_text
 
     question = _question(arguments)
-    if len(question.networks) > _MOST_NETWORKS:
-        raise UserError(f"project: {len(question.networks)} networks, at most {_MOST_NETWORKS} are compared at once")
+    if len(question.networks) > (most := len(DEVICES)):  # the figure has a colour for each
+        raise UserError(f"project: {len(question.networks)} networks, at most {most} are compared at once")
     if arguments.study is not None:
         answer.check_study(question, arguments.config)
     projection = project(question, arguments.config)

@@ -149,11 +149,11 @@ def run(arguments: argparse.Namespace) -> Answer:
     from triplepoint.advise.recommend.kept_passports import find_drift, keep, last_before
     from triplepoint.advise.recommend.text import render
 
-    folder = _named_run(arguments)
-    results: Path = arguments.results
     if arguments.ledger or arguments.found:
         _say_unused(arguments, (*_NEED_A_JOB, "figure"), "the ledger alone is shown")
         return _ledger(arguments)
+    folder = _named_run(arguments)
+    results: Path = arguments.results
     if folder is not None and (answer := _answer_from_sensors(arguments, folder)) is not None:
         return answer
     advice = _advise(arguments, folder)
@@ -289,6 +289,8 @@ def _ledger(arguments: argparse.Namespace) -> Answer:
     """Return the ledger, after adding the pair of runs of `--found`."""
     from triplepoint.advise.recommend import ledger
 
+    if arguments.run and is_run_folder(arguments.run):
+        run_folder(arguments)
     if arguments.found:
         ledger.add_pair(arguments.results, arguments.run, *arguments.found)
     rows = ledger.content(arguments.results)

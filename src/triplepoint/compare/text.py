@@ -13,6 +13,7 @@ from triplepoint.compare.quantities import QuantityDifference
 from triplepoint.compare.sides import Side
 from triplepoint.compare.traced import part_name
 from triplepoint.effects import Effect
+from triplepoint.errors import printable
 from triplepoint.text import percent
 from triplepoint.units import counted, show_seconds, signed_seconds
 
@@ -180,7 +181,7 @@ def _change_cells(quantity: QuantityDifference) -> list[str]:
 
 def _short(text: str) -> str:
     """Return printable text of limited length."""
-    line = "".join(letter if letter.isprintable() else "?" for letter in text)
+    line = printable(text)
     return line if len(line) <= _WIDEST else f"{line[: _WIDEST - 3]}..."
 
 

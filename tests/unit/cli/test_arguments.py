@@ -144,3 +144,22 @@ def test_run_is_named_by_its_folder_too(tmp_path: Path, monkeypatch: pytest.Monk
     assert run_folder(named) == tmp_path / folder
     results = tmp_path / "results" if folder.startswith("results") else Path("here")
     assert (named.run, named.results) == ("a_r1_123456", results)
+    (tmp_path / "here/runs/a_r1_123456").mkdir(parents=True)
+    (tmp_path / "here/runs/a_r1_123456/point.json").write_text("{}")
+    assert run_folder(named) == tmp_path / folder  # asked again, not another run of that name
+
+
+def test_run_id_goes_before_a_folder_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a_r1_123456").mkdir()
+    (tmp_path / "here/runs/a_r1_123456").mkdir(parents=True)
+    (tmp_path / "here/runs/a_r1_123456/point.json").write_text("{}")
+    named = argparse.Namespace(run="a_r1_123456", results=Path("here"))
+    assert run_folder(named) == Path("here/runs/a_r1_123456")
+
+
+def test_export_of_a_run_outside_of_the_results(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "a_r1_123456").mkdir()
+    (tmp_path / "a_r1_123456/point.json").write_text("{}")
+    line = refused(capsys, "export", tmp_path / "a_r1_123456", "--to", "chakra", "--out", tmp_path / "out")
+    assert "a run outside of RESULTS/runs is in no table" in line

@@ -70,6 +70,15 @@ def test_sizes_in_any_order_give_lines_that_do_not_turn_back() -> None:
     assert [text.get_text() for text in figure.legends[0].texts] == ["8x800 Gb/s", "8x100 Gb/s"]
 
 
+def test_unknown_power_is_said_in_place_of_energies() -> None:
+    names = [f"{name}{end}" for name in ("power_w", "node_energy_per_token_j") for end in ("", "_lo", "_hi")]
+    rows = [one | dict.fromkeys(names) for one in rows_of((0.84, 0.79, 0.88))]
+    figure, _ = projection.draw({"projection": PROJECTION.from_rows(rows).to_pandas()})
+    energy = figure.axes[1]
+    assert [text.get_text() for text in energy.texts] == ["power of this GPU type is not known"]
+    assert not energy.lines and not len(energy.get_xticks()) and not len(energy.get_yticks())
+
+
 def test_figure_is_written_from_its_projection(tmp_path: Path) -> None:
     path = tmp_path / "results" / f"{spec_of('projection').simulated}.parquet"
     path.parent.mkdir(parents=True)

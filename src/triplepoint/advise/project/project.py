@@ -150,7 +150,7 @@ def project(question: Question, config: Path) -> Projection:
     point, known = question.request.point, read_scaling(config)
     if question.request.invalid_because or point.task == "inference":
         raise UserError(f"{question.request.where}: {question.request.invalid_because or 'inference is not projected'}")
-    sizes = [point.num_gpus, *(size for size in _sizes(question, config) if size != point.num_gpus)]
+    sizes = [point.num_gpus, *(size for size in sizes_of(question, config) if size != point.num_gpus)]
     rows = list[Projected]()
     for network in question.networks:
         start: Projected | None = None
@@ -182,7 +182,7 @@ def _unit(point: Point) -> int:
     return math.lcm(layout.tp * layout.pp * layout.cp, point.cluster.gpus_per_node)
 
 
-def _sizes(question: Question, config: Path) -> list[int]:
+def sizes_of(question: Question, config: Path) -> list[int]:
     """Return the sizes of the question, else the default. Raises `UserError` for one without whole replicas."""
     point = question.request.point
     unit = _unit(point)

@@ -10,7 +10,7 @@ import yaml
 
 from triplepoint.advise.project.interval import Interval
 from triplepoint.advise.project.network import Network, Scaled
-from triplepoint.advise.project.project import IDLE_BELOW, SIZES, Projected, Projection, Question
+from triplepoint.advise.project.project import IDLE_BELOW, Projected, Projection, Question, sizes_of
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import run_id
 from triplepoint.config.study import settings_of_study
@@ -103,7 +103,7 @@ def check_study(question: Question, config: Path) -> None:
     """Raise `UserError` if the cluster has none of the sizes but that of the point, so that no study can check them."""
     cluster = question.request.point.cluster.name
     most, start = Catalogue(config).cluster(cluster).num_gpus, question.request.point.num_gpus
-    if not any(size <= most and size != start for size in question.sizes or SIZES):
+    if not any(size <= most and size != start for size in sizes_of(question, config)):
         raise UserError(
             f"project: --study: cluster {cluster} has {most} GPUs, none of the sizes but the point's fits; name "
             "smaller ones with --gpus, or a larger cluster"

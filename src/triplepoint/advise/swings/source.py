@@ -20,7 +20,7 @@ from triplepoint.aggregate.steps import read_steps
 from triplepoint.compare.sides import parsed_run
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import PlanEntry, read_planned_run
-from triplepoint.errors import UserError, shown
+from triplepoint.errors import UserError, printable, shown
 from triplepoint.importers.text import is_utf16, read_content
 from triplepoint.manifest import Node, read_manifest
 from triplepoint.power_sensor import AVERAGE_S
@@ -196,41 +196,64 @@ def read_file(path: Path) -> NodePower:
     for rows, name in columns:
         power_w = _numbers(table, name, path)
         is_known = rows & np.isfinite(power_w) & np.isfinite(all_times_s)
-        if num_infinite := int(np.isinf(power_w[rows]).sum()):
-            raise UserError(
-                f"{path}: column {name} has infinite readings ({num_infinite}); mend them or leave their cells empty"
-            )
-        if num_below := int((power_w[is_known] < 0).sum()):
-            raise UserError(
-                f"{path}: column {name} has readings below 0 W ({num_below}), down to {power_w[is_known].min():g} W; "
-                "mend them or leave their cells empty"
-            )
-        most_w = _MOST_W.get(name, MOST_NODE_W)
-        if num_above := int((power_w[is_known] > most_w).sum()):
-            raise UserError(
-                f"{path}: column {name} has readings above {most_w:g} W ({num_above}), up to "
-                f"{power_w[is_known].max():g} W; mend them or leave their cells empty"
-            )
+        _check_range(power_w[rows], power_w[is_known], name, path)
         t_s, first = np.unique(all_times_s[is_known], return_index=True)
         times_s.append(t_s)
         powers_w.append(power_w[is_known][first])
+    _check_times(times_s, [name for _, name in columns], names if power else [], path)
+    nodes_w, period_s = swings.at_even_times(times_s, powers_w)
+    return _long_enough(NodePower(path.name, "file", nodes_w, period_s, 0.0, names=tuple(names)))
+
+
+def _check_range(all_w: np.ndarray, known_w: np.ndarray, name: str, path: Path) -> None:
+    """Check that readings can be power.
+
+    Args:
+        all_w: All readings of a column of one node. Unit: W.
+        known_w: Those with a number and a time. Unit: W.
+        name: Name of the column.
+        path: The file, for errors.
+    """
+    if num_infinite := int(np.isinf(all_w).sum()):
+        raise UserError(
+            f"{path}: column {name} has infinite readings ({num_infinite}); mend them or leave their cells empty"
+        )
+    if num_below := int((known_w < 0).sum()):
+        raise UserError(
+            f"{path}: column {name} has readings below 0 W ({num_below}), down to {known_w.min():g} W; mend them or "
+            "leave their cells empty"
+        )
+    most_w = _MOST_W.get(name, MOST_NODE_W)
+    if num_above := int((known_w > most_w).sum()):
+        raise UserError(
+            f"{path}: column {name} has readings above {most_w:g} W ({num_above}), up to {known_w.max():g} W; mend "
+            "them or leave their cells empty"
+        )
+
+
+def _check_times(times_s: list[np.ndarray], columns: list[str], nodes: list[str], path: Path) -> None:
+    """Check that every node has readings at different times, and none of them far off.
+
+    Args:
+        times_s: Times of the readings of each node, ascending. Unit: s.
+        columns: Name of the column of each node.
+        nodes: Name of each node where all have one column; else empty.
+        path: The file, for errors.
+    """
     if not times_s:
         raise UserError(f"{path}: no column of power; expected one of {', '.join(_POWERS)}")
-    for (_, name), t_s, node in zip(columns, times_s, names or [""] * len(times_s), strict=True):
+    for node, (t_s, column) in enumerate(zip(times_s, columns, strict=True)):
         if len(t_s) < 2:
-            of_node = f" of {node}" * bool(power and node)
+            of_node = f" of {nodes[node]}" if nodes else ""
             raise UserError(
-                f"{path}: column {name}{of_node} has fewer than two readings at different times ({len(t_s)}); add "
+                f"{path}: column {column}{of_node} has fewer than two readings at different times ({len(t_s)}); add "
                 "readings, or leave it out"
             )
-    for t_s in times_s:
         if (num := float((t_s[-1] - t_s[0]) / np.median(np.diff(t_s)))) > _MAX_SAMPLES:
             raise UserError(
                 f"{path}: readings over {t_s[-1] - t_s[0]:.3g} s are {num:.1g} samples at their usual distance; at "
                 f"most {_MAX_SAMPLES:,} are read, mend the time that is far off"
             )
-    nodes_w, period_s = swings.at_even_times(times_s, powers_w)
-    return _long_enough(NodePower(path.name, "file", nodes_w, period_s, 0.0, names=tuple(names)))
 
 
 def _called(node: object) -> str:
@@ -270,9 +293,7 @@ def _read(path: Path) -> pa.Table:
         table = pa.parquet.read_table(path) if path.suffix == ".parquet" else _read_csv(path)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise UserError(f"{path}: not readable as {path.suffix[1:]}: {str(error).splitlines()[0]}") from None
-    # Names are shown, and must not reach a terminal as control characters.
-    printable = ["".join(letter if letter.isprintable() else "?" for letter in name) for name in table.column_names]
-    table = table.rename_columns(printable)
+    table = table.rename_columns([printable(name) for name in table.column_names])
     if twice := [name for name, count in Counter(table.column_names).items() if count > 1]:
         raise UserError(f"{path}: column {shown(twice[0])} is there twice; leave one out, or rename it")
     if not len(table):

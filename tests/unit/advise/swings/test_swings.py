@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from triplepoint.advise.swings.answer import Capped, answer_of, with_capped
+from triplepoint.advise.swings.interval import line_of, numbers_of, of_recording
 from triplepoint.advise.swings.remedies import Course, floor, running_mean, stagger, storage
 from triplepoint.advise.swings.source import NodePower, read_file
 from triplepoint.advise.swings.spec import BandLimit, SwingSpec, check_band, read_spec, verdicts
@@ -281,14 +282,25 @@ def test_command_answers_as_json_and_draws(tmp_path: Path, capsys: pytest.Captur
     assert "FAIL  range over mean power" in said and "storage (enough): " in said and "(a hall)" in said
 
 
+def test_no_more_than_all_of_a_swing_is_in_a_band() -> None:
+    """A square wave of a period that no part of the recording holds whole: parts differ, so its interval is wide."""
+    t_s, band = np.arange(0.0, 300.0, 0.1), (0.05, 5.0)
+    power_w = np.where(t_s % 10.3 < 5.15, 6000.0, 4000.0)
+    found = numbers_of(power_w, 0.1, [band])
+    share = of_recording(power_w, 0.1, [band], found, 29)[line_of("share", band)]
+    assert 0.95 < share.lo < found[line_of("share", band)] <= share.hi == 1.0
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--period", "1"], "--period is of a point"),
+        (["--steps", "5"], "--steps is of a point"),
         (["--band", "3:1"], "expected LOW:HIGH"),
         (["--evaluate", "12"], "EVERY:SEQUENCES"),
         (["--figure", "a.txt"], "expected a name that ends in .pdf"),
         (["--band", "0.1:20"], "it can be asked of 0.1 to 5 Hz"),
+        (["--band", "6:20"], "it shows no part of that; record at a shorter period, or name a point file"),
     ],
 )
 def test_command_refuses_in_a_line(
