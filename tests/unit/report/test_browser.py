@@ -22,14 +22,28 @@ TAKES_MS = 60_000
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def tab() -> Iterator[tuple[Any, list[str]]]:
+    """One page for all tests, since each new one starts a process of its own; and the complaints it had."""
     with open_browser() as browser:
-        yield browser
+        page, complaints = browser.new_context(offline=True).new_page(), list[str]()
+        page.set_default_timeout(TAKES_MS)
+        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("requestfailed", lambda request: complaints.append(request.url))
+        page.on("dialog", lambda dialog: complaints.append(f"a script ran: {dialog.message}"))
+        yield page, complaints
 
 
 @pytest.fixture
-def page(browser: Any) -> Iterator[Any]:
-    yield from open_page(browser)
+def page(tab: tuple[Any, list[str]]) -> Iterator[Any]:
+    """An empty page that may load nothing from a network; complaints of any kind fail the test."""
+    page, complaints = tab
+    page.goto("about:blank")
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.emulate_media(media="screen", color_scheme="light")
+    complaints.clear()
+    yield page
+    assert complaints == []
 
 
 LINKS = "all => all.map(one => new URL(one.getAttribute('href') ?? one.getAttribute('src'), one.baseURI).href)"
@@ -45,20 +59,6 @@ NAMELESS = """() => [...document.querySelectorAll("button, a[href], input, selec
         one.labels?.length].some(Boolean))
     .map(one => one.outerHTML.slice(0, 120))"""
 """What a screen reader could not call by a name."""
-
-
-def open_page(browser: Any, **options: Any) -> Iterator[Any]:
-    """Yield a page that may load nothing from a network; complaints of any kind fail the test."""
-    context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | options, offline=True)
-    context.set_default_timeout(TAKES_MS)
-    made, complaints = context.new_page(), []
-    made.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
-    made.on("pageerror", lambda error: complaints.append(str(error)))
-    made.on("requestfailed", lambda request: complaints.append(request.url))
-    made.on("dialog", lambda dialog: complaints.append(f"a script ran: {dialog.message}"))
-    yield made
-    context.close()
-    assert complaints == []
 
 
 def show(page: Any, path: Path) -> None:
@@ -314,13 +314,13 @@ def test_run_shows_kernels_and_single_devices(page: Any, report: Report) -> None
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read_on_either_ground(browser: Any, report: Report, scheme: str) -> None:
-    for page in open_page(browser, color_scheme=scheme):
-        show(page, report.front)
-        for selector in ("body", "#table .tabulator-row", "#table .tabulator-header", ".findings .soft"):
-            assert contrast(page, selector) > 4.5, selector
-        svg = page.evaluate("getComputedStyle(document.querySelector('.picture svg text')).fill")
-        assert (sum(channels(svg)) > 384) == (scheme == "dark")
+def test_text_can_be_read_on_either_ground(page: Any, report: Report, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)
+    show(page, report.front)
+    for selector in ("body", "#table .tabulator-row", "#table .tabulator-header", ".findings .soft"):
+        assert contrast(page, selector) > 4.5, selector
+    svg = page.evaluate("getComputedStyle(document.querySelector('.picture svg text')).fill")
+    assert (sum(channels(svg)) > 384) == (scheme == "dark")
 
 
 def contrast(page: Any, selector: str) -> float:
@@ -339,11 +339,11 @@ def luminance(colour: list[float]) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_narrow_screen_has_nothing_beside_it(browser: Any, report: Report) -> None:
-    for page in open_page(browser, viewport={"width": 500, "height": 800}):
-        for path in (report.front, report.page(report.plan.entries[0].run)):
-            show(page, path)
-            assert page.evaluate("document.documentElement.scrollWidth") <= 500
+def test_narrow_screen_has_nothing_beside_it(page: Any, report: Report) -> None:
+    page.set_viewport_size({"width": 500, "height": 800})
+    for path in (report.front, report.page(report.plan.entries[0].run)):
+        show(page, path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 500
 
 
 def test_everything_has_a_name_for_screen_readers(page: Any, report: Report) -> None:
