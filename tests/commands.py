@@ -17,7 +17,7 @@ from triplepoint.cli import COMMANDS, main
 from triplepoint.forks import serve
 
 _LIBRARIES = ("pandas", "pyarrow.csv", "pyarrow.parquet", "scipy.optimize", "seaborn", "yaml")
-_SUBPACKAGES = ("aggregate", "plan", "report", "simulate.artefacts.simulate_run", "trace.parsing", "verdicts.judge")
+_SUBPACKAGES = ("aggregate", "plan", "report", "simulate.artefacts.simulate_run", "trace.run_traces", "verdicts.judge")
 ROOT = Path(__file__).parents[1]
 
 CLIENT = f"""\

@@ -28,7 +28,7 @@ from triplepoint.simulate.artefacts import simulate_run
 from triplepoint.simulate.heat import warm
 from triplepoint.simulate.heat.machine import Machine
 from triplepoint.telemetry.align import align_run
-from triplepoint.trace.join import trace_run
+from triplepoint.trace.run_traces import trace_run
 from triplepoint.trace.taxonomy import load_scheme
 from triplepoint.why.answer import Answer, answer_of, why_run
 from triplepoint.why.explain import CAUSES

@@ -144,7 +144,7 @@ class Run(Tables):
 
             align_run(self._folder / "raw", self._folder / _TELEMETRY)
         if _FILES[name] != _TELEMETRY:
-            from triplepoint.trace.join import trace_run
+            from triplepoint.trace.run_traces import trace_run
             from triplepoint.trace.taxonomy import load_scheme
 
             trace_run(self._folder, load_scheme(), _quiet)

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         raise UserError("--chakra reads files, without --parity; for a run use 'triplepoint export STUDY --to chakra'")
     if arguments.run:
         from triplepoint.slow_nodes import note_slow_gpus
-        from triplepoint.trace.join import join_run, trace_run
+        from triplepoint.trace.run_traces import join_run, trace_run
 
         if arguments.parse:
             with Progress("parsing traces") as progress:

@@ -20,10 +20,11 @@ from triplepoint.manifest import Manifest, Origin, read_manifest
 from triplepoint.status import Status
 from triplepoint.tables import CATEGORIES, INTERVALS, KERNELS, TELEMETRY, TIMELINE
 from triplepoint.telemetry.align import align_run
-from triplepoint.trace.join import join_ranks, trace_run
+from triplepoint.trace.join import join_ranks
 from triplepoint.trace.parsing import TraceFile, check_ranks, check_whole, find_traces, parse_traces
 from triplepoint.trace.pipes import spool_pipes
 from triplepoint.trace.rank_results import Job, RankSummary
+from triplepoint.trace.run_traces import trace_run
 from triplepoint.trace.taxonomy import Scheme
 
 _TRACE_TABLES = tuple(f"{table.name}.parquet" for table in (INTERVALS, CATEGORIES, KERNELS, TIMELINE))

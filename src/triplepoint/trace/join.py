@@ -1,7 +1,6 @@
 """Join the tables of all ranks of a run: clocks, arrivals, bandwidths, stragglers, critical paths, timeline."""
 
-import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,27 +9,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from triplepoint.config.plan import read_planned_run
-from triplepoint.errors import UserError
-from triplepoint.manifest import Manifest, read_manifest
 from triplepoint.metrics import BUS_KINDS, algorithm_bandwidth, bus_factor
-from triplepoint.status import Status
-from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS, SEGMENTS, TELEMETRY
+from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS, SEGMENTS
 from triplepoint.trace import Int64
 from triplepoint.trace.clocks import Arrivals, Clock
 from triplepoint.trace.compare import Comparison, compare_ranks, path_rows
 from triplepoint.trace.distinct import distinct_values
-from triplepoint.trace.parsing import PARTS, Progress, check_one_job, check_ranks, parse_part
-from triplepoint.trace.perfetto import FILE_NAME, CounterTrack, rank_title, telemetry_counters, write_merged
+from triplepoint.trace.parsing import check_one_job
 from triplepoint.trace.rank_results import (
-    SUMMARY,
     Collectives,
     CollectiveSignature,
     RankSummary,
     Segments,
     read_summary,
 )
-from triplepoint.trace.taxonomy import Scheme
 from triplepoint.trace.timeline import DrawnRank, DrawnTime, write_timeline
 from triplepoint.units import NS_PER_S
 
@@ -201,60 +193,3 @@ def _draw(folders: Sequence[Path], summaries: Sequence[RankSummary], clocks: dic
             if summary.steps and summary.steps[0].number == first
         ],
     )
-
-
-def join_run(run: Path, parts: Sequence[Path]) -> None:
-    """Write the tables and the merged trace of a whole run.
-
-    Args:
-        run: Folder of the run.
-        parts: Folders that `parse_part` wrote; others of the run are removed. Empty: all of the run's folders.
-
-    Raises:
-        UserError: If a folder is incomplete, a rank is in two folders, or the run finished and a traced rank is in
-            none.
-    """
-    manifest = read_manifest(run / "raw" / "manifest.json")
-    folders = [path.parent for part in parts or (run / PARTS).glob("*") for path in part.glob(f"*/{SUMMARY}")]
-    ranks = [read_summary(folder).rank for folder in folders]
-    check_ranks(zip(folders, ranks, strict=True))
-    missing = sorted(set(read_planned_run(run / "point.json").point.traced_ranks) - set(ranks))
-    if missing and manifest.status == Status.OK:
-        raise UserError(f"{run / PARTS}: ranks {', '.join(map(str, missing))} are not parsed; run 'snakemake all'")
-    joined = join_ranks(folders, run)
-    counters = _counters(run, manifest, joined)
-    write_merged(
-        run / FILE_NAME, run / "timeline.parquet", joined.drawn, counters, lambda rank: rank_title(manifest, rank)
-    )
-    if parts:
-        _remove_others(run / PARTS, parts)
-
-
-def trace_run(
-    run: Path, scheme: Scheme, progress: Progress, num_jobs: int | None = None, *, note: Progress | None = None
-) -> None:
-    """Parse the traces of a run and join them, without intermediate files; for runs with few ranks.
-
-    Raises:
-        UserError: See `parse_part` and `join_run`.
-    """
-    ranks = read_planned_run(run / "point.json").point.traced_ranks
-    parse_part(run, range(min(ranks), max(ranks) + 1), scheme, progress, num_jobs, note=note)
-    try:
-        join_run(run, list((run / PARTS).glob(f"{min(ranks)}-{max(ranks)}")))
-    finally:
-        shutil.rmtree(run / PARTS)
-
-
-def _counters(run: Path, manifest: Manifest, joined: JoinedRanks) -> list[CounterTrack]:
-    if not manifest.nodes or not joined.summaries:
-        return []
-    return telemetry_counters(TELEMETRY.read(run / "telemetry.parquet"), manifest, *joined.drawn)
-
-
-def _remove_others(folder: Path, kept: Iterable[Path]) -> None:
-    """Remove outdated folders of parts, which are large."""
-    names = {path.resolve() for path in kept}
-    for part in folder.glob("*"):
-        if part.resolve() not in names:
-            shutil.rmtree(part)

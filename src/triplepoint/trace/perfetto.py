@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +20,13 @@ import pyarrow.compute as pc
 from isal import igzip
 
 from triplepoint.files import atomic_file
-from triplepoint.manifest import Manifest, Node
 from triplepoint.tables import TIMELINE
 from triplepoint.trace import Int64
 from triplepoint.trace.timeline import LANES, DrawnTime, LaneSpans, Look, moved_lane, read_lanes
 from triplepoint.units import NS_PER_S, NS_PER_US
+
+if TYPE_CHECKING:
+    from triplepoint.manifest import Manifest, Node
 
 _GPU_COUNTERS = (
     ("gpu_power_w", "GPU power", "W"),
@@ -242,7 +244,7 @@ def _us(times_ns: Int64) -> list[str]:
     return texts
 
 
-def wall_shift_ns(manifest: Manifest) -> int:
+def wall_shift_ns(manifest: "Manifest") -> int:
     """Return the wall clock minus the clock of table `telemetry`. Unit: ns.
 
     That table is on the first node's monotonic clock, and the manifest has one simultaneous reading of both clocks of
@@ -253,7 +255,7 @@ def wall_shift_ns(manifest: Manifest) -> int:
     return first_node.wall_ns - first_node.monotonic_ns
 
 
-def rank_title(manifest: Manifest, rank: int) -> str:
+def rank_title(manifest: "Manifest", rank: int) -> str:
     """Return the title of a rank, such as `rank 3 · node0 · gpu3`; only its number if the manifest does not have it."""
     for node in manifest.nodes:
         for device in node.devices:
@@ -262,7 +264,7 @@ def rank_title(manifest: Manifest, rank: int) -> str:
     return f"rank {rank}"
 
 
-def telemetry_counters(telemetry: pa.Table, manifest: Manifest, start_ns: int, end_ns: int) -> list[CounterTrack]:
+def telemetry_counters(telemetry: pa.Table, manifest: "Manifest", start_ns: int, end_ns: int) -> list[CounterTrack]:
     """Return the counters of a run within a window. Quantities that were not measured have no counter.
 
     Counters of a GPU belong to its rank, or to the node if it has no rank. Counters of the host belong to the node.
@@ -279,7 +281,7 @@ def telemetry_counters(telemetry: pa.Table, manifest: Manifest, start_ns: int, e
     return [track for track in in_window if np.isfinite(track.value).any()]
 
 
-def _node_tracks(telemetry: pa.Table, manifest: Manifest, node: Node) -> Iterator[CounterTrack]:
+def _node_tracks(telemetry: pa.Table, manifest: "Manifest", node: "Node") -> Iterator[CounterTrack]:
     on_node = telemetry.filter(pc.equal(telemetry["node"], node.node))
     ranks = {device.device: device.rank for device in node.devices}
     process_of_node = node_process(node.node, node.host)

@@ -23,7 +23,7 @@ from triplepoint.recorded.run import Ending, RecordedGpu, RecordedNode, write_ru
 from triplepoint.recording import Part
 from triplepoint.simulate.artefacts.simulate_run import simulate_run
 from triplepoint.telemetry.align import align_run
-from triplepoint.trace.join import trace_run
+from triplepoint.trace.run_traces import trace_run
 from triplepoint.trace.taxonomy import load_scheme
 from triplepoint.units import NS_PER_S
 

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.trace.profilers.recordings import read_recording, write_nsight, write_rocprofv3
 from triplepoint.cli import main
 from triplepoint.tables import KERNELS
-from triplepoint.trace.join import trace_run
+from triplepoint.trace.run_traces import trace_run
 from triplepoint.trace.taxonomy import load_scheme
 
 KINETO = Path(__file__).parents[2] / "data" / "traces" / "dlrm_v100_rank0.json.gz"

@@ -12,7 +12,7 @@ from triplepoint.plan import select
 from triplepoint.simulate.artefacts.simulate_run import simulate_run
 from triplepoint.tables.truth import TRUE_TIMES
 from triplepoint.telemetry.align import align_run
-from triplepoint.trace.join import trace_run
+from triplepoint.trace.run_traces import trace_run
 from triplepoint.trace.taxonomy import load_scheme
 
 CONFIG = Path("config")

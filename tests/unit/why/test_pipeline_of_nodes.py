@@ -18,7 +18,7 @@ from triplepoint.manifest import read_manifest
 from triplepoint.simulate.artefacts.simulate_run import simulate_run
 from triplepoint.tables import RANKS
 from triplepoint.telemetry.align import align_run
-from triplepoint.trace.join import trace_run
+from triplepoint.trace.run_traces import trace_run
 from triplepoint.trace.taxonomy import load_scheme
 from triplepoint.why.answer import Answer, why_run
 from triplepoint.why.traced_operations import traced_operations
