@@ -280,7 +280,7 @@ def add_prices(parser: argparse.ArgumentParser) -> None:
         metavar="PRICE",
         help="price of a GPU for an hour, without its energy (default: nothing)",
     )
-    parser.add_argument("--currency", type=_currency, default="currency", metavar="NAME", help="name of the currency")
+    parser.add_argument("--currency", type=_currency, metavar="NAME", help="name of the currency (default: currency)")
     parser.add_argument(
         "--pue", type=number(1, 10), default=1.0, metavar="FACTOR",
         help="power usage effectiveness of the hall: energy paid over energy of nodes (default: 1)",
@@ -288,10 +288,19 @@ def add_prices(parser: argparse.ArgumentParser) -> None:
 
 
 def read_prices(arguments: argparse.Namespace) -> "Prices":
-    """Return the prices on the command line."""
+    """Return the prices on the command line.
+
+    Raises:
+        UserError: If a currency or a factor on energy has no price.
+    """
     from triplepoint.prices import Prices
 
-    return Prices(arguments.price_kwh, arguments.price_gpu_hour, arguments.currency, arguments.pue)
+    prices = Prices(arguments.price_kwh, arguments.price_gpu_hour, arguments.currency or Prices.currency, arguments.pue)
+    if arguments.currency and not prices.are_given:
+        raise UserError(f"--currency {arguments.currency}: no price is given; add --price-kwh or --price-gpu-hour")
+    if arguments.pue != Prices.pue and prices.kwh is None:
+        raise UserError(f"--pue {arguments.pue:g}: energy has no price; add --price-kwh")
+    return prices
 
 
 def _currency(text: str) -> str:

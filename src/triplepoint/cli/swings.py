@@ -245,4 +245,9 @@ def _read_power(arguments: argparse.Namespace) -> "NodePower":
         check_finished(folder, "a point file is simulated: 'triplepoint swings point.yaml'")
         power = read_run(folder, arguments.config)
     window_s = power.window_s if arguments.window is None else arguments.window
+    if arguments.window is not None and window_s >= power.lasts_s:
+        raise UserError(
+            f"--window {window_s:g}: {arguments.source} lasts {power.lasts_s:.3g} s; give the time that a reading is "
+            "averaged over, less than that"
+        )
     return replace(power, window_s=window_s, nodes_per_rack=arguments.nodes_per_rack or power.nodes_per_rack)

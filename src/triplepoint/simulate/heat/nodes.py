@@ -46,18 +46,14 @@ def power_of(conditions: ConditionsConfig, gpu: GpuConfig, config: Path, cluster
         UserError: If the driver does not accept a power limit.
     """
     power = read_power(gpu.name, config)
-    least_w, most_w = power.least_limit.value, power.power_limit.value
+    most_w = power.power_limit.value
     limits_w = {f"power_limits_w.{name}": gpu_limit_w for name, gpu_limit_w in conditions.power_limits_w.items()}
     limit_w = conditions.power_limit_w
     if limit_w is not None and not math.isinf(limit_w):
         limits_w["power_limit_w"] = limit_w
+    where = f"clusters/{cluster}.yaml: " if cluster else ""
     for key, given_w in limits_w.items():
-        if not least_w <= given_w <= most_w:
-            where = f"clusters/{cluster}.yaml: " if cluster else ""
-            raise UserError(
-                f"{where}conditions.{key} is {given_w:g} W; the driver takes limits of {least_w:g} to {most_w:g} W "
-                f"for a device of {gpu.name}: give one between"
-            )
+        check_limit(f"{where}conditions.{key}", given_w, gpu, config)
     if limit_w is None:
         return power
     limit_w = _NO_LIMIT * most_w if math.isinf(limit_w) else limit_w
@@ -67,6 +63,27 @@ def power_of(conditions: ConditionsConfig, gpu: GpuConfig, config: Path, cluster
         "excursion_limit": power.excursion_limit.model_copy(update={"value": excursion_w}),
     }
     return power.model_copy(update=changes)
+
+
+def check_limit(what: str, limit_w: float, gpu: GpuConfig, config: Path) -> None:
+    """Refuse a power limit that the driver does not accept.
+
+    Args:
+        what: Name of the limit, for the error.
+        limit_w: Power limit of a device. Unit: W.
+        gpu: GPU type with known power.
+        config: Folder of the configuration.
+
+    Raises:
+        UserError: If the driver does not accept it.
+    """
+    power = read_power(gpu.name, config)
+    least_w, most_w = power.least_limit.value, power.power_limit.value
+    if not least_w <= limit_w <= most_w:
+        raise UserError(
+            f"{what} is {limit_w:g} W; the driver takes limits of {least_w:g} to {most_w:g} W for a device of "
+            f"{gpu.name}: give one between"
+        )
 
 
 def airflow_of(name: str | None, gpu: GpuConfig, num_devices: int, config: Path) -> AirflowConfig:

@@ -65,6 +65,7 @@ def test_limits_of_power_are_refused_where_it_is_not_known(tmp_path: Path) -> No
     ):
         with pytest.raises(UserError, match=f"power and heat of the GPUs of mine are not known; leave {options} out"):
             search(asked, tmp_path / "config", objective, limits)
+    assert "-: power and heat of these GPUs are not known." in render(search(asked, tmp_path / "config"))
 
 
 def test_a_setting_given_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -300,6 +300,7 @@ def test_no_more_than_all_of_a_swing_is_in_a_band() -> None:
         (["--evaluate", "12"], "EVERY:SEQUENCES"),
         (["--figure", "a.txt"], "expected a name that ends in .pdf"),
         (["--band", "0.1:20"], "it can be asked of 0.1 to 5 Hz"),
+        (["--window", "3000"], "--window 3000: "),
         (["--band", "6:20"], "it shows no part of that; record at a shorter period, or name a point file"),
     ],
 )
