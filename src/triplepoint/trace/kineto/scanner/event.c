@@ -7,31 +7,6 @@
 #define LONGEST_NS INT64_C(32000000000000000)  /* a year: a longer duration is damaged */
 #define LATEST_NS INT64_C(4100000000000000000) /* the year 2100: sums of earlier times fit in 64 bits */
 
-Outcome read_event(Text *text, Event *event) {
-    memset(event, 0, sizeof *event);
-    if (*text->at != '{') return stopped(text);
-    text->at++;
-    skip_space(text);
-    int closed = *text->at == '}';
-    if (closed) text->at++;
-    while (!closed) {
-        Span key, value;
-        Outcome outcome = read_key(text, &key);
-        if (outcome == OK) outcome = read_value(text, &value, 1);
-        if (outcome == OK) outcome = read_separator(text, '}', &closed);
-        if (outcome != OK) return outcome;
-        if (IS(key, "ph")) event->phase = value;
-        else if (IS(key, "cat")) event->category = value;
-        else if (IS(key, "name")) event->name = value;
-        else if (IS(key, "ts")) event->time = value;
-        else if (IS(key, "dur")) event->duration = value;
-        else if (IS(key, "pid")) event->process = value;
-        else if (IS(key, "tid")) event->thread = value;
-        else if (IS(key, "args")) event->arguments = value;
-    }
-    return OK;
-}
-
 static int category_of(Span span) {
     if (!span.start) return OTHER;
     if (IS(span, "cpu_op") || IS(span, "Operator")) return CPU_OP;
@@ -44,31 +19,131 @@ static int category_of(Span span) {
     return OTHER;
 }
 
-/* Whether an argument is about communication. */
-static int is_about_message(Span key) {
+/* Return what a member of an event is for. */
+static Role role_in_event(Span key) {
+    if (IS(key, "ph")) return PHASE;
+    if (IS(key, "cat")) return CATEGORY;
+    if (IS(key, "name")) return NAME;
+    if (IS(key, "ts")) return TIME;
+    if (IS(key, "dur")) return DURATION;
+    if (IS(key, "pid")) return PROCESS;
+    if (IS(key, "tid")) return THREAD;
+    return IS(key, "args") ? ARGUMENTS : UNUSED;
+}
+
+/* Return what an argument is for: the message of a collective, or the geometry of a launch, among others. */
+static Role role_in_arguments(Span key) {
     switch (*key.start) {
-    case 'C': return IS(key, "Collective name");
-    case 'D': return IS(key, "Dst Rank");
-    case 'G': return IS(key, "Group size");
-    case 'I': return IS(key, "In msg nelems") || IS(key, "Input Dims") || IS(key, "Input type");
-    case 'O': return IS(key, "Out msg nelems");
-    case 'P': return starts_with(key, "Process Group ");
-    case 'S': return IS(key, "Src Rank");
-    case 'd': return IS(key, "dtype");
-    default: return 0;
+    case 'C': return IS(key, "Collective name") ? MESSAGE : UNUSED;
+    case 'D': return IS(key, "Dst Rank") ? MESSAGE : UNUSED;
+    case 'G': return IS(key, "Group size") ? MESSAGE : UNUSED;
+    case 'I': return IS(key, "In msg nelems") || IS(key, "Input Dims") || IS(key, "Input type") ? MESSAGE : UNUSED;
+    case 'O': return IS(key, "Out msg nelems") ? MESSAGE : UNUSED;
+    case 'P': return starts_with(key, "Process Group ") ? MESSAGE : UNUSED;
+    case 'S': return IS(key, "Src Rank") ? MESSAGE : UNUSED;
+    case 'b': return IS(key, "block") || IS(key, "blocks per SM") ? GEOMETRY : UNUSED;
+    case 'c': return IS(key, "correlation") ? CORRELATION : UNUSED;
+    case 'd': return IS(key, "dtype") ? MESSAGE : UNUSED;
+    case 'e': return IS(key, "est. achieved occupancy %") ? GEOMETRY : UNUSED;
+    case 'g': return IS(key, "grid") ? GEOMETRY : UNUSED;
+    case 'r': return IS(key, "registers per thread") ? GEOMETRY : UNUSED;
+    case 's': return IS(key, "stream") ? STREAM : IS(key, "shared memory") ? GEOMETRY : UNUSED;
+    case 'w': return IS(key, "warps per SM") ? GEOMETRY : UNUSED;
+    default: return UNUSED;
     }
 }
 
-/* Whether an argument is part of the launch geometry. */
-static int is_about_geometry(Span key) {
-    switch (*key.start) {
-    case 'b': return IS(key, "block") || IS(key, "blocks per SM");
-    case 'e': return IS(key, "est. achieved occupancy %");
-    case 'g': return IS(key, "grid");
-    case 'r': return IS(key, "registers per thread");
-    case 's': return IS(key, "shared memory");
-    case 'w': return IS(key, "warps per SM");
-    default: return 0;
+/* Whether the text at `at`, which is followed by PADDING bytes, begins with that of a key. */
+static inline int is_known(const Key *key, const uint8_t *at) {
+#ifdef __AVX2__
+    __m256i known = _mm256_loadu_si256((const __m256i *)key->text), found = _mm256_loadu_si256((const __m256i *)at);
+    uint64_t equal = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(known, found)), used = (UINT64_C(1) << key->size) - 1;
+    return key->size && (equal & used) == used;
+#else
+    return key->size && !memcmp(key->text, at, key->size);
+#endif
+}
+
+/* A member of an object: what it is for, and where its key begins. */
+typedef struct {
+    Role role;
+    const uint8_t *start;
+} Member;
+
+/* Read the text before value `number` of an object: brace or comma, key and colon. Set `*closed` if the object has no
+   such value, after the brace that closes it. */
+static inline Outcome read_to_value(
+    Text *text, Layout *layout, int number, Role (*role_of)(Span), Member *member, int *closed) {
+    const uint8_t *start = text->at;
+    Key *known = number < MAX_KEYS ? &layout->keys[number] : NULL;
+    if (known && is_known(known, start)) {
+        *member = (Member){known->role, start + known->quote};
+        text->at += known->size;
+        skip_space(text);
+        return OK;
+    }
+    Span key;
+    if (number == 0) {
+        text->at++;
+        skip_space(text);
+        *closed = *text->at == '}';
+        if (*closed) text->at++;
+    } else {
+        Outcome outcome = read_separator(text, '}', closed);
+        if (outcome != OK) return outcome;
+    }
+    if (*closed) return OK;
+    Outcome outcome = read_key(text, &key);
+    if (outcome != OK) return outcome;
+    *member = (Member){role_of(key), key.start - 1};
+    size_t size = (size_t)(text->at - start);
+    if (known && size <= KEY_ROOM) {
+        memcpy(known->text, start, KEY_ROOM);
+        known->size = (uint8_t)size;
+        known->quote = (uint8_t)(member->start - start);
+        known->role = (uint8_t)member->role;
+    }
+    return OK;
+}
+
+/* Read the arguments of an event, and keep those that are used. */
+static Outcome read_arguments(Text *text, Layout *layout, Event *event) {
+    event->has_arguments = 1;
+    event->num_arguments = 0;
+    if (*text->at != '{') {
+        Span unused;
+        return read_value(text, &unused, 1);
+    }
+    int closed = 0;
+    for (int number = 0;; number++) {
+        Member member;
+        Span value;
+        Outcome outcome = read_to_value(text, layout, number, role_in_arguments, &member, &closed);
+        if (outcome != OK || closed) return outcome;
+        outcome = read_value(text, &value, 2);
+        if (outcome != OK) return outcome;
+        if (member.role != UNUSED && event->num_arguments < MAX_ARGUMENTS)
+            event->arguments[event->num_arguments++] =
+                (Argument){value, {member.start, (size_t)(text->at - member.start)}, member.role};
+    }
+}
+
+Outcome read_event(Text *text, Layouts *layouts, Event *event) {
+    memset(event->members, 0, sizeof event->members);
+    event->num_arguments = event->has_arguments = 0;
+    event->category = OTHER;
+    if (*text->at != '{') return stopped(text);
+    int closed = 0;
+    for (int number = 0;; number++) {
+        Member member;
+        Outcome outcome = read_to_value(text, &layouts->event, number, role_in_event, &member, &closed);
+        if (outcome != OK || closed) return outcome;
+        if (member.role == ARGUMENTS)
+            outcome = read_arguments(text, &layouts->arguments[event->category], event);
+        else
+            outcome = read_value(text, &event->members[member.role], 1);
+        if (outcome != OK) return outcome;
+        if (member.role == CATEGORY) event->category = category_of(event->members[CATEGORY]);
     }
 }
 
@@ -79,10 +154,9 @@ static int append(Scratch *scratch, const void *bytes, size_t size) {
     return 1;
 }
 
-/* Append `"key": value` as in the text, quotes included, where `end` is the end of the value. */
-static int append_member(Scratch *scratch, Span key, const uint8_t *end) {
-    const char *separator = scratch->size ? "," : "{";
-    return append(scratch, separator, 1) && append(scratch, key.start - 1, (size_t)(end - (key.start - 1)));
+/* Append `"key": value` as in the text. */
+static int append_member(Scratch *scratch, Span member) {
+    return append(scratch, scratch->size ? "," : "{", 1) && append(scratch, member.start, member.size);
 }
 
 /* Close and intern an object built by `append_member`, and set `*number`, to -1 if it has no members. Return 0 if out
@@ -95,42 +169,35 @@ static int intern_object(Scratch *scratch, Interned *table, int32_t *number) {
     return *number >= 0;
 }
 
-/* Read the arguments of an event, whose text `read_event` has checked already. Return 0 if out of memory. */
-static int read_arguments(Reader *reader, Span arguments, Row *row) {
+/* Set what the arguments of an event say; return 0 if out of memory. */
+static int set_arguments(Reader *reader, const Event *event, Row *row) {
     reader->message.size = reader->geometry.size = 0;
-    if (!arguments.start || *arguments.start != '{') return 1;
-    Text text = {arguments.start + 1, arguments.start + arguments.size};
-    skip_space(&text);
-    int closed = *text.at == '}';
-    while (!closed) {
-        Span key, value;
-        if (read_key(&text, &key) != OK || read_value(&text, &value, 1) != OK) return 1;
-        if (!key.size) ;
-        else if (IS(key, "correlation")) row->correlation = read_integer(value, -1);
-        else if (IS(key, "stream")) row->flags |= read_integer(value, -1) != -1 ? HAS_STREAM : 0;
-        else if (is_about_message(key) && !append_member(&reader->message, key, text.at)) return 0;
-        else if (is_about_geometry(key) && !append_member(&reader->geometry, key, text.at)) return 0;
-        if (read_separator(&text, '}', &closed) != OK) return 1;
+    for (const Argument *it = event->arguments; it < event->arguments + event->num_arguments; it++) {
+        if (it->role == CORRELATION) row->correlation = read_integer(it->value, -1);
+        else if (it->role == STREAM) row->flags |= read_integer(it->value, -1) != -1 ? HAS_STREAM : 0;
+        else if (!append_member(it->role == MESSAGE ? &reader->message : &reader->geometry, it->member)) return 0;
     }
     return intern_object(&reader->message, &reader->messages, &row->message) &&
            intern_object(&reader->geometry, &reader->geometries, &row->geometry);
 }
 
-static int is_wanted(const Reader *reader, int category, const Event *event) {
-    if (category != CPU_OP || reader->wants_host) return category != OTHER;
+static int is_wanted(const Reader *reader, const Event *event) {
+    if (event->category != CPU_OP || reader->wants_host) return event->category != OTHER;
     /* Communicating operators, and steps as profilers marked them in 2021. */
-    return event->name.start && (starts_with(event->name, "c10d::") || starts_with(event->name, "ProfilerStep"));
+    Span name = event->members[NAME];
+    return name.start && (starts_with(name, "c10d::") || starts_with(name, "ProfilerStep"));
 }
 
 /* Set the numbers of name and thread; return 0 if out of memory. */
 static int set_name_and_thread(Reader *reader, const Event *event, Row *row) {
     static const uint8_t separator = '\t';
+    Span name = event->members[NAME], process = event->members[PROCESS], number = event->members[THREAD];
     Scratch *thread = &reader->thread;
-    row->name = intern(&reader->names, event->name.start ? event->name.start : &separator, event->name.size);
+    row->name = intern(&reader->names, name.start ? name.start : &separator, name.size);
     thread->size = 0;
-    if (event->process.start && !append(thread, event->process.start, event->process.size)) return 0;
+    if (process.start && !append(thread, process.start, process.size)) return 0;
     if (!append(thread, &separator, 1)) return 0;
-    if (event->thread.start && !append(thread, event->thread.start, event->thread.size)) return 0;
+    if (number.start && !append(thread, number.start, number.size)) return 0;
     row->thread = intern(&reader->threads, thread->bytes, thread->size);
     return row->name >= 0 && row->thread >= 0;
 }
@@ -140,22 +207,23 @@ static int is_in_range(const Row *row) {
 }
 
 Verdict make_row(Reader *reader, const Event *event, Row *row) {
-    if (!event->phase.start) return DAMAGED;
-    uint8_t phase = event->phase.size == 1 ? *event->phase.start : 0;
-    if (phase != 'X' && phase != 'B' && phase != 'E') return IGNORED;
+    Span phase = event->members[PHASE];
+    if (!phase.start) return DAMAGED;
+    uint8_t letter = phase.size == 1 ? *phase.start : 0;
+    if (letter != 'X' && letter != 'B' && letter != 'E') return IGNORED;
     *row = (Row){.correlation = -1, .name = -1, .thread = -1, .message = -1, .geometry = -1};
-    row->flags = phase == 'B' ? IS_BEGIN : phase == 'E' ? IS_END : 0;
-    if (!read_us(event->time, &row->start)) return DAMAGED;
-    if (phase == 'X' && (!event->category.start || !read_us(event->duration, &row->duration))) return DAMAGED;
-    if (!is_in_range(row)) return DAMAGED;
-    row->category = (uint8_t)category_of(event->category);
+    row->flags = letter == 'B' ? IS_BEGIN : letter == 'E' ? IS_END : 0;
+    if (!read_us(event->members[TIME], &row->start)) return DAMAGED;
+    int has_duration = letter != 'X' || read_us(event->members[DURATION], &row->duration);
+    if (!has_duration || (letter == 'X' && !event->members[CATEGORY].start) || !is_in_range(row)) return DAMAGED;
+    row->category = (uint8_t)event->category;
     /* All begins and ends are kept: without one of them the others would be paired wrongly. */
-    int wanted = phase != 'X' || is_wanted(reader, row->category, event);
-    if (!wanted && !(reader->wants_streams && event->arguments.start)) return IGNORED;
-    if (!read_arguments(reader, event->arguments, row)) return NO_MEMORY;
+    int wanted = letter != 'X' || is_wanted(reader, event);
+    if (!wanted && !(reader->wants_streams && event->has_arguments)) return IGNORED;
+    if (!set_arguments(reader, event, row)) return NO_MEMORY;
     if (!wanted && !(row->flags & HAS_STREAM) && row->correlation < 0) return IGNORED;
     if (!set_name_and_thread(reader, event, row)) return NO_MEMORY;
-    return event->name.start || phase == 'E' ? ROW : DAMAGED_ROW;
+    return event->members[NAME].start || letter == 'E' ? ROW : DAMAGED_ROW;
 }
 
 void free_reader(Reader *reader) {

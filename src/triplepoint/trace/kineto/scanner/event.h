@@ -24,9 +24,47 @@ typedef struct {
     int32_t thread, geometry;
 } Launch;
 
+/* What a member of an event, or of its arguments, is for. */
+typedef enum {
+    UNUSED, PHASE, CATEGORY, NAME, TIME, DURATION, PROCESS, THREAD, ARGUMENTS, /* of an event */
+    CORRELATION, STREAM, MESSAGE, GEOMETRY /* of its arguments */
+} Role;
+
+#define KEY_ROOM 32
+#define MAX_KEYS 24
+
+/* The text before a value, from the value before it or the opening brace: `, "cat": `. */
+typedef struct {
+    uint8_t text[KEY_ROOM];
+    uint8_t size, quote; /* size 0: unknown; `quote`: where the key begins */
+    uint8_t role;
+} Key;
+
+/* The texts before the values of an object, as the last object of its kind had them. A profiler writes all objects of a
+   kind with the same members in the same order and with the same spaces, so whole texts can be compared. */
+typedef struct {
+    Key keys[MAX_KEYS];
+} Layout;
+
+/* The layouts of events, and of arguments by the category of their event. */
+typedef struct {
+    Layout event, arguments[OTHER + 1];
+} Layouts;
+
+#define MAX_ARGUMENTS 32
+
+/* An argument that is used: its value, and the text from its key to the end of its value, quotes included. */
+typedef struct {
+    Span value, member;
+    Role role;
+} Argument;
+
 /* The members of an event that are used; a missing one starts at NULL. */
 typedef struct {
-    Span phase, category, name, time, duration, process, thread, arguments;
+    Span members[ARGUMENTS]; /* by role */
+    Argument arguments[MAX_ARGUMENTS];
+    int num_arguments, has_arguments;
+    int category;
 } Event;
 
 /* A buffer in which a byte string is built. */
@@ -42,12 +80,13 @@ typedef struct {
     Interned messages;   /* communication arguments, each a JSON object */
     Interned geometries; /* launch geometries, each a JSON object */
     Scratch message, geometry, thread;
+    Layouts layouts;
 } Reader;
 
 /* DAMAGED_ROW: the name is missing, but the row has a time. */
 typedef enum { IGNORED, ROW, DAMAGED_ROW, DAMAGED, NO_MEMORY } Verdict;
 
-Outcome read_event(Text *text, Event *event);
+Outcome read_event(Text *text, Layouts *layouts, Event *event);
 Verdict make_row(Reader *reader, const Event *event, Row *row);
 void free_reader(Reader *reader);
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #ifdef __SSE2__
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 
 #define PADDING 64
@@ -78,9 +78,26 @@ static const uint8_t IS_WORD[256] = {
 
 static inline int is_word(uint8_t c) { return IS_WORD[c]; }
 
+/* Return the first character at or after `at` that is no digit, point or minus. */
+static inline const uint8_t *skip_digits(const uint8_t *at) {
+#ifdef __SSE2__
+    const __m128i zero = _mm_set1_epi8('0'), nine = _mm_set1_epi8(9), point = _mm_set1_epi8('.'), minus = _mm_set1_epi8('-');
+    for (;; at += 16) {
+        __m128i block = _mm_loadu_si128((const __m128i *)at), digit = _mm_sub_epi8(block, zero);
+        __m128i is_digit = _mm_cmpeq_epi8(_mm_min_epu8(digit, nine), digit);
+        __m128i is_sign = _mm_or_si128(_mm_cmpeq_epi8(block, point), _mm_cmpeq_epi8(block, minus));
+        int mask = _mm_movemask_epi8(_mm_or_si128(is_digit, is_sign));
+        if (mask != 0xffff) return at + __builtin_ctz(~(unsigned)mask);
+    }
+#else
+    return at;
+#endif
+}
+
 /* Read a number, true, false, null, or what some profilers write: NaN, inf, -Infinity. */
 static inline Outcome read_word(Text *text, Span *span) {
     span->start = text->at;
+    text->at = skip_digits(text->at);
     while (is_word(*text->at)) text->at++;
     span->size = (size_t)(text->at - span->start);
     if (text->at >= text->end) return MORE;

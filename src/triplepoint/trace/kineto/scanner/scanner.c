@@ -111,7 +111,7 @@ static int step_events(Scanner *scanner, Text *text) {
     }
     Text ahead = *text;
     Event event;
-    Outcome outcome = read_event(&ahead, &event);
+    Outcome outcome = read_event(&ahead, &scanner->reader.layouts, &event);
     if (outcome != OK) return outcome;
     int is_empty = ahead.at - text->at == 2; /* some writers end the list with `{}`, to avoid a trailing comma */
     *text = ahead;
@@ -124,12 +124,12 @@ static int step_searching(Scanner *scanner, Text *text, int is_last) {
     while ((at = memchr(at, '{', (size_t)(text->end - at)))) {
         Text ahead = {at, text->end};
         Event event;
-        Outcome outcome = read_event(&ahead, &event);
+        Outcome outcome = read_event(&ahead, &scanner->reader.layouts, &event);
         if (outcome == MORE && !is_last && text->end - at < (ptrdiff_t)LARGEST_DAMAGE) {
             scanner->num_searched = (size_t)(at - text->at);
             return MORE;
         }
-        if (outcome == OK && event.phase.start) {
+        if (outcome == OK && event.members[PHASE].start) {
             if (!keep_damage(scanner, text->at, at)) return -1;
             text->at = at;
             scanner->has_events = 1;
@@ -203,7 +203,7 @@ int feed_event(Scanner *scanner, const uint8_t *bytes, size_t size) {
     Event event;
     size_t before = scanner->num_rows + scanner->num_launches;
     int64_t num_events = scanner->num_events, num_damaged = scanner->num_damaged;
-    int has_memory = read_event(&text, &event) != OK || take_event(scanner, &event);
+    int has_memory = read_event(&text, &scanner->reader.layouts, &event) != OK || take_event(scanner, &event);
     scanner->num_events = num_events; /* the event counts as damaged already */
     scanner->num_damaged = num_damaged;
     free(copy);
