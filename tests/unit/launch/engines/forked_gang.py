@@ -16,6 +16,7 @@ from typing import Any
 
 
 def main(script: Path) -> None:
+    gc.disable()  # ranks live for a few steps, and imports make no garbage
     spec = importlib.util.spec_from_file_location("gang", script)
     assert spec is not None and spec.loader is not None
     gang = importlib.util.module_from_spec(spec)
@@ -25,7 +26,6 @@ def main(script: Path) -> None:
     for line in sys.stdin:
         folder, world_size, port = json.loads(line)
         gang.prepare(Path(folder))
-        gc.disable()  # the ranks live for a few steps
         if (process := os.fork()) == 0:
             os.environ.update(WORLD_SIZE=str(world_size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
             os._exit(_run(gang, Path(folder), world_size))
