@@ -1,6 +1,8 @@
 """The scanner in C: the same rows whatever the layout and however the text comes in, and what it steps over."""
 
 import json
+from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -73,6 +75,31 @@ def test_scan_damaged_text_in_pieces_equals_in_one(
         at = int(place * len(text))
         text = text[:at] + new + text[at + removed :]
     assert scan(text, piece) == scan(text)
+
+
+def spelled(event: dict[str, Any], random: Random) -> str:
+    """Return the text of an event with any spaces, and in two of three with its members in any order."""
+    members = list(event.items())
+    if random.random() < 2 / 3:
+        random.shuffle(members)
+    texts = [
+        (json.dumps(key), spelled(value, random) if key == "args" else json.dumps(value)) for key, value in members
+    ]
+    before, after = (random.choice(["", " ", "\n  ", " " * 40]) for _ in range(2))
+    return "{" + ",".join(f"{before}{key}:{after}{value}{before}" for key, value in texts) + "}"
+
+
+@given(st.lists(st.sampled_from(EVENTS), max_size=8), st.randoms(use_true_random=False))
+@settings(max_examples=examples(100))
+def test_scan_event_is_the_same_whatever_the_spelling_of_those_before(
+    events: list[dict[str, Any]], random: Random
+) -> None:
+    texts = [spelled(event, random) for event in events]
+    alone = [scan(f"[{text}]".encode()) for text in texts]
+    together = scan(f"[{','.join(texts)}]".encode())
+    assert together.rows == [row for each in alone for row in each.rows]
+    assert together.launches == [launch for each in alone for launch in each.launches]
+    assert together.num_damaged == 0
 
 
 def test_scan_metadata_before_and_after_the_events() -> None:

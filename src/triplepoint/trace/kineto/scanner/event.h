@@ -30,8 +30,8 @@ typedef enum {
     CORRELATION, STREAM, MESSAGE, GEOMETRY /* of its arguments */
 } Role;
 
-#define KEY_ROOM 32
-#define MAX_KEYS 24
+#define KEY_ROOM 32 /* bytes of a text; longer ones are read anew each time */
+#define MAX_KEYS 24 /* values of an object; the texts before further ones are read anew too */
 
 /* The text before a value, from the value before it or the opening brace: `, "cat": `. */
 typedef struct {
@@ -51,7 +51,7 @@ typedef struct {
     Layout event, arguments[OTHER + 1];
 } Layouts;
 
-#define MAX_ARGUMENTS 32
+#define MAX_ARGUMENTS 32 /* used ones of an event; none has a third of that, and further ones are ignored */
 
 /* An argument that is used: its value, and the text from its key to the end of its value, quotes included. */
 typedef struct {
