@@ -155,7 +155,7 @@ def test_packages_named_as_functions_stay_packages() -> None:
     import triplepoint.simulate.job
     import triplepoint.trace.join
 
-    assert tp.trace is triplepoint.trace and callable(tp.trace) and triplepoint.trace.join.join_run
+    assert tp.trace is triplepoint.trace and callable(tp.trace) and triplepoint.trace.join.join_ranks
     assert tp.simulate is triplepoint.simulate and callable(tp.simulate) and triplepoint.simulate.job.Job
 
 

@@ -61,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Parse one part of a run's traces."""
-    from triplepoint.trace.run_traces import PARTS, parse_part
+    from triplepoint.trace.run_parts import PARTS, parse_part
 
     folder, ranks = run_folder(arguments), _ranks(arguments.part)
     with Progress(f"parsing traces of ranks {arguments.part}") as progress:

@@ -14,7 +14,8 @@ from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest, write_manifest
 from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS, TIMELINE
 from triplepoint.trace.perfetto import FILE_NAME
-from triplepoint.trace.run_traces import join_run, parse_part
+from triplepoint.trace.run_parts import parse_part
+from triplepoint.trace.run_traces import join_run
 from triplepoint.trace.taxonomy import load_scheme
 
 TABLES = (KERNELS, INTERVALS, CATEGORIES, COLLECTIVES, RANKS, CRITICAL_PATH, TIMELINE)
