@@ -21,7 +21,7 @@ settings.load_profile("tests")
 
 
 def pytest_collection_finish() -> None:
-    """Keep the collector of garbage from going through all modules and tests again and again: a tenth of the time."""
+    """Keep the collector of garbage from going through all modules and tests again and again."""
     gc.freeze()
     gc.set_threshold(50_000)
 

@@ -1,4 +1,4 @@
-"""Join the tables of all ranks of a run: clocks, arrivals, bandwidths, stragglers, critical paths, timeline."""
+"""Join the tables of all ranks of a job: clocks, arrivals, bandwidths, stragglers, critical paths, timeline."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

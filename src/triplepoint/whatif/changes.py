@@ -12,7 +12,7 @@ from triplepoint.config.cluster import changed as _with
 from triplepoint.config.cluster import with_adapters as with_nics
 from triplepoint.config.gpu_names import find_gpu
 from triplepoint.errors import PointError
-from triplepoint.simulate.heat.nodes import check_limit, is_known
+from triplepoint.simulate.heat.nodes import check_power_limit, is_known
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.units import GIB
 from triplepoint.whatif.case import RUNS, Case
@@ -55,7 +55,7 @@ def with_coolant(case: Case, coolant: str, config: Path) -> Case:
 def with_power_limit(case: Case, limit_w: float, config: Path) -> Case:
     """Return the case with another power limit of its GPUs in W; infinite: no limit."""
     if is_known(case.job.gpu, config) and not math.isinf(limit_w):
-        check_limit("power_limit", limit_w, case.job.gpu, config)
+        check_power_limit("power_limit", limit_w, case.job.gpu, config)
     return _under(case, power_limit_w=limit_w)
 
 

@@ -235,11 +235,10 @@ def _table(found: Found) -> list[str]:
         max(half / value for value, half in _known(some, "gpu_energy_per_token", "j")),
         max(half for _, half in _known(some, "gpu_temp_max", "c")),
     )
-    known = (
-        f" 90 % intervals: energy ±{percent(energy, 0)}, temperature ±{heat:.0f} K."
-        if energy and heat
-        else " -: power and heat of these GPUs are not known."
-    )
+    if math.isnan(some[0].candidate.prediction.power.gpu_temp_max_c):
+        known = " -: power and heat of these GPUs are not known."
+    else:
+        known = f" 90 % intervals: energy ±{percent(energy, 0)}, temperature ±{heat:.0f} K." if energy and heat else ""
     more = len(found.chosen) - len(shown)
     marks = (
         "* to measure; > no other is as good in time, energy, power and temperature. mbs: micro-batch; kW: peak of the "

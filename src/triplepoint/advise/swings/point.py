@@ -18,7 +18,7 @@ from triplepoint.simulate.artefacts.evaluation import forward_only
 from triplepoint.simulate.artefacts.simulate_run import job_of, simulate
 from triplepoint.simulate.artefacts.simulated import Simulated
 from triplepoint.simulate.costs import Costs
-from triplepoint.simulate.heat.nodes import check_limit, is_known, node_power_of, power_of
+from triplepoint.simulate.heat.nodes import check_power_limit, is_known, node_power_of, power_of
 from triplepoint.simulate.heat.pace import Start
 from triplepoint.simulate.heat.warm import Warm, slow_ranks, warm_up, with_factors
 from triplepoint.simulate.job import Job
@@ -105,7 +105,7 @@ class PowerPoint:
         if fullest.is_out_of_memory:
             raise PointError(f"{request.where}: {fullest.explain()}")
         if cap_w is not None:
-            check_limit("--cap", cap_w, job.gpu, config)
+            check_power_limit("--cap", cap_w, job.gpu, config)
             conditions = cluster.conditions.model_copy(update={"power_limit_w": cap_w})
             cluster = cluster.model_copy(update={"conditions": conditions})
         return cls(run_id(request.point), job, cluster, config, request.point.global_batch_size)

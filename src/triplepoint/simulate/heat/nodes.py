@@ -53,7 +53,7 @@ def power_of(conditions: ConditionsConfig, gpu: GpuConfig, config: Path, cluster
         limits_w["power_limit_w"] = limit_w
     where = f"clusters/{cluster}.yaml: " if cluster else ""
     for key, given_w in limits_w.items():
-        check_limit(f"{where}conditions.{key}", given_w, gpu, config)
+        check_power_limit(f"{where}conditions.{key}", given_w, gpu, config)
     if limit_w is None:
         return power
     limit_w = _NO_LIMIT * most_w if math.isinf(limit_w) else limit_w
@@ -65,7 +65,7 @@ def power_of(conditions: ConditionsConfig, gpu: GpuConfig, config: Path, cluster
     return power.model_copy(update=changes)
 
 
-def check_limit(what: str, limit_w: float, gpu: GpuConfig, config: Path) -> None:
+def check_power_limit(what: str, limit_w: float, gpu: GpuConfig, config: Path) -> None:
     """Refuse a power limit that the driver does not accept.
 
     Args:

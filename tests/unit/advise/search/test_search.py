@@ -338,6 +338,7 @@ def test_first_line_has_the_probability_of_fitting_and_what_was_made_small() -> 
 
 def test_text_is_narrow_and_marks_what_is_measured() -> None:
     text = render(found())
+    assert "not known" not in text
     assert max(map(len, text.splitlines())) <= 104
     marked = [line for line in text.splitlines() if line.startswith(("* ", "*>"))]
     assert len(marked) - 1 == len(found().to_measure), "one line says what the mark is"

@@ -51,7 +51,7 @@ typedef struct {
     Layout event, arguments[OTHER + 1];
 } Layouts;
 
-#define MAX_ARGUMENTS 32 /* used ones of an event; none has a third of that, and further ones are ignored */
+#define MAX_ARGUMENTS 32 /* used ones of an event: profilers write 21 different keys; further ones are ignored */
 
 /* An argument that is used: its value, and the text from its key to the end of its value, quotes included. */
 typedef struct {
