@@ -139,13 +139,16 @@ class Table:
         missing = sorted({c.name for c in self.columns} - set(table.column_names))
         if unknown or missing:
             raise UserError(f"{where}: table {self.name}: unknown columns {unknown}, missing columns {missing}")
-        try:
-            cast = table.select([c.name for c in self.columns]).cast(self.schema())
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-            raise UserError(f"{where}: table {self.name}: {' '.join(str(error).split())}") from None
-        for column in self.columns:
-            _check_column(column, cast[column.name], f"{where}: table {self.name}")
-        return cast
+        schema, columns = self.schema(), [table[column.name] for column in self.columns]
+        for index, field in enumerate(schema):
+            if columns[index].type != field.type:
+                try:
+                    columns[index] = columns[index].cast(field.type)
+                except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+                    raise UserError(f"{where}: table {self.name}: {' '.join(str(error).split())}") from None
+        for column, values in zip(self.columns, columns, strict=True):
+            _check_column(column, values, f"{where}: table {self.name}")
+        return pa.Table.from_arrays(columns, schema=schema)
 
     def write(self, path: Path, table: pa.Table) -> None:
         """Check a table and write it atomically to a Parquet file."""
@@ -154,19 +157,19 @@ class Table:
             file.write_table(checked)
 
     @contextlib.contextmanager
-    def writer(self, path: Path, compression: str = "zstd") -> Iterator[Callable[[pa.Table], None]]:
+    def writer(self, path: Path) -> Iterator[Callable[[pa.Table], None]]:
         """Yield a function that checks and appends rows; the file appears atomically when the block succeeds."""
-        with atomic_file(path) as scratch, self._file(scratch, compression) as file:
+        with atomic_file(path) as scratch, self._file(scratch) as file:
             yield lambda rows: file.write_table(self.check(rows, path))
 
-    def _file(self, path: Path, compression: str = "zstd") -> "pq.ParquetWriter":
+    def _file(self, path: Path) -> "pq.ParquetWriter":
         """Return an open Parquet writer for this table."""
         import pyarrow.parquet as pq
 
         # Dictionaries for text only: numbers rarely repeat, and building their dictionaries is slower than writing.
         texts = [column.name for column in self.columns if column.type in ("str", "names")]
         schema = self.schema().with_metadata({**(self.schema().metadata or {}), _WRITTEN_BY: _VERSION})
-        return pq.ParquetWriter(path, schema, compression=compression, use_dictionary=texts)
+        return pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=texts)
 
     def read(self, path: Path) -> pa.Table:
         """Return the checked table of a Parquet file.
@@ -318,14 +321,26 @@ def _check_column(column: Column, values: pa.ChunkedArray, where: str) -> None:
         raise UserError(f"{where}: column {column.name} has {values.null_count} nulls, expected none")
     if column.minimum is None and column.maximum is None:
         return
-    import pyarrow.compute as pc
-
-    limits = pc.min_max(values).as_py()
-    low, high = limits["min"], limits["max"]
+    low, high = _extremes(values)
     if low is not None and column.minimum is not None and low < column.minimum:
         raise UserError(f"{where}: column {column.name} holds {low}, below its minimum {column.minimum} {column.unit}")
     if high is not None and column.maximum is not None and high > column.maximum:
         raise UserError(f"{where}: column {column.name} holds {high}, above its maximum {column.maximum} {column.unit}")
+
+
+def _extremes(values: pa.ChunkedArray) -> tuple[float | None, float | None]:
+    """Return the least and the greatest number of a column, without nulls and NaN; None if there is none."""
+    if values.null_count == len(values):
+        return None, None
+    if not values.null_count:  # NumPy takes a tenth of the time
+        numbers = values.to_numpy()
+        low, high = numbers.min().item(), numbers.max().item()
+        if low == low:  # not NaN
+            return low, high
+    import pyarrow.compute as pc
+
+    limits = pc.min_max(values).as_py()
+    return limits["min"], limits["max"]
 
 
 def count(name: str, about: str, nullable: bool = False, kind: Kind | None = None) -> Column:

@@ -21,6 +21,8 @@ from triplepoint.trace.rank_results import (
     CollectiveSignature,
     RankSummary,
     Segments,
+    read_rank_parts,
+    read_rank_table,
     read_summary,
 )
 from triplepoint.trace.timeline import DrawnRank, DrawnTime, write_timeline
@@ -61,7 +63,7 @@ def join_ranks(folders: Sequence[Path], out: Path) -> JoinedRanks:
     for table in (KERNELS, INTERVALS, CATEGORIES):
         with table.writer(out / f"{table.name}.parquet") as append:
             for folder in folders:
-                for part in table.read_parts(folder / f"{table.name}.parquet"):
+                for part in read_rank_parts(folder, table):
                     append(part)
     comparison = _compare(by_rank, out) if len(by_rank) > 1 else _write_single_rank(by_rank, out)
     clocks = comparison.clocks
@@ -76,14 +78,14 @@ def _write_single_rank(by_rank: Sequence[tuple[RankSummary, Path]], out: Path) -
     comparison = compare_ranks([], [Collectives(summary.rank, [], *[empty] * 4) for summary, _ in by_rank])
     with COLLECTIVES.writer(out / "collectives.parquet") as append:
         for _, folder in by_rank:
-            for part in COLLECTIVES.read_parts(folder / "collectives.parquet"):
+            for part in read_rank_parts(folder, COLLECTIVES):
                 append(_with_columns(part, _bandwidths(part, part["duration_ns"].to_numpy())))
     return comparison
 
 
 def _compare(by_rank: Sequence[tuple[RankSummary, Path]], out: Path) -> Comparison:
     """Compare two ranks or more, and write their collectives with arrivals and bandwidths."""
-    tables = [COLLECTIVES.read(folder / "collectives.parquet").sort_by("t_start_ns") for _, folder in by_rank]
+    tables = [read_rank_table(folder, COLLECTIVES).sort_by("t_start_ns") for _, folder in by_rank]
     segments = [_read_segments(folder, summary) for summary, folder in by_rank]
     collectives = [_collectives(table, summary.rank) for table, (summary, _) in zip(tables, by_rank, strict=True)]
     comparison = compare_ranks(segments, collectives, _peers(tables))
@@ -94,7 +96,7 @@ def _compare(by_rank: Sequence[tuple[RankSummary, Path]], out: Path) -> Comparis
 
 
 def _read_segments(folder: Path, summary: RankSummary) -> Segments:
-    segments = SEGMENTS.read(folder / "segments.parquet")
+    segments = read_rank_table(folder, SEGMENTS)
     start = segments["t_start_ns"].to_numpy()
     return Segments(
         rank=summary.rank,
@@ -188,7 +190,7 @@ def _draw(folders: Sequence[Path], summaries: Sequence[RankSummary], clocks: dic
     return write_timeline(
         out / "timeline.parquet",
         [
-            DrawnRank(summary.rank, summary.steps[0], folder / "timeline.parquet", clocks[summary.rank].aligned)
+            DrawnRank(summary.rank, summary.steps[0], folder, clocks[summary.rank].aligned)
             for folder, summary in zip(folders, summaries, strict=True)
             if summary.steps and summary.steps[0].number == first
         ],

@@ -1,24 +1,29 @@
-"""Results of parsing one rank, as the analysis across ranks reads them: summary, segments of time, collectives.
+"""Results of parsing one rank, as the analysis across ranks reads them: tables, summary, segments of time, collectives.
 
 All times are nanoseconds since 1970 on the rank's clock.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from triplepoint.errors import UserError
-from triplepoint.files import write_text
+from triplepoint.files import atomic_file, write_text
+from triplepoint.tables import Table
 from triplepoint.trace import Int64
 
 _VERSION = "_version"
 """Suffix of the names of versions in a trace's metadata."""
 SUMMARY = "rank.json"
 """File name of the summary in the rank's folder."""
+_FORMAT = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+"""Format of a rank's tables, which are read once and then removed: Parquet takes several times the CPU time."""
 
 
 class Step(NamedTuple):
@@ -235,6 +240,52 @@ def read_summary(folder: Path) -> RankSummary:
     try:
         return msgspec.json.decode(path.read_bytes(), type=RankSummary)
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file; parse the rank's trace first") from None
+        raise _missing(path) from None
     except msgspec.MsgspecError as error:
-        raise UserError(f"{path}: not the summary of a rank ({error}); delete {folder} and run again") from None
+        raise _damaged(path, "the summary", error) from None
+
+
+@contextlib.contextmanager
+def rank_table_writer(folder: Path, table: Table) -> Iterator[Callable[[pa.Table], None]]:
+    """Yield a function that checks and appends rows to a table of a rank, which appears when the block succeeds."""
+    path = _table_path(folder, table)
+    with atomic_file(path) as scratch, pa.ipc.new_file(scratch, table.schema(), options=_FORMAT) as file:
+        yield lambda rows: file.write_table(table.check(rows, path))
+
+
+def read_rank_parts(folder: Path, table: Table) -> Iterator[pa.Table]:
+    """Yield the rows of a table of a rank in the parts in which they were appended, one at a time in memory.
+
+    Raises:
+        UserError: If the table is missing, damaged, or of another version.
+    """
+    path = _table_path(folder, table)
+    try:
+        # The parts keep the file mapped for as long as they need it.
+        file = pa.ipc.open_file(pa.memory_map(str(path)), options=pa.ipc.IpcReadOptions(use_threads=False))
+        if file.schema != table.schema():
+            raise UserError(f"{path}: of another version of Triplepoint; delete {folder} and run again")
+        for index in range(file.num_record_batches):
+            yield pa.Table.from_batches([file.get_batch(index)])
+    except FileNotFoundError:
+        raise _missing(path) from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _damaged(path, "a table", error) from None
+
+
+def read_rank_table(folder: Path, table: Table) -> pa.Table:
+    """Return a table of a rank. Raises `UserError` as `read_rank_parts`."""
+    return pa.concat_tables([table.schema().empty_table(), *read_rank_parts(folder, table)]).combine_chunks()
+
+
+def _table_path(folder: Path, table: Table) -> Path:
+    return folder / f"{table.name}.arrow"
+
+
+def _missing(path: Path) -> UserError:
+    return UserError(f"{path}: no such file; parse the rank's trace first")
+
+
+def _damaged(path: Path, what: str, error: Exception) -> UserError:
+    why = " ".join(str(error).split())
+    return UserError(f"{path}: not {what} of a rank ({why}); delete {path.parent} and run again")

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from triplepoint.tables import TIMELINE
 from triplepoint.trace import Int64
 from triplepoint.trace.distinct import distinct_values
-from triplepoint.trace.rank_results import Step
+from triplepoint.trace.rank_results import Step, read_rank_table
 from triplepoint.trace.thin import NUM_CELLS, Thinner
 
 LANES = ("phase", "compute", "comm", "memory")
@@ -114,13 +114,13 @@ class DrawnRank(NamedTuple):
     Attributes:
         rank: Global rank.
         step: Step to draw, on the rank's clock.
-        timeline: File with the rank's rows of `timeline`, with times since 1970 on the rank's clock.
+        folder: Folder of the rank's tables; times of `timeline` there are since 1970 on the rank's clock.
         align: Converts times from the rank's clock to the common clock.
     """
 
     rank: int
     step: Step
-    timeline: Path
+    folder: Path
     align: Callable[[Int64], Int64]
 
 
@@ -138,7 +138,7 @@ def write_timeline(path: Path, ranks: Sequence[DrawnRank]) -> DrawnTime:
     num_cells = cells_per_lane(len(ranks))
     with TIMELINE.writer(path) as append:
         for rank in ranks:
-            lanes = [moved_lane(lane, rank.align) for lane in read_lanes(TIMELINE.read(rank.timeline))]
+            lanes = [moved_lane(lane, rank.align) for lane in read_lanes(read_rank_table(rank.folder, TIMELINE))]
             append(span_table(rank.rank, [thin_lane(lane, *drawn, num_cells) for lane in lanes], drawn.start))
     return drawn
 

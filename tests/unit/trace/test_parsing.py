@@ -12,7 +12,7 @@ from triplepoint.tables import SEGMENTS
 from triplepoint.trace import parsing
 from triplepoint.trace.kineto import reader
 from triplepoint.trace.parsing import Task, TraceFile, find_traces, parse_traces
-from triplepoint.trace.rank_results import RankSummary
+from triplepoint.trace.rank_results import RankSummary, read_rank_table
 from triplepoint.trace.taxonomy import load_scheme
 
 
@@ -74,7 +74,7 @@ def test_parse_traces_killed_process_is_one_line(tmp_path: Path, monkeypatch: py
 def test_parse_traces_segments_are_kept_unless_there_is_nothing_to_join(tmp_path: Path) -> None:
     def num_segments(files: list[TraceFile], **options: bool) -> int:
         parse(files, tmp_path / "out", 1, **options)
-        return SEGMENTS.read(tmp_path / "out" / "0" / "segments.parquet").num_rows
+        return read_rank_table(tmp_path / "out" / "0", SEGMENTS).num_rows
 
     files = traces(tmp_path / "in", 2)
     assert num_segments(files) == 3

@@ -27,7 +27,15 @@ from triplepoint.trace.rank.process_groups import (
     peer_of,
 )
 from triplepoint.trace.rank.work import ReadOptions, Work, read_work
-from triplepoint.trace.rank_results import SUMMARY, Account, RankSummary, Step, job_of, write_summary
+from triplepoint.trace.rank_results import (
+    SUMMARY,
+    Account,
+    RankSummary,
+    Step,
+    job_of,
+    rank_table_writer,
+    write_summary,
+)
 from triplepoint.trace.thin import Spans, Thinner, join, no_spans
 from triplepoint.trace.timeline import LANES, LaneSpans, Look, span_table, thin_lane
 
@@ -84,8 +92,6 @@ def _phase_lane(phases: Phases) -> LaneSpans:
 
 RANK_TABLES = (KERNELS, INTERVALS, CATEGORIES, COLLECTIVES, SEGMENTS, TIMELINE)
 """Tables in the folder of a rank."""
-_COMPRESSION = "lz4"
-"""Compression of the tables of one rank, which are read once: zstd takes twice the CPU time for half the size."""
 
 Append = Callable[[pa.Table], None]
 Row = dict[str, Any]
@@ -111,10 +117,7 @@ def parse_rank(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SUMMARY).unlink(missing_ok=True)
     with contextlib.ExitStack() as stack:
-        append = {
-            table.name: stack.enter_context(table.writer(folder / f"{table.name}.parquet", _COMPRESSION))
-            for table in RANK_TABLES
-        }
+        append = {table.name: stack.enter_context(rank_table_writer(folder, table)) for table in RANK_TABLES}
         tables = _RankTables(rank, work, record, append, keeps_segments=not options.is_alone)
         for slab in slabs(work.rows.blocks(), keep_duplicates=not work.is_device):
             tables.add(slab)

@@ -14,7 +14,7 @@ from triplepoint.trace.kineto.external_sort import Sorter
 from triplepoint.trace.rank.parse import parse_rank
 from triplepoint.trace.rank.process_groups import GroupRecord, read_groups
 from triplepoint.trace.rank.work import ReadOptions, Work, read_work
-from triplepoint.trace.rank_results import RankSummary
+from triplepoint.trace.rank_results import RankSummary, read_rank_table
 from triplepoint.trace.taxonomy import load_scheme
 
 Rows = list[dict[str, Any]]
@@ -54,7 +54,7 @@ def parse_path(path: Path, folder: Path, record: Path | None = None) -> Parsed:
     groups = read_groups(record) if record else GroupRecord()
     summary = parse_rank(path, lambda written: 5, folder, groups, how)
     tables = (KERNELS, INTERVALS, CATEGORIES, COLLECTIVES, SEGMENTS, TIMELINE)
-    return Parsed(summary, *(table.read(folder / f"{table.name}.parquet").to_pylist() for table in tables))
+    return Parsed(summary, *(read_rank_table(folder, table).to_pylist() for table in tables))
 
 
 def parse(events: list[dict], record: dict | None = None, capacity: int | None = None, **top: Any) -> Parsed:

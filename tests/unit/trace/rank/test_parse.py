@@ -16,7 +16,7 @@ from triplepoint.tables import SEGMENTS
 from triplepoint.trace.rank.parse import parse_rank
 from triplepoint.trace.rank.process_groups import GroupRecord
 from triplepoint.trace.rank.work import ReadOptions
-from triplepoint.trace.rank_results import SUMMARY, Label, read_summary
+from triplepoint.trace.rank_results import SUMMARY, Label, read_rank_table, read_summary
 from triplepoint.trace.taxonomy import load_scheme
 
 DATA = Path(__file__).parents[3] / "data" / "traces"
@@ -130,7 +130,7 @@ def test_parse_rank_alone_keeps_no_segments(tmp_path: Path) -> None:
     for is_alone in (False, True):
         how = ReadOptions(load_scheme(), tmp_path, is_alone)
         parse_rank(path, lambda written: 0, tmp_path / "out", GroupRecord(), how)
-        assert SEGMENTS.read(tmp_path / "out" / "segments.parquet").num_rows == (0 if is_alone else 3)
+        assert read_rank_table(tmp_path / "out", SEGMENTS).num_rows == (0 if is_alone else 3)
 
 
 def test_parse_rank_refused_leaves_no_summary(tmp_path: Path) -> None:
