@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 CLIENT = f"""\
 import os, sys
 sys.path.insert(0, "{ROOT}/src")
-from triplepoint.forks import ask
+from triplepoint.ask_forks import ask
 folder, _, name = sys.argv[1].rpartition("/")
 status = ask(str(os.getpgrp()) + ":" + folder, name, sys.argv[2:])
 sys.exit("no server" if status is None else status)

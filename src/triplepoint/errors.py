@@ -1,7 +1,5 @@
 """User errors: each is a `UserError`, which commands print as one line with exit status 2."""
 
-import datetime
-import difflib
 import errno
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -105,11 +103,11 @@ _FOREIGN_WORDS = {
 """Names of settings and values in Megatron-LM, DeepSpeed, torchtitan and published tables, with the name here."""
 
 
-_KINDS: dict[type, str] = {
-    type(None): "nothing", bool: "true or false", int: "a number", float: "a number", list: "a list",
-    dict: "a mapping", datetime.date: "a date", datetime.datetime: "a time",
+_KINDS = {
+    "NoneType": "nothing", "bool": "true or false", "int": "a number", "float": "a number", "list": "a list",
+    "dict": "a mapping", "date": "a date", "datetime": "a time",
 }  # fmt: skip
-"""Words for the types of values in YAML and JSON; others are text."""
+"""Words for the types of values in YAML and JSON, by name of the type; others are text."""
 
 
 def nearest(word: str, known: Iterable[str], ending: str = "") -> str:
@@ -123,6 +121,8 @@ def nearest(word: str, known: Iterable[str], ending: str = "") -> str:
     known = sorted(known)
     if (translated := _FOREIGN_WORDS.get(word.replace("-", "_").lower())) in known:
         return f" (did you mean {translated + ending!r}?)"
+    import difflib
+
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if close:
         return f" (did you mean {close[0] + ending!r}?)"
@@ -136,7 +136,7 @@ def not_utf8(error: UnicodeDecodeError) -> str:
 
 def kind_of(value: object) -> str:
     """Return the kind of a value from YAML or JSON in words, such as `a list`."""
-    return _KINDS.get(type(value), "text")
+    return _KINDS.get(type(value).__name__, "text")
 
 
 def printable(text: str) -> str:

@@ -20,49 +20,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-SERVER = "TRIPLEPOINT_FORKS"
-"""Environment variable with the address of the servers: process group of Snakemake and folder of the sockets."""
-SERVED = {"lean": ("simulate", "telemetry", "trace", "aggregate"), "drawing": ("figure",)}
-"""Subcommands by family; each family has a server. `lean` runs without pandas, `drawing` with it."""
-KILLED = 137
-"""Exit status of a job whose child ended without one, as in a shell after SIGKILL."""
-_LENGTH = struct.Struct("!I")
-_PATIENCE_S = 300.0
-"""Time limit of an answer. A server answers after the imports for the job, which take seconds on an idle machine."""
-
-
-def ask(address: str, family: str, words: Sequence[str]) -> int | None:
-    """Run `triplepoint WORDS` in a child of the server; return its exit status, or None without an answer.
-
-    Args:
-        address: Value of the variable `SERVER`. A job of another process group, which another scheduler started, gets
-            no answer.
-        family: Name of the server and of its socket.
-        words: Arguments of the command.
-    """
-    group, _, folder = address.partition(":")
-    if group != str(os.getpgrp()):
-        return None
-    request = json.dumps([list(words), str(Path.cwd()), dict(os.environ)]).encode()
-    with socket.socket(socket.AF_UNIX) as server:
-        server.settimeout(_PATIENCE_S)
-        try:
-            server.connect(str(Path(folder, family)))
-            # The streams go first, so that a truncated request starts no job.
-            socket.send_fds(server, [_LENGTH.pack(len(request))], [0, 1, 2])
-            server.sendall(request)
-            if server.recv(1) != b"+":
-                return None
-        except OSError:
-            return None
-        # The child is in the same process group, so an interrupt reaches it directly.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        server.settimeout(None)
-        status = server.recv(1)
-    if status:
-        return status[0]
-    print("triplepoint: the process of this job was killed, perhaps for lack of memory", file=sys.stderr)
-    return KILLED
+from triplepoint.ask_forks import LENGTH, PATIENCE_S
 
 
 def serve(path: Path, prepare: Callable[[str, Path], bool], run: Callable[[list[str]], int]) -> None:
@@ -103,12 +61,12 @@ def _start_job(listener: socket.socket, prepare: Callable[[str, Path], bool], ru
     connection, _ = listener.accept()
     with connection:
         try:
-            connection.settimeout(_PATIENCE_S)
-            head, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, 3)
+            connection.settimeout(PATIENCE_S)
+            head, streams, _, _ = socket.recv_fds(connection, LENGTH.size, 3)
         except OSError:
             return
         try:
-            (num_bytes,) = _LENGTH.unpack(head)
+            (num_bytes,) = LENGTH.unpack(head)
             words, folder, environment = json.loads(_receive(connection, num_bytes))
             if not prepare(words[0], Path(folder)):
                 return

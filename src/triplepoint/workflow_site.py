@@ -28,10 +28,10 @@ from snakemake.dag import DAG
 from snakemake.executors import dryrun
 from snakemake.settings.types import Quietness
 
+from triplepoint.ask_forks import SERVED, SERVER
 from triplepoint.config.site import read_site
 from triplepoint.errors import UserError, refuse
 from triplepoint.figures import spec_of
-from triplepoint.forks import SERVED, SERVER
 
 _FIGURE = re.compile(r"figs/((?:[^/]+/)?[^/]+)\.(?:pdf|svg|png|csv)")
 _REPORT = re.compile(r"report(?:-[^/]+)?\.html")

@@ -32,7 +32,7 @@ serve(Path(sys.argv[1]), lambda command, folder: True, do)
 """
 ASK = """
 import sys
-from triplepoint.forks import ask
+from triplepoint.ask_forks import ask
 status = ask(sys.argv[1], "lean", sys.argv[2:])
 sys.exit(99 if status is None else status)
 """
@@ -125,7 +125,7 @@ def _served(end: str) -> tuple[str, Path, str]:
     code = (
         "import os, sys, time; from triplepoint.workflow_site import SERVED, SERVER, start_fork_servers;"
         "start_fork_servers(SERVED);"
-        "from triplepoint.forks import ask; from pathlib import Path;"
+        "from triplepoint.ask_forks import ask; from pathlib import Path;"
         "folder = Path(os.environ[SERVER].partition(':')[2]);"
         "\nwhile len(list(folder.iterdir())) < 2: time.sleep(0.02)\n"
         f"print(ask(os.environ[SERVER], 'lean', ['telemetry', 'no-such-run']), folder); {end}"

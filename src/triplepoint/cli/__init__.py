@@ -71,7 +71,7 @@ _WITHOUT_TICKER = ("record", "launch", "doctor", "overhead", "characterise", "co
 _NEED_CONFIG = ("plan", "predict", "search", "whatif", "frontier", "project", "calibrate")
 """Subcommands that need the folder of the configuration."""
 _SERVER = "TRIPLEPOINT_FORKS"
-"""Same as `forks.SERVER`, since importing `forks` would double the start-up time of a command."""
+"""Same as `ask_forks.SERVER`, which is imported only where it is set, so that other commands start faster."""
 _EXTENSIONS = ("_scanner", "_stretches", "_sweep")
 """Extension modules in C, which exist after installation."""
 _NO_MEMORY = "not enough memory; free some, raise the limit (ulimit -v, or that of the job), or give it less to read"
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run_in_server(words: Sequence[str]) -> int | None:
     """Run a command in Snakemake's fork server and return its status; None if this process has to run it."""
-    from triplepoint.forks import SERVED, ask
+    from triplepoint.ask_forks import SERVED, ask
 
     address = os.environ[_SERVER]
     return next((ask(address, family, words) for family, commands in SERVED.items() if words[0] in commands), None)

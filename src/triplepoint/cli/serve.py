@@ -6,11 +6,12 @@ import importlib
 from functools import cache
 from pathlib import Path
 
+from triplepoint.ask_forks import SERVED
 from triplepoint.cli import main, without_pandas
 from triplepoint.cli.arguments import make_parser
 from triplepoint.config.base import Strict
 from triplepoint.errors import UserError
-from triplepoint.forks import SERVED, serve
+from triplepoint.forks import serve
 
 _LATE_IMPORTS = {
     "simulate": ("triplepoint.simulate.artefacts.simulate_run", "numpy.random"),
