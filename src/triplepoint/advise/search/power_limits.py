@@ -10,13 +10,17 @@ from pathlib import Path
 import numpy as np
 
 from triplepoint.advise.search.candidate import Candidate, Cold, refused
-from triplepoint.advise.search.limits import LIMIT_WORDS, NEED_POWER, Limits
+from triplepoint.advise.search.limits import LIMIT_WORDS, NEED_POWER, POWER_BUDGETS, Limits
 from triplepoint.advise.search.space import POWER_LIMIT, Question
 from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import PointError, UserError
 from triplepoint.prices import Prices
+from triplepoint.simulate.heat.machine import Machine
 from triplepoint.simulate.heat.nodes import is_known, machine_of, node_power_of
-from triplepoint.simulate.power.node import node_power_w
+from triplepoint.simulate.power.gpu import Float
+from triplepoint.simulate.power.node import TRAINING_SHARE, node_power_w
 from triplepoint.simulate.power.parameters import read_power
 from triplepoint.units import KILO
 
@@ -67,17 +71,23 @@ def lower_limits(question: Question, config: Path, limits: Limits) -> LowerLimit
     gpu = catalogue.gpu_of(cluster)
     if not gpu or not is_known(gpu, config):
         return NO_LOWER_LIMITS
-    shape = (1, cluster.gpus_per_node)
-    machine = machine_of(cluster.conditions, gpu, shape, cluster.name, config)
+    machine, plug_w = _one_node(cluster, gpu, config)
     first = math.ceil(machine.power.least_limit.value / _STEP_W) * _STEP_W
     most_w = min(machine.power.power_limit.value, read_power(gpu.name, config).power_limit.value + 1.0)
     limits_w = [float(limit_w) for limit_w in range(first, math.ceil(most_w), _STEP_W)]
-    node, drawn_w = node_power_of(gpu, config), [np.full(shape, limit_w) for limit_w in limits_w]
-    node_w = [
-        float(node_power_w(node, gpus_w, machine.under_load(gpus_w).fan_flow, cluster.num_nics)[0])
-        for gpus_w in drawn_w
-    ]
+    node_w = [plug_w(np.full(machine.shape, limit_w), TRAINING_SHARE) for limit_w in limits_w]
     return LowerLimits(limits_w, node_w, cluster.nodes_per_rack or 1)
+
+
+def _one_node(cluster: ClusterConfig, gpu: GpuConfig, config: Path) -> tuple[Machine, Callable[[Float, float], float]]:
+    """Return a node of a cluster, and its power at the plug in W as a function of that of GPUs, and of load of CPUs."""
+    machine = machine_of(cluster.conditions, gpu, (1, cluster.gpus_per_node), cluster.name, config)
+    node = node_power_of(gpu, config)
+
+    def plug_w(gpus_w: Float, cpu_share: float) -> float:
+        return float(node_power_w(node, gpus_w, machine.under_load(gpus_w).fan_flow, cluster.num_nics, cpu_share)[0])
+
+    return machine, plug_w
 
 
 def follow_within(
@@ -143,7 +153,7 @@ def highest_within(
 
 
 def check_power(question: Question, limits: Limits, objective: str, catalogue: Catalogue, config: Path) -> None:
-    """Check that power and heat of the GPUs are known where they are needed, and power limits to search over.
+    """Check that power and heat of the GPUs are known where they are needed, power budgets, and power limits.
 
     Args:
         question: The question, of a cluster that is known.
@@ -163,6 +173,15 @@ def check_power(question: Question, limits: Limits, objective: str, catalogue: C
                 f"search: power and heat of the GPUs of {cluster.name} are not known; leave {' and '.join(options)} out"
             )
         return
+    if limits.has_power:
+        machine, plug_w = _one_node(cluster, gpu, config)
+        rest_kw = plug_w(machine.idle_w, 0.0) / KILO
+        for name in POWER_BUDGETS:
+            if (budget_kw := getattr(limits, name)) < rest_kw:
+                raise UserError(
+                    f"search: {LIMIT_WORDS[name][2]} {budget_kw:g}: expected more than the {rest_kw:.2f} kW that a "
+                    f"node of {cluster.name} draws at rest"
+                )
     power = read_power(gpu.name, config)
     least_w, most_w = power.least_limit.value, power.power_limit.value
     for value in question.power_limits_w:

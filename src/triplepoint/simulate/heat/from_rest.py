@@ -7,7 +7,7 @@ import numpy as np
 from triplepoint.simulate.heat.clocks import free_clocks
 from triplepoint.simulate.heat.loop import State, Trace, run
 from triplepoint.simulate.heat.machine import Machine, Profile
-from triplepoint.simulate.power.gpu import Activity, Float, gpu_power_w
+from triplepoint.simulate.power.gpu import Float
 
 _SETTLING_STEPS = 2
 """Steps that a warm job needs until its clocks are those of a warm step."""
@@ -41,7 +41,7 @@ class FromRest:
             The trace; and the start of every step and the end of the last, shape (num_steps + 1,). Unit: s.
         """
         _, warm_edges_s = _run(self, self.mean_w, _SETTLING_STEPS)
-        trace, edges_s = _run(self, _idle_w(self.machine), num_steps)
+        trace, edges_s = _run(self, self.machine.idle_w, num_steps)
         scale = warm_s / float(warm_edges_s[-1] - warm_edges_s[-2])
         return replace(trace, period_s=trace.period_s * scale), edges_s * scale
 
@@ -60,10 +60,3 @@ def _run(job: FromRest, before_w: Float, num_steps: int) -> tuple[Trace, Float]:
     ends_s = trace.period_s * np.arange(len(trace.rate) + 1)
     position_s = np.append(0.0, trace.position_s)
     return trace, np.interp(job.profile.step_s * np.arange(num_steps + 1), position_s, ends_s)
-
-
-def _idle_w(machine: Machine) -> Float:
-    """Return the power of idle devices; shape (num_nodes, num_devices). Unit: W."""
-    power = machine.power
-    idle_w = gpu_power_w(power, Activity(awake=0.0), power.clocks.min_clock.value, machine.inlet_c)
-    return np.broadcast_to(idle_w[:, None], machine.shape)

@@ -9,7 +9,7 @@ from triplepoint.simulate.heat.clocks import Bool
 from triplepoint.simulate.heat.devices import Devices
 from triplepoint.simulate.heat.network import Network, Propagator, build_network, propagator
 from triplepoint.simulate.heat.parameters import AirflowConfig, Cooling, CoolingConfig, HeatConfig
-from triplepoint.simulate.power.gpu import Activity, Clocks, Float, Int64, clock_table, data_share
+from triplepoint.simulate.power.gpu import Activity, Clocks, Float, Int64, clock_table, data_share, gpu_power_w
 from triplepoint.simulate.power.parameters import PowerConfig
 
 
@@ -53,6 +53,12 @@ class Machine:
         """Number of nodes, and of devices in each."""
         num_nodes, num_devices = self.devices.die.shape
         return num_nodes, num_devices
+
+    @property
+    def idle_w(self) -> Float:
+        """Power of idle devices; shape (num_nodes, num_devices). Unit: W."""
+        idle_w = gpu_power_w(self.power, Activity(awake=0.0), self.power.clocks.min_clock.value, self.inlet_c)
+        return np.broadcast_to(idle_w[:, None], self.shape)
 
     def under_load(self, power_w: Float) -> "Machine":
         """Return the nodes with fans as they run under a load.

@@ -7,8 +7,10 @@ import pytest
 from triplepoint.advise.search.candidate import Candidate, look
 from triplepoint.advise.search.limits import Limits
 from triplepoint.advise.search.power_limits import LowerLimits, follow_within, highest_within, lower_limits
+from triplepoint.advise.search.search import search
 from triplepoint.advise.search.space import Question, groups_of
 from triplepoint.config.catalogue import Catalogue
+from triplepoint.errors import UserError
 from triplepoint.prices import UNPRICED
 
 CONFIG = Path("config")
@@ -67,6 +69,15 @@ def test_lower_limits_are_those_below_that_of_the_gpu_in_steps_of_50_w() -> None
     assert list(lower.node_w) == sorted(lower.node_w)
     assert 8 * 650 < lower.node_w[-1] < 1.5 * 8 * 650, "GPUs, and the rest of the node"
     assert lower_limits(question, CONFIG, Limits(temp_c=60.0)) == LowerLimits()
+
+
+def test_budgets_below_the_power_of_a_node_at_rest_are_refused_before_anything_is_predicted() -> None:
+    question, _ = candidate()
+    for limits, option in ((Limits(node_power_kw=1.5), "node-power"), (Limits(power_kw=1.5), "power")):
+        with pytest.raises(
+            UserError, match=rf"--max-{option} 1\.5: expected more than the 1\.9\d kW .+ h200x32 draws at"
+        ):
+            search(question, CONFIG, limits=limits)
 
 
 def test_follow_within_keeps_to_the_budget_and_the_next_higher_limit_does_not() -> None:

@@ -282,7 +282,7 @@ def test_degrees_that_leave_nothing_are_counted_by_reason() -> None:
 
 def test_power_that_nothing_keeps_to_is_tried_at_few_places_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triplepoint.advise.search.search._PROBED", 2)
-    none = search(SMALL, CONFIG, limits=Limits(power_kw=0.1, temp_c=200.0), within=0.0)
+    none = search(SMALL, CONFIG, limits=Limits(power_kw=2.0, temp_c=200.0), within=0.0)
     assert none.broken_by_all == ["power_kw"] and not none.chosen
     number = none.counts["not followed"]
     assert 0 < number < none.counts["ok"] - 2
