@@ -144,10 +144,15 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
+def clipped(text: str, width: int) -> str:
+    """Return printable text of at most `width` characters."""
+    line = printable(text)
+    return line if len(line) <= width else f"{line[: width - 3]}..."
+
+
 def shown(text: str) -> str:
     """Return text quoted for a message: on one line, at most 40 characters."""
-    flat = printable(" ".join(text.split()))
-    return repr(flat if len(flat) <= 40 else flat[:37] + "...")
+    return repr(clipped(" ".join(text.split()), 40))
 
 
 def explain_os_error(error: OSError) -> str | None:

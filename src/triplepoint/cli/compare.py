@@ -19,7 +19,7 @@ from triplepoint.cli.arguments import (
 )
 from triplepoint.cli.parse import add_rules, add_steps, load_rules
 from triplepoint.cli.progress import Progress
-from triplepoint.errors import UserError, printable
+from triplepoint.errors import UserError, clipped
 
 _DETAILS = """\
 A and B are each one of
@@ -62,7 +62,7 @@ _ANSWER = {
     "rows": "for TABLE.csv: the judged values, as the columns of OUT",
 }
 _MAX_WIDTH = 40
-"""Longest text of a cell. Unit: character."""
+"""Longest text of a cell, since a table of a user may hold anything. Unit: character."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -148,14 +148,14 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
         has_ours = row["ours"] is not None
         lines.append(
             [
-                _plain(row["id"]),
+                clipped(row["id"], _MAX_WIDTH),
                 row["quantity"],
                 f"{row['measured']:.5g}",
                 f"{row['ours']:.5g}" if has_ours else "",
                 f"{row['ours_lo']:.5g} to {row['ours_hi']:.5g}" if has_ours else "",
                 _difference(row) if has_ours else "",
                 str(row["verdict"]),
-                str(row["origin"]) if has_ours else _plain(row["reason"]),
+                str(row["origin"]) if has_ours else clipped(row["reason"], _MAX_WIDTH),
             ]
         )
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -167,9 +167,3 @@ def _difference(row: dict[str, Any]) -> str:
     if not row["measured"]:
         return f"{row['difference']:+.3g}"
     return f"{100 * row['difference'] / abs(row['measured']):+.1f} %"
-
-
-def _plain(text: str) -> str:
-    """Return a printable, shortened text: the cells of a user's table may hold anything."""
-    line = printable(text)
-    return line if len(line) <= _MAX_WIDTH else f"{line[: _MAX_WIDTH - 3]}..."

@@ -13,7 +13,7 @@ from triplepoint.compare.quantities import QuantityDifference
 from triplepoint.compare.sides import Side
 from triplepoint.compare.traced import part_name
 from triplepoint.effects import Effect
-from triplepoint.errors import printable
+from triplepoint.errors import clipped
 from triplepoint.text import percent
 from triplepoint.units import counted, show_seconds, signed_seconds
 
@@ -61,7 +61,10 @@ def _change_lines(changes: Sequence[Change]) -> Lines:
     """Return changes as rows of cells; one row if there is none."""
     if not changes:
         return [["nothing that is recorded"]]
-    return [[change.name, f"{_short(change.first)} -> {_short(change.other)}"] for change in changes[:_MOST_CHANGES]]
+    return [
+        [change.name, f"{clipped(change.first, _WIDEST)} -> {clipped(change.other, _WIDEST)}"]
+        for change in changes[:_MOST_CHANGES]
+    ]
 
 
 def step_title(comparison: Comparison) -> str:
@@ -143,7 +146,7 @@ def kernel_lines(kernels: Sequence[KernelDifference], max_kernels: int = _MOST_K
 
 def _kernel_title(kernels: KernelDifference) -> str:
     """Return a short name of matched kernels, with kind and group of a collective."""
-    title = _short(kernels.title.removeprefix("void ").replace("(anonymous namespace)::", "").split("(")[0])
+    title = clipped(kernels.title.removeprefix("void ").replace("(anonymous namespace)::", "").split("(")[0], _WIDEST)
     if kernels.part.category == "comm" and kernels.part.kind not in title:
         title += f": {kernels.part.kind}"
     if kernels.part.group:
@@ -177,12 +180,6 @@ def _change_cells(quantity: QuantityDifference) -> list[str]:
         scale, unit = 1.0, f" {quantity.unit}"
     ends = "" if math.isnan(effect.low) else f"{effect.low * scale:+.3g} to {effect.high * scale:+.3g}"
     return [f"{effect.value * scale:+.3g}{unit}", ends]
-
-
-def _short(text: str) -> str:
-    """Return printable text of limited length."""
-    line = printable(text)
-    return line if len(line) <= _WIDEST else f"{line[: _WIDEST - 3]}..."
 
 
 def _table(lines: Lines) -> Iterator[str]:
