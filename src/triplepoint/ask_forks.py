@@ -35,11 +35,11 @@ def ask(address: str, family: str, words: Sequence[str]) -> int | None:
     group, _, folder = address.partition(":")
     if group != str(os.getpgrp()):
         return None
-    folder_here = os.getcwd()  # noqa: PTH109 - importing pathlib would take a tenth of this process
-    request = json.dumps([list(words), folder_here, dict(os.environ)]).encode()
     with socket.socket(socket.AF_UNIX) as server:
         server.settimeout(PATIENCE_S)
         try:
+            working_folder = os.getcwd()  # noqa: PTH109 - importing pathlib would take a tenth of this process
+            request = json.dumps([list(words), working_folder, dict(os.environ)]).encode()
             server.connect(f"{folder}/{family}")
             # The streams go first, so that a truncated request starts no job.
             socket.send_fds(server, [LENGTH.pack(len(request))], [0, 1, 2])

@@ -9,6 +9,7 @@ import random
 import resource
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -57,6 +58,20 @@ def free_port() -> int:
     raise OSError(errno.EADDRINUSE, f"no free port found between {ports[0]} and {ports[-1]}")
 
 
+def worker_pool(num_jobs: int | None = None) -> ProcessPoolExecutor:
+    """Return worker processes that end with this one, even if it is killed; None: one per core."""
+    return ProcessPoolExecutor(num_jobs, initializer=_end_with, initargs=(os.getpid(),))
+
+
+def _end_with(parent: int) -> None:
+    """Make the kernel kill this process when its parent ends, or now if it has ended already; only Linux does."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def in_processes(do: Callable[[Task], Result], tasks: Sequence[Task], num_jobs: int, doing: str) -> Iterator[Result]:
     """Yield the result of every task, in order, computed in worker processes.
 
@@ -73,7 +88,7 @@ def in_processes(do: Callable[[Task], Result], tasks: Sequence[Task], num_jobs: 
     if num_jobs <= 1:
         yield from map(do, tasks)
         return
-    with ProcessPoolExecutor(num_jobs) as pool:
+    with worker_pool(num_jobs) as pool:
         try:
             yield from pool.map(do, tasks)
         except BrokenProcessPool:
@@ -103,7 +118,7 @@ def on_all_cores(
     # Without this, the garbage collector of each process goes through all objects of the parent: 7 % of a search.
     gc.freeze()
     try:
-        with ProcessPoolExecutor() as pool:
+        with worker_pool() as pool:
             return _counted(pool.map(do, tasks, chunksize=max(1, many // 4)), count)
     except BrokenProcessPool:
         why = "perhaps for lack of memory; give fewer points at once"

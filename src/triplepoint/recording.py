@@ -248,6 +248,9 @@ def read_recording(path: Path) -> Recording:
             recordings.append(_read_both_lanes(each))
         except UserError as error:
             errors.append(error)
+        except (ValueError, KeyError, pa.ArrowIndexError, pa.ArrowNotImplementedError) as error:
+            why = " ".join(str(error).split())
+            errors.append(UserError(f"{each}: damaged ({why}); restore it from a copy, or launch the run again"))
     if not recordings:
         raise errors[0]
     return recordings[0] if len(recordings) == 1 else _join(recordings)
@@ -316,6 +319,7 @@ def _read_lane(path: Path) -> tuple[pa.Table, dict[bytes, bytes]]:
             schema = stream.schema
             with contextlib.suppress(pa.ArrowInvalid, OSError):  # the sampler was killed while writing its last batch
                 for batch in stream:
+                    batch.validate(full=True)  # damaged lengths of text would end this process
                     if batches and batch["t_ns"][0].as_py() <= batches[-1]["t_ns"][-1].as_py():
                         break  # it was killed between writing a merged batch and truncating the batches it replaces
                     batches.append(batch)

@@ -2,11 +2,16 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
 from triplepoint.errors import UserError
 from triplepoint.processes import in_processes
+
+ASLEEP_S = 60
 
 
 def square(number: int) -> int:
@@ -15,6 +20,11 @@ def square(number: int) -> int:
 
 def where(number: int) -> int:
     return os.getpid()
+
+
+def tell_and_sleep(number: int) -> None:
+    print(os.getpid(), flush=True)
+    time.sleep(ASLEEP_S)
 
 
 def refuse_three(number: int) -> int:
@@ -49,3 +59,19 @@ def test_killed_process_is_one_line() -> None:
     expected = r"^a process dying was killed, perhaps for lack of memory; run again with --jobs 1$"
     with pytest.raises(UserError, match=expected):
         list(in_processes(die_at_three, [1, 2, 3, 4], 2, "dying"))
+
+
+def test_workers_end_with_the_process_that_asked_for_them_though_it_is_killed() -> None:
+    code = (
+        "import os, time\nfrom triplepoint.processes import in_processes\n"
+        "from tests.unit.test_jobs import tell_and_sleep\n"
+        "list(in_processes(tell_and_sleep, [1, 2], 2, 'sleeping'))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as asker:
+        assert asker.stdout is not None
+        workers = {int(asker.stdout.readline()) for _ in range(2)}
+        asker.kill()
+        started = time.monotonic()
+        assert asker.stdout.read() == "", "workers hold this pipe open for as long as they live"
+        assert time.monotonic() - started < ASLEEP_S / 2
+    assert len(workers) == 2

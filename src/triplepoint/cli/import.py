@@ -196,7 +196,7 @@ def _numbers(text: str | None) -> tuple[int, ...]:
     numbers: list[int] = []
     for word in _listed(text):
         match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", word)
-        if match is None:
+        if match is None or int(match[2] or match[1]) < int(match[1]):
             raise UserError(f"import: --gpus {text!r}: expected numbers such as 0-3,6")
         numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
     return tuple(numbers)

@@ -1,8 +1,10 @@
 """Read a folder of recordings: find the format and host of each file, and join the samples of each host in UTC."""
 
+import lzma
 import re
 import tarfile
 import zipfile
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -138,7 +140,7 @@ _FOR_SCREENS = (
 
 def _advice(path: Path) -> str:
     """Return the kind of a file that is neither telemetry nor a trace, and what to do; empty if it is not known."""
-    if tarfile.is_tarfile(path) or zipfile.is_zipfile(path):
+    if _is_archive(path):
         return "an archive; unpack it, and import the folder that it makes"
     try:
         read_parts(path)
@@ -146,8 +148,8 @@ def _advice(path: Path) -> str:
         return str(error).removeprefix(f"{path.name}: ")
     try:
         content = read_content(path, _HEAD_BYTES)
-    except UserError:
-        return ""
+    except UserError as error:
+        return str(error).removeprefix(f"{path}: ")
     for pattern, output, command in _FOR_SCREENS:
         if re.search(pattern, content.head, re.MULTILINE):
             return f"{output}; record with: {command}"
@@ -157,6 +159,13 @@ def _advice(path: Path) -> str:
             f"draft, whose names and units you should check: {draft}"
         )
     return ""
+
+
+def _is_archive(path: Path) -> bool:
+    try:
+        return tarfile.is_tarfile(path) or zipfile.is_zipfile(path)
+    except (EOFError, OSError, lzma.LZMAError, zlib.error):  # compressed and damaged
+        return False
 
 
 def _add(path: Path, known: Sequence[Format], listing: Listing) -> None:

@@ -169,7 +169,7 @@ class Table:
         # Dictionaries for text only: numbers rarely repeat, and building their dictionaries is slower than writing.
         texts = [column.name for column in self.columns if column.type in ("str", "names")]
         schema = self.schema().with_metadata({**(self.schema().metadata or {}), _WRITTEN_BY: _VERSION})
-        return pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=texts)
+        return pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=texts, write_page_checksum=True)
 
     def read(self, path: Path) -> pa.Table:
         """Return the checked table of a Parquet file.
@@ -213,12 +213,12 @@ class Table:
         import pyarrow.parquet as pq
 
         try:
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:
                 self._check_version(file.schema_arrow, path)
                 yield file
         except FileNotFoundError:
             raise self._missing(path) from None
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, OSError) as error:
             raise self._damaged(path, error) from None
 
     def write_rows(self, path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -4,7 +4,8 @@ All times are nanoseconds since 1970 on the rank's clock.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -196,6 +197,7 @@ class RankSummary(msgspec.Struct, frozen=True):
         is_truncated: Whether the file ended early.
         job: Facts about the job.
         world_size: Number of ranks of the job in the file; None if it has none.
+        checksums: CRC-32 of the file of every table, by name.
     """
 
     path: str
@@ -211,6 +213,7 @@ class RankSummary(msgspec.Struct, frozen=True):
     is_truncated: bool
     job: Job = Job()
     world_size: int | None = None
+    checksums: dict[str, int] = {}
 
     def exposed(self, category: str) -> int:
         """Return the exposed time of a category. Unit: ns."""
@@ -242,7 +245,7 @@ def read_summary(folder: Path) -> RankSummary:
     except FileNotFoundError:
         raise _missing(path) from None
     except msgspec.MsgspecError as error:
-        raise _damaged(path, "the summary", error) from None
+        raise _damaged(path, f"the summary of a rank ({error})") from None
 
 
 @contextlib.contextmanager
@@ -257,20 +260,17 @@ def read_rank_parts(folder: Path, table: Table) -> Iterator[pa.Table]:
     """Yield the rows of a table of a rank in the parts in which they were appended, one at a time in memory.
 
     Raises:
-        UserError: If the table is missing, damaged, or of another version.
+        UserError: If the table is missing, damaged, of another rank or of another version.
     """
     path = _table_path(folder, table)
-    try:
-        # The parts keep the file mapped for as long as they need it.
-        file = pa.ipc.open_file(pa.memory_map(str(path)), options=pa.ipc.IpcReadOptions(use_threads=False))
-        if file.schema != table.schema():
-            raise UserError(f"{path}: of another version of Triplepoint; delete {folder} and run again")
-        for index in range(file.num_record_batches):
-            yield pa.Table.from_batches([file.get_batch(index)])
-    except FileNotFoundError:
-        raise _missing(path) from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise _damaged(path, "a table", error) from None
+    if _checksum(path) != read_summary(folder).checksums.get(table.name):
+        raise _damaged(path, "the table of this rank, or not whole")
+    # The parts keep the file mapped for as long as they need it.
+    file = pa.ipc.open_file(pa.memory_map(str(path)), options=pa.ipc.IpcReadOptions(use_threads=False))
+    if file.schema != table.schema():
+        raise _damaged(path, "of this version of Triplepoint")
+    for index in range(file.num_record_batches):
+        yield pa.Table.from_batches([file.get_batch(index)])
 
 
 def read_rank_table(folder: Path, table: Table) -> pa.Table:
@@ -278,14 +278,34 @@ def read_rank_table(folder: Path, table: Table) -> pa.Table:
     return pa.concat_tables([table.schema().empty_table(), *read_rank_parts(folder, table)]).combine_chunks()
 
 
+def checksums(folder: Path, tables: Iterable[Table]) -> dict[str, int]:
+    """Return the CRC-32 of the file of every table of a rank, by name."""
+    return {table.name: _checksum(_table_path(folder, table)) for table in tables}
+
+
+def _checksum(path: Path) -> int:
+    """Return the CRC-32 of a table's file: damaged content would be read as other numbers, or end the process."""
+    if not path.is_file():
+        raise _missing(path)
+    try:
+        with pa.memory_map(str(path)) as file:
+            return zlib.crc32(file.read_buffer())
+    except OSError as error:
+        raise _damaged(path, f"readable: {error}") from None
+
+
 def _table_path(folder: Path, table: Table) -> Path:
     return folder / f"{table.name}.arrow"
 
 
 def _missing(path: Path) -> UserError:
-    return UserError(f"{path}: no such file; parse the rank's trace first")
+    return UserError(f"{path}: no such file; {_remedy(path)}")
 
 
-def _damaged(path: Path, what: str, error: Exception) -> UserError:
-    why = " ".join(str(error).split())
-    return UserError(f"{path}: not {what} of a rank ({why}); delete {path.parent} and run again")
+def _damaged(path: Path, what: str) -> UserError:
+    return UserError(f"{path}: not {what}; {_remedy(path)}")
+
+
+def _remedy(path: Path) -> str:
+    """Return how the rank is parsed again: ranks are parsed in parts, each in a folder."""
+    return f"delete {path.parents[1]} and run 'snakemake all', or 'triplepoint trace --run RUN --parse', again"

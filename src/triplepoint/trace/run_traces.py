@@ -25,12 +25,15 @@ def join_run(run: Path, parts: Sequence[Path]) -> None:
         parts: Folders that `parse_part` wrote; others of the run are removed. Empty: all of the run's folders.
 
     Raises:
-        UserError: If a folder is incomplete, a rank is in two folders, or the run finished and a traced rank is in
-            none.
+        UserError: If a folder is incomplete or of another run, a rank is in two folders, or the run finished and a
+            traced rank is in none.
     """
     manifest = read_manifest(run / "raw" / "manifest.json")
-    folders = [path.parent for part in parts or (run / PARTS).glob("*") for path in part.glob(f"*/{SUMMARY}")]
-    ranks = [read_summary(folder).rank for folder in folders]
+    folders = sorted(path.parent for part in parts or (run / PARTS).glob("*") for path in part.glob(f"*/{SUMMARY}"))
+    summaries = [read_summary(folder) for folder in folders]
+    for folder, summary in zip(folders, summaries, strict=True):
+        _check_run(run, folder, Path(summary.path))
+    ranks = [summary.rank for summary in summaries]
     check_ranks(zip(folders, ranks, strict=True))
     missing = sorted(set(read_planned_run(run / "point.json").point.traced_ranks) - set(ranks))
     if missing and manifest.status == Status.OK:
@@ -58,6 +61,15 @@ def trace_run(
         join_run(run, list((run / PARTS).glob(f"{min(ranks)}-{max(ranks)}")))
     finally:
         shutil.rmtree(run / PARTS)
+
+
+def _check_run(run: Path, folder: Path, trace: Path) -> None:
+    """Refuse a rank that was parsed from a trace of another run; runs may have been moved since, so names count."""
+    if trace.absolute().parent.parts[-3:] != (run / "raw" / "traces").absolute().parts[-3:]:
+        raise UserError(
+            f"{folder}: of another run, parsed from {trace}, expected ranks of {run.name}; name its own folders, or "
+            f"parse it again with 'triplepoint trace --run {run.name} --parse'"
+        )
 
 
 def _counters(run: Path, manifest: Manifest, joined: JoinedRanks) -> list[CounterTrack]:

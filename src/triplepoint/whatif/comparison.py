@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from triplepoint.config.yaml_file import read, read_any
 from triplepoint.errors import PointError, UserError, nearest
 from triplepoint.predictions import Request, request_of
 from triplepoint.prices import Prices
+from triplepoint.processes import worker_pool
 from triplepoint.verdicts.file import FILE, ChangeClaim, Claim
 from triplepoint.verdicts.read import read_claims
 from triplepoint.whatif.case import RUNS, Case
@@ -103,7 +103,7 @@ def _fastest(comparison: Comparison, source: Path, config: Path) -> dict[tuple[s
                 request = request_of(settings, source, len(candidates) + 1, catalogue, (settings.cluster,))
                 candidates.append((settings.model, side, request))
     requests = [request for *_, request in candidates]
-    with ProcessPoolExecutor() as pool:
+    with worker_pool() as pool:
         timed_cases = list(pool.map(partial(_timed, config=config, is_tuned=comparison.is_tuned), requests))
     fastest: dict[tuple[str, str], tuple[float, Case]] = {}
     for (model, side_name, _), timed in zip(candidates, timed_cases, strict=True):

@@ -4,7 +4,6 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from triplepoint.errors import PointError, UserError
 from triplepoint.prices import S_PER_DAY, UNPRICED, Prices
+from triplepoint.processes import worker_pool
 from triplepoint.simulate.predict.prediction import Prediction, read_calibrations
 from triplepoint.text import percent
 from triplepoint.whatif.case import QUANTITIES, RUNS, Case, quantities
@@ -165,7 +165,7 @@ def _spread(num_tasks: int) -> Iterator[Callable[[Callable[[Any], Any], Sequence
     if workers < 2:
         yield lambda do, tasks, _: [do(task) for task in tasks]
         return
-    with ProcessPoolExecutor(workers) as pool:
+    with worker_pool(workers) as pool:
         yield lambda do, tasks, size: list(pool.map(do, tasks, chunksize=size))
 
 

@@ -306,6 +306,14 @@ def test_gzip_that_unpacks_to_more_than_memory_is_refused_before_it_is_unpacked(
         read(tmp_path, UTC)
 
 
+@pytest.mark.parametrize("cut", [20, 60, 200])
+def test_folder_of_one_gzip_that_is_cut_off_is_refused(tmp_path: Path, cut: int) -> None:
+    packed = gzip.compress("\n".join([HEADER, *(line(n) for n in range(3000))]).encode())
+    (tmp_path / "smi.csv.gz").write_bytes(packed[:cut])
+    with pytest.raises(UserError, match=r"smi.csv.gz: damaged \(.+\); unpack it by hand and import what is whole$"):
+        list_folder(tmp_path)
+
+
 def test_gzip_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
     packed = bytearray(gzip.compress("\n".join([HEADER, *(line(n) for n in range(3000))]).encode()))
     packed[len(packed) // 2 :] = b"\xff" * (len(packed) - len(packed) // 2)

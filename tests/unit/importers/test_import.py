@@ -330,6 +330,7 @@ def test_import_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "said"),
     [
         (("--gpus", "a"), "--gpus 'a': expected numbers such as 0-3,6"),
+        (("--gpus", "3-1"), "--gpus '3-1': expected numbers such as 0-3,6"),
         (("--gpus", "7"), "n0 has no telemetry of gpu7; found gpu0, gpu1"),
         (("--offset", "n0"), "--offset n0: expected SECONDS, or HOST=SECONDS"),
         (("--hosts", "n0,n7"), "--hosts: no telemetry of n7; found n0, n1"),

@@ -58,6 +58,26 @@ def test_rows_of_a_damaged_table_are_refused_in_one_line(tmp_path: Path) -> None
             read(tmp_path, ["s"], "timeline")
 
 
+def test_table_with_one_damaged_byte_is_refused_or_has_the_same_values(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "tiny" / "raw" / "steps.parquet"
+    times = range(0, 1000, 100)
+    rows = [
+        {"rank": 0, "step": n, "kind": "measured", "t_start_ns": t, "t_end_ns": t + 90} for n, t in enumerate(times)
+    ]
+    STEPS.write_rows(path, rows)
+    whole, table, refused = path.read_bytes(), STEPS.read(path), 0
+    for at in range(0, len(whole), 3):
+        damaged = bytearray(whole)
+        damaged[at] ^= 4
+        path.write_bytes(damaged)
+        try:
+            assert STEPS.read(path).to_pylist() == table.to_pylist(), at
+        except UserError as error:
+            assert len(str(error).splitlines()) == 1
+            refused += 1
+    assert refused > len(whole) // 12
+
+
 def test_damaged_measurement_is_not_to_be_deleted(tmp_path: Path) -> None:
     run = tmp_path / "results" / "runs" / "tiny"
     for path, said in (

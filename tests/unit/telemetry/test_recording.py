@@ -56,6 +56,24 @@ def test_read_recording_every_truncation_keeps_whole_batches(tmp_path: Path) -> 
     assert {0, 1, 2, 3} <= set(rows)
 
 
+def test_read_recording_damaged_anywhere_is_read_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "node0.arrow"
+    record(path, 2)
+    whole = path.read_bytes()
+    said = set()
+    for at in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 64
+        path.write_bytes(damaged)
+        try:
+            read_recording(path)
+        except UserError as error:
+            said.add(str(error).partition(": ")[2].partition(" (")[0])
+        except MemoryError:  # a length of the header; commands say so in one line
+            pass
+    assert "damaged" in said and all(len(line.splitlines()) == 1 for line in said)
+
+
 def test_recording_of_many_seconds_is_plain_columns_in_few_batches(tmp_path: Path) -> None:
     path = tmp_path / "node0.arrow"
     recorder = SampleRecorder(path, 1.0, {}, columns=("gpu_temp_c",))

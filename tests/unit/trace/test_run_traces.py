@@ -1,5 +1,6 @@
 """A run of the pipeline: its ranks parsed in parts, the parts joined."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,39 @@ def test_join_run_rank_in_two_parts_is_refused(tmp_path: Path) -> None:
     parse(run, 0, 1)
     with pytest.raises(UserError, match=r"rank [01] is also in .*/rank[01];"):
         join_run(run, [])
+
+
+def test_join_run_ranks_of_another_run_are_refused_and_kept(tmp_path: Path) -> None:
+    other = make_run(tmp_path / "other")
+    other = other.rename(other.with_name("another"))
+    run = make_run(tmp_path / "results")
+    for each in (run, other):
+        parse(each, 0, 3)
+    with pytest.raises(
+        UserError, match=r"another/ranks/0-3/rank0: of another run, parsed from .+, expected .+ of tiny;"
+    ):
+        join_run(run, [other / "ranks" / "0-3"])
+    assert parts(run) == parts(other) and not (run / "ranks.parquet").exists()
+
+
+def test_join_run_tables_damaged_or_of_another_rank_are_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    parse(run, 0, 3)
+    table = run / "ranks" / "0-3" / "rank1" / "segments.arrow"
+    whole = table.read_bytes()
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 64
+    for content in (bytes(damaged), whole[:-8], b"", (table.parents[1] / "rank2" / table.name).read_bytes()):
+        table.write_bytes(content)
+        with pytest.raises(
+            UserError, match=r"rank1/segments\.arrow: not the table of .+; delete \S+ranks/0-3 and run "
+        ):
+            join_run(run, [])
+    table.unlink()
+    os.mkfifo(table)
+    with pytest.raises(UserError, match=r"rank1/segments\.arrow: no such file; delete "):
+        join_run(run, [])
+    assert not (run / "ranks.parquet").exists()
 
 
 def test_join_run_named_parts_alone_stay(tmp_path: Path) -> None:

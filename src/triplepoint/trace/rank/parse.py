@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -32,6 +33,7 @@ from triplepoint.trace.rank_results import (
     Account,
     RankSummary,
     Step,
+    checksums,
     job_of,
     rank_table_writer,
     write_summary,
@@ -122,6 +124,7 @@ def parse_rank(
         for slab in slabs(work.rows.blocks(), keep_duplicates=not work.is_device):
             tables.add(slab)
         summary = tables.finish()
+    summary = msgspec.structs.replace(summary, checksums=checksums(folder, RANK_TABLES))
     write_summary(folder, summary)
     return summary
 

@@ -19,7 +19,7 @@ def test_summary_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_read_summary_missing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=rf"^{tmp_path}/{SUMMARY}: no such file; parse the rank's trace first$"):
+    with pytest.raises(UserError, match=rf"^{tmp_path}/{SUMMARY}: no such file; delete {tmp_path.parent} and run '"):
         read_summary(tmp_path)
 
 
