@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from triplepoint.errors import UserError
 from triplepoint.tables import CATEGORIES, COLLECTIVES, INTERVALS, KERNELS, SEGMENTS, TIMELINE
 from triplepoint.trace import Bool, Int64
 from triplepoint.trace.distinct import distinct_rows
@@ -95,6 +96,9 @@ def _phase_lane(phases: Phases) -> LaneSpans:
 RANK_TABLES = (KERNELS, INTERVALS, CATEGORIES, COLLECTIVES, SEGMENTS, TIMELINE)
 """Tables in the folder of a rank."""
 
+_LONGEST_NS = 32_000_000_000_000_000
+"""Longest work of a rank, a year as for single events; longer sums overflow. Unit: ns."""
+
 Append = Callable[[pa.Table], None]
 Row = dict[str, Any]
 
@@ -115,6 +119,12 @@ def parse_rank(
         UserError: If the trace cannot be read, or its rank is unknown.
     """
     work = read_work(path, record, options)
+    first, last = work.span
+    if first + work.marks.header.base_ns < 0 or last - first > _LONGEST_NS:
+        raise UserError(
+            f"{path}: its work begins before 1970 or lasts over a year; expected times in us since 1970, or since "
+            "baseTimeNanoseconds; repair them, or record the trace again"
+        )
     rank = rank_of(work.marks.header.rank)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SUMMARY).unlink(missing_ok=True)

@@ -125,6 +125,16 @@ def test_parse_rank_is_given_the_rank_in_the_file(tmp_path: Path) -> None:
     assert read_summary(tmp_path / "out").rank == 7
 
 
+@pytest.mark.parametrize(("start_us", "base_ns"), [(-1e15, 10**18), (-5, 0), (1e15, 10**18)])
+def test_parse_rank_of_work_before_1970_or_over_decades_is_refused(
+    tmp_path: Path, start_us: float, base_ns: int
+) -> None:
+    events = [kernel(GEMM, start_us, 1), kernel(GEMM, 7, 1)]
+    path = write_trace(tmp_path / "t.json", events, baseTimeNanoseconds=base_ns)
+    with pytest.raises(UserError, match=r"^\S+/t\.json: its work begins before 1970 or lasts over a year; expected "):
+        parse_rank(path, lambda written: 0, tmp_path / "out", GroupRecord(), ReadOptions(load_scheme(), tmp_path))
+
+
 def test_parse_rank_alone_keeps_no_segments(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "t.json", [kernel(GEMM, 0, 1), kernel(GEMM, 5, 1)])
     for is_alone in (False, True):
