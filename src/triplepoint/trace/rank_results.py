@@ -24,7 +24,7 @@ _VERSION = "_version"
 SUMMARY = "rank.json"
 """File name of the summary in the rank's folder."""
 _FORMAT = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-"""Format of a rank's tables, which are read once and then removed: Parquet takes several times the CPU time."""
+"""Format of a rank's tables, which are read once and then removed: Parquet takes more than twice the CPU time."""
 
 
 class Step(NamedTuple):

@@ -30,6 +30,7 @@ from triplepoint.errors import UserError
 from triplepoint.launch.engines import deepspeed
 from triplepoint.tables import COLLECTIVES
 from triplepoint.trace.parsing import TraceFile, parse_traces
+from triplepoint.trace.rank_results import read_rank_table
 from triplepoint.trace.taxonomy import load_scheme
 
 needs_deepspeed = pytest.mark.skipif(not deepspeed.is_installed(), reason="deepspeed is not installed")
@@ -264,4 +265,4 @@ def logged(found: Trained) -> list[dict[str, Any]]:
 def collectives(found: Trained, folder: Path) -> list[dict[str, Any]]:
     trace = found.folder / "traces" / "rank0.json.gz"
     parse_traces([TraceFile(trace, 0)], [folder], load_scheme(), lambda line: None, 1)
-    return COLLECTIVES.read(folder / "collectives.parquet").to_pylist()
+    return read_rank_table(folder, COLLECTIVES).to_pylist()
