@@ -14,7 +14,7 @@ PACKAGE = Path(triplepoint.__file__).parent
 
 LAYERS = [
     {"units", "errors", "status", "provenance", "text"},
-    {"files"},
+    {"ask_forks", "files"},
     {"processes", "prices", "forks", "redact"},
     {"config", "claims", "node_clock"},
     {"tables"},
