@@ -60,16 +60,7 @@ def free_port() -> int:
 
 def worker_pool(num_jobs: int | None = None) -> ProcessPoolExecutor:
     """Return worker processes that end with this one, even if it is killed; None: one per core."""
-    return ProcessPoolExecutor(num_jobs, initializer=_end_with, initargs=(os.getpid(),))
-
-
-def _end_with(parent: int) -> None:
-    """Make the kernel kill this process when its parent ends, or now if it has ended already; only Linux does."""
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
+    return ProcessPoolExecutor(num_jobs, initializer=_die_with, initargs=(os.getpid(),))
 
 
 def in_processes(do: Callable[[Task], Result], tasks: Sequence[Task], num_jobs: int, doing: str) -> Iterator[Result]:
@@ -145,10 +136,17 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
     Args:
         number: The signal; 0 for none, after which only the id is there for children.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
-    if os.environ.get(_PARENT, str(os.getppid())) != str(os.getppid()):
-        os.kill(os.getpid(), number)
+    _die_with(int(os.environ.get(_PARENT, os.getppid())), number)
     os.environ[_PARENT] = str(os.getpid())
+
+
+def _die_with(parent: int, number: int = signal.SIGKILL) -> None:
+    """Make the kernel send a signal to this process when its parent ends, or now if it has ended; only Linux does."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)
 
 
 def name_process(name: str) -> None:

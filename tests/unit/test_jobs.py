@@ -63,7 +63,7 @@ def test_killed_process_is_one_line() -> None:
 
 def test_workers_end_with_the_process_that_asked_for_them_though_it_is_killed() -> None:
     code = (
-        "import os, time\nfrom triplepoint.processes import in_processes\n"
+        "from triplepoint.processes import in_processes\n"
         "from tests.unit.test_jobs import tell_and_sleep\n"
         "list(in_processes(tell_and_sleep, [1, 2], 2, 'sleeping'))"
     )

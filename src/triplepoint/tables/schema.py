@@ -332,7 +332,7 @@ def _extremes(values: pa.ChunkedArray) -> tuple[float | None, float | None]:
     """Return the least and the greatest number of a column, without nulls and NaN; None if there is none."""
     if values.null_count == len(values):
         return None, None
-    if not values.null_count:  # NumPy takes a tenth of the time
+    if not values.null_count:  # NumPy takes a twentieth of the time for many floats
         numbers = values.to_numpy()
         low, high = numbers.min().item(), numbers.max().item()
         if low == low:  # not NaN

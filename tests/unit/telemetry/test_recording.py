@@ -68,10 +68,11 @@ def test_read_recording_damaged_anywhere_is_read_or_refused(tmp_path: Path) -> N
         try:
             read_recording(path)
         except UserError as error:
+            assert "\n" not in str(error)
             said.add(str(error).partition(": ")[2].partition(" (")[0])
         except MemoryError:  # a length of the header; commands say so in one line
             pass
-    assert "damaged" in said and all(len(line.splitlines()) == 1 for line in said)
+    assert "damaged" in said
 
 
 def test_recording_of_many_seconds_is_plain_columns_in_few_batches(tmp_path: Path) -> None:
