@@ -1,8 +1,8 @@
 """Fork server: a process with all imports of a stage forks one child for each job, so that jobs start faster.
 
 `triplepoint STAGE` connects to a socket that Snakemake names in its environment (`ask_forks`). It sends its arguments,
-working directory, environment and standard streams, and ends with the child's exit status. Without an answer it does the
-work itself. A job then costs 0.1 s of CPU time before its work instead of 1 s.
+working directory, environment and standard streams, and ends with the child's exit status. Without an answer it does
+the work itself. A job then costs 0.1 s of CPU time before its work instead of 1 s.
 """
 
 import atexit
